@@ -43,7 +43,7 @@ test-all: test
 		--test soak --test hostile -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.
-USERLAND = rdma-core-sys dpdk-sys dpdk urdma-lease urdma-provider urdma-ucma
+USERLAND = rdma-core-sys dpdk-sys dpdk urdma-dpdk urdma-lease urdma-provider urdma-ucma
 test-userland: demo
 	@$(CARGO) test --locked $(addprefix -p ,$(USERLAND))
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
@@ -72,8 +72,8 @@ checkpatch:
 	@kernel-stub/bed/checkpatch.sh
 
 # Packages whose source files must not depend on one another in a cycle.
-ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-sys engine ipc lease \
-	rdma-core-sys standin types ucma underlay) \
+ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys engine \
+	ipc lease rdma-core-sys standin types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness urdmad
 
 lint:
@@ -104,7 +104,8 @@ install: build
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench
 	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
-		target/release/liburdma_standin.so target/release/liburdma_lease.so
+		target/release/liburdma_standin.so target/release/liburdma_lease.so \
+		target/release/liburdma_dpdk.so
 	for abi in $(PRIVATE_ABIS); do \
 		ln -sf liburdma_provider.so $(LIBRARIES)/liburdma-rdmav$$abi.so; \
 	done

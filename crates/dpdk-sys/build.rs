@@ -1,7 +1,8 @@
 //! Generates declarations from the headers of the installed DPDK, and compiles the shim.
 //!
 //! The crate links no part of DPDK. Packages of programs and libraries select the shared or the
-//! static DPDK; `DEP_URDMA_DPDK_SYS_LINK` has the arguments for the shared one.
+//! static DPDK. `DEP_URDMA_DPDK_SYS_LIBRARY_LINK` has the arguments for the shared one, and
+//! `DEP_URDMA_DPDK_SYS_REPLACE` those by which programs replace some of its functions.
 
 use std::env;
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_openlog_stream",
     "rte_pktmbuf_pool_create_by_ops",
     "rte_strerror",
+    "rte_version",
     "urdma_.*",
 ];
 
@@ -98,7 +100,8 @@ fn main() {
     let installed = wanted.iter().filter(|name| library.libs.contains(name));
     link.extend(installed.map(|name| format!("-l{name}")));
     println!("cargo:cflags={}", flags.join(" "));
-    println!("cargo:link={}", link.join(" "));
+    println!("cargo:library_link={}", link.join(" "));
+    println!("cargo:replace={}", replacements().join(" "));
     println!("cargo:version={}", library.version);
 }
 
@@ -135,8 +138,8 @@ fn compile_shim(flags: &[String]) {
         .compile("urdma_dpdk_shim");
 }
 
-/// Compiles `guard.c`, which only programs with shared DPDK need; returns the arguments that link
-/// it before DPDK.
+/// Compiles `guard.c`, which only shared DPDK needs; returns the arguments that link it before
+/// DPDK.
 fn guard(flags: &[String]) -> Vec<String> {
     let mut build = cc::Build::new();
     build
@@ -150,17 +153,20 @@ fn guard(flags: &[String]) -> Vec<String> {
     build.compile("urdma_dpdk_guard");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let archive = out.join("liburdma_dpdk_guard.a");
-    let mut link = vec![
+    vec![
         "-Wl,--whole-archive".to_owned(),
         archive.display().to_string(),
         "-Wl,--no-whole-archive".to_owned(),
-    ];
-    for function in ["register", "unregister", "unregister_pending"] {
-        link.push(format!(
-            "-Wl,--export-dynamic-symbol=rte_intr_callback_{function}"
-        ));
-    }
-    link
+    ]
+}
+
+/// The arguments by which a program has functions of `guard.c` under the names of DPDK's. A library
+/// that Rust links shows no symbols but those of Rust functions.
+fn replacements() -> [String; 3] {
+    ["register", "unregister", "unregister_pending"].map(|function| {
+        let replaced = format!("rte_intr_callback_{function}");
+        format!("-Wl,--defsym={replaced}=urdma_guard_{function},--export-dynamic-symbol={replaced}")
+    })
 }
 
 fn generate(flags: &[String]) {

@@ -1,23 +1,29 @@
 //! Ports: how packets leave the host.
 //!
 //! - `interface`: [`PacketPort`], all that the data path knows of a port.
-//! - `dpdk`: its implementation on DPDK.
-//! - `open`: starts DPDK and the port.
-//! - `device`: the device arguments for DPDK.
-//! - `table`: steers packets to leased queues where a NIC has no flow rules.
-//! - `steer`: separates the packets of an AF_XDP port from the kernel's.
+//! - `dpdk`: its implementation on DPDK, which is loaded for it.
 //! - `udp`: its implementation on UDP sockets, without DPDK.
-//! - `tap`: gives the kernel's end of a TAP port its address.
 
-mod device;
 mod dpdk;
 mod interface;
-mod open;
-mod steer;
-mod table;
-mod tap;
 mod udp;
 
+use urdma_underlay::MacAddr;
+
+pub use self::dpdk::{kinds as kinds_of_dpdk, remove_leftovers};
 pub use self::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
-pub use self::open::{open, remove_leftovers};
 pub(crate) use self::udp::has_route;
+use crate::config::PortKind;
+
+/// Opens the port, with DPDK if it needs that.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
+    let [_, a, b, _, _, c, d, e] = request.node_guid.to_be_bytes();
+    let mac = MacAddr([0x02, a, b ^ c, c, d, e]);
+    match request.config.kind {
+        PortKind::Udp => udp::open(request, mac),
+        _ => dpdk::open(request, mac),
+    }
+}

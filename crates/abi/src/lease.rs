@@ -1,8 +1,7 @@
 //! The table of C functions through which a process drives a leased queue pair.
 //!
-//! `liburdma_lease.so` exports one function, [`TABLE_SYMBOL`], of type [`TableFn`]. The caller
-//! checks [`LeaseTable::version`] and [`LeaseTable::size`] before it uses the rest; no other symbol
-//! of the library is visible.
+//! `liburdma_lease.so` exports one function, [`Table::SYMBOL`], which returns a [`LeaseTable`]; no
+//! other symbol of the library is visible.
 //!
 //! Order of calls: `open` once per process, then routes and bursts, then `close`. Calls on one
 //! lease must be serialised, which the engine's lock does; they may come from different threads. No
@@ -16,14 +15,7 @@
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
-/// Name of the function that returns the table.
-pub const TABLE_SYMBOL: &CStr = c"urdma_lease_table";
-
-/// Type of the function that returns the table, which lives as long as the library.
-pub type TableFn = unsafe extern "C" fn() -> *const LeaseTable;
-
-/// Version of the declarations in this file; other versions are not usable.
-pub const ABI_VERSION: u32 = 3;
+use crate::library::Table;
 
 /// Maximum number of buffers in a burst; longer bursts are cut to this.
 pub const MAX_BURST: u32 = 32;
@@ -172,7 +164,7 @@ pub struct LeaseCounters {
 pub struct LeaseTable {
     /// [`LeaseTable::OCTETS`].
     pub size: u32,
-    /// [`ABI_VERSION`].
+    /// [`Table::VERSION`].
     pub version: u32,
 
     /// Attaches to the primary and stores the lease; returns 0, or a positive errno with a sentence
@@ -236,6 +228,12 @@ impl LeaseParams {
         reason = "it has some tens of octets"
     )]
     pub const OCTETS: u32 = size_of::<Self>() as u32;
+}
+
+// SAFETY: it begins with size and version; the library documents the rest.
+unsafe impl Table for LeaseTable {
+    const SYMBOL: &'static CStr = c"urdma_lease_table";
+    const VERSION: u32 = 3;
 }
 
 impl LeaseTable {

@@ -2,6 +2,8 @@
 //!
 //! - [`front`]: the table through which the stand-in calls the provider;
 //! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
+//! - [`port`]: the table through which urdmad calls `liburdma_dpdk.so`;
+//! - [`library`]: loading of a library that provides a table;
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
 //!   it did not open;
 //! - [`cancel`]: thread cancellation, which each library disables while its own code runs.
@@ -9,4 +11,6 @@
 pub mod cancel;
 pub mod front;
 pub mod lease;
+pub mod library;
+pub mod port;
 pub mod spared;

@@ -11,8 +11,9 @@
  * unregistering it, and DPDK's interrupt thread would abort the process on the bad descriptor. Here
  * a registration by a callback is forwarded after the callback, if its descriptor is still open.
  *
- * Linked into programs with shared DPDK only, before DPDK. A secondary unmaps in the thread that
- * calls the burst functions, so it does not need this file.
+ * Linked with shared DPDK only: programs and liburdma_dpdk.so have functions with DPDK's names that
+ * call these, and that the dynamic linker finds before DPDK's. A secondary unmaps in the thread
+ * that calls the burst functions, so it does not need this file.
  */
 #define _GNU_SOURCE
 /* For rte_intr_fd_get. */
@@ -136,7 +137,7 @@ static void guarded_end(struct rte_intr_handle *handle, void *argument)
 	forget(entry);
 }
 
-int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback,
+int urdma_guard_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback,
 			       void *argument)
 {
 	struct entry *entry;
@@ -167,7 +168,7 @@ int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_ca
 	return result;
 }
 
-int rte_intr_callback_unregister(const struct rte_intr_handle *handle,
+int urdma_guard_unregister(const struct rte_intr_handle *handle,
 				 rte_intr_callback_fn callback, void *argument)
 {
 	struct entry *entry = find(callback, argument);
@@ -181,7 +182,7 @@ int rte_intr_callback_unregister(const struct rte_intr_handle *handle,
 	return result;
 }
 
-int rte_intr_callback_unregister_pending(const struct rte_intr_handle *handle,
+int urdma_guard_unregister_pending(const struct rte_intr_handle *handle,
 					 rte_intr_callback_fn callback, void *argument,
 					 rte_intr_unregister_callback_fn ended)
 {

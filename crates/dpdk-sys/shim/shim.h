@@ -18,6 +18,7 @@
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
+#include <rte_version.h>
 
 /*
  * Held during bursts, start, stop and close, and by code that must not run at the same time. Null

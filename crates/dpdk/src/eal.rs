@@ -1,14 +1,15 @@
 //! DPDK's environment abstraction layer (EAL), which a process initialises once and all other types
 //! of this crate share.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
 
-use crate::files::remove_leftovers;
+use dpdk_files::remove_leftovers;
+
 use crate::log::{Log, Sink};
 use crate::Error;
 
@@ -116,6 +117,30 @@ impl Drivers {
         }
         Self::Named(names)
     }
+
+    /// The first of them whose library is not installed.
+    pub fn missing(&self) -> Option<PathBuf> {
+        match self {
+            Self::Linked | Self::All => None,
+            Self::Named(names) => names
+                .iter()
+                .map(|name| library_of(name))
+                .find(|path| !path.exists()),
+        }
+    }
+}
+
+/// The library of a driver.
+fn library_of(driver: &str) -> PathBuf {
+    let path = dpdk_sys::RTE_EAL_PMD_PATH;
+    let directory = String::from_utf8_lossy(&path[..path.len() - 1]).into_owned();
+    PathBuf::from(directory).join(format!("librte_{driver}.so"))
+}
+
+/// The version of DPDK that this process uses, such as `DPDK 22.11.9`.
+pub fn version() -> &'static CStr {
+    // SAFETY: the function returns a constant string.
+    unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }
 }
 
 /// Parameters of the initialisation.
@@ -310,9 +335,8 @@ fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
     match &options.drivers {
         Drivers::Linked | Drivers::All => {}
         Drivers::Named(names) => {
-            let directory = plugin_directory();
             for name in names {
-                option("-d", format!("{directory}/librte_{name}.so"));
+                option("-d", library_of(name).display().to_string());
             }
         }
     }
@@ -372,11 +396,6 @@ pub fn is_pci_address(device: &str) -> bool {
         })
     };
     hex(4..=8) && hex(2..=2) && hex(2..=2) && hex(1..=1) && parts.next().is_none()
-}
-
-fn plugin_directory() -> String {
-    let path = dpdk_sys::RTE_EAL_PMD_PATH;
-    String::from_utf8_lossy(&path[..path.len() - 1]).into_owned()
 }
 
 /// The CPUs of the process' affinity mask, in the syntax of DPDK.
@@ -441,8 +460,10 @@ mod tests {
     }
 
     #[test]
-    fn plugin_directory_has_the_ring_driver() {
-        let path = format!("{}/librte_mempool_ring.so", plugin_directory());
-        assert!(std::path::Path::new(&path).exists(), "{path}");
+    fn missing_driver_is_named_and_an_installed_one_is_not() {
+        let named = |name: &str| Drivers::Named(vec!["mempool_ring".into(), name.into()]);
+        assert_eq!(named("bus_vdev").missing(), None);
+        let missing = named("net_of_no_kind").missing().unwrap();
+        assert!(missing.ends_with("librte_net_of_no_kind.so"), "{missing:?}");
     }
 }

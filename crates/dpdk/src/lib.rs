@@ -24,7 +24,6 @@
 mod connector;
 mod eal;
 mod error;
-mod files;
 mod flow;
 mod lend;
 mod log;
@@ -34,9 +33,8 @@ mod port;
 mod queue;
 mod spread;
 
-pub use eal::{is_pci_address, Drivers, Eal, EalOptions, LcoreId, Memory, Process};
+pub use eal::{is_pci_address, version, Drivers, Eal, EalOptions, LcoreId, Memory, Process};
 pub use error::Error;
-pub use files::remove_leftovers;
 pub use flow::{FlowRule, FlowVersion};
 pub use lend::{Lent, QueuePair};
 pub use log::Log;

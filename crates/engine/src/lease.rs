@@ -14,9 +14,10 @@ use arrayvec::ArrayVec;
 use proto_trp::conn::Run;
 use proto_trp::wire::Meta;
 use urdma_abi::lease::{
-    self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
-    TxDatagram, ABI_VERSION, MAX_BURST, READABLE, TABLE_SYMBOL,
+    self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
+    MAX_BURST, READABLE,
 };
+use urdma_abi::library::{self, Visibility};
 use urdma_ipc::LeaseParams;
 
 use super::packet_body::PacketBody;
@@ -438,44 +439,7 @@ impl Strings {
 }
 
 fn load_table() -> Result<&'static LeaseTable, String> {
-    let path = library_path();
-    let name = c_string(path.as_os_str().as_bytes())?;
-    // SAFETY: loading runs the library's initialisers, which do nothing but register DPDK's
-    // drivers.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if library.is_null() {
-        return Err(format!("cannot load {}: {}", path.display(), dl_error()));
-    }
-    // SAFETY: the library is loaded and never unloaded.
-    let symbol = unsafe { libc::dlsym(library, TABLE_SYMBOL.as_ptr()) };
-    if symbol.is_null() {
-        return Err(format!("{} has no lease table", path.display()));
-    }
-    // SAFETY: the symbol is a function of this type, by its name.
-    let function: TableFn = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: the function takes nothing and gives a table that lives as long as the library, or
-    // null.
-    let table = unsafe { function().as_ref() };
-    match table {
-        Some(table)
-            if table.version == ABI_VERSION && table.size as usize == size_of::<LeaseTable>() =>
-        {
-            Ok(table)
-        }
-        _ => Err(format!("{} is of another version", path.display())),
-    }
-}
-
-fn dl_error() -> String {
-    // SAFETY: gives null or a string of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "unknown error".to_owned();
-    }
-    // SAFETY: not null, and valid until the next dl function of this thread.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    library::load(&library_path(), Visibility::Local).map_err(|error| error.to_string())
 }
 
 /// `$URDMA_LEASE_LIB`, or the library beside this one.

@@ -9,8 +9,9 @@ use std::rc::Rc;
 
 use urdma_abi::lease::{
     Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
-    ABI_VERSION, READABLE,
+    READABLE,
 };
+use urdma_abi::library::Table;
 
 use super::lease::LeasedQueue;
 
@@ -19,7 +20,7 @@ const BUFFERS: usize = 4096;
 
 static TABLE: LeaseTable = LeaseTable {
     size: LeaseTable::OCTETS,
-    version: ABI_VERSION,
+    version: LeaseTable::VERSION,
     open,
     close,
     route_open,

@@ -9,8 +9,9 @@ use urdma_types::Ip16;
 use dpdk::{Error, LcoreId, QueueIndex};
 use urdma_abi::lease::{
     Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
-    ABI_VERSION, MAX_BURST,
+    MAX_BURST,
 };
+use urdma_abi::library::{self, Table};
 use urdma_underlay::{Checksum, LocalInterface, MacAddr, MAX_ADDRESSES};
 
 use crate::attach::{detach, is_absolute};
@@ -24,7 +25,7 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 
 static TABLE: LeaseTable = LeaseTable {
     size: LeaseTable::OCTETS,
-    version: ABI_VERSION,
+    version: LeaseTable::VERSION,
     open,
     close,
     route_open,
@@ -84,7 +85,7 @@ unsafe extern "C" fn open(
         Err(_) => Error::new(EFAULT, "attaching panicked"),
     };
     // SAFETY: the caller passes a buffer of this length, or null.
-    unsafe { tell(&error, message, message_octets) };
+    unsafe { library::store_text(&error.to_string(), message, message_octets) };
     if error.errno() > 0 {
         error.errno()
     } else {
@@ -146,22 +147,6 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
         },
         by_driver: params.by_driver != 0,
     })
-}
-
-/// Copies an error message to the caller's buffer, truncated and terminated by a zero octet.
-///
-/// # Safety
-/// `message` is null or has room for `octets`.
-unsafe fn tell(error: &Error, message: *mut c_char, octets: usize) {
-    if message.is_null() || octets == 0 {
-        return;
-    }
-    let text = error.to_string();
-    let kept = text.len().min(octets - 1);
-    // SAFETY: `kept` octets and one more fit the buffer.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), message, kept) };
-    // SAFETY: as above.
-    unsafe { message.add(kept).write(0) };
 }
 
 unsafe extern "C" fn close(lease: *mut Lease, last: c_int) {

@@ -1,122 +1,257 @@
-//! A port on DPDK: this process is the primary, lessees are its secondaries.
+//! A port of DPDK, driven through `liburdma_dpdk.so`, which is loaded for it.
 //!
-//! Queue pair 0 is the daemon's, for everything that it sends. Pairs 1 and up are polled here until
-//! they are lent. Each pair has its own pool, so that the pool of a dead lessee can be
-//! reinitialised.
+//! urdmad itself links no part of DPDK: doc/adr/0018-without-dpdk.md.
 
 use std::collections::BTreeMap;
+use std::ffi::{c_char, CStr, CString, OsStr};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{null, NonNull};
 
-use ::dpdk::{
-    free_bulk, Burst, Eal, Error, FlowRule, FlowVersion, LcoreId, Lent, Port as DpdkPort,
-    PortStats, QueueIndex, QueuePair, HEADROOM_OCTETS, MAX_BURST,
-};
 use arrayvec::ArrayVec;
-use urdma_ipc::status::PoolStatus;
+use urdma_abi::library::{self, LoadError, Visibility};
+use urdma_abi::port::{
+    kind, pool_name, steering, OpenedPort, PoolState, Port, PortParams, PortState, PortTable,
+    RxFrame, TxBuffer, TxFrame, MAX_BURST, MESSAGE_OCTETS,
+};
+use urdma_ipc::status::{LeaseSteering, PoolStatus};
 use urdma_underlay::MacAddr;
 
-use super::interface::{NoBuffer, PacketPort, PortReport, Resolver};
-use super::table::Table;
+use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
+use crate::config::PortKind;
+use crate::lease::LeaseOffer;
 
-/// One queue pair.
-enum Queue {
-    /// Polled here.
-    Ours(QueuePair),
-    /// Lent to a lessee; the rules steer its packets there.
-    Lent(Lent, Vec<FlowRule>),
-    /// It could not be taken back.
-    Lost,
-}
+/// The library's file name.
+const LIBRARY: &str = "liburdma_dpdk.so";
+/// Environment variable that names the library.
+const LIBRARY_VARIABLE: &str = "URDMA_DPDK_LIB";
+/// What to do without DPDK.
+const REMEDY: &str = "install the package urdma-dpdk, or use kind = \"udp\"";
 
-/// The port. Fields are dropped in this order: rules and queues before the port, the port before
-/// DPDK.
-pub(super) struct Dpdk {
-    queues: Vec<Queue>,
-    /// The table that steers packets to lessees where there are no rules.
-    table: Option<Table>,
-    /// Empty packet buffers.
-    stash: Burst,
-    /// Filled ones.
-    filled: Burst,
-    /// Received in more than one buffer.
-    scattered: u64,
+/// An open port.
+struct Dpdk {
+    table: &'static PortTable,
+    port: NonNull<Port>,
+    /// Queue pairs, urdmad's included.
+    queues: u16,
+    /// Octets of the longest frame that fits a buffer.
+    capacity: usize,
+    /// Empty buffers.
+    stash: ArrayVec<TxBuffer, MAX_BURST>,
+    /// Frames that the next flush sends.
+    filled: ArrayVec<TxFrame, MAX_BURST>,
     mac: MacAddr,
     mtu: u16,
     netdev: Option<String>,
-    port: DpdkPort,
-    _eal: Eal,
+}
+
+// SAFETY: the functions of a port may be called from any thread, one at a time, which `&mut self`
+// guarantees.
+unsafe impl Send for Dpdk {}
+
+/// Removes the files that a killed daemon has left of this run directory's port.
+pub fn remove_leftovers(run_dir: &Path) {
+    dpdk_files::remove_leftovers(&file_prefix(run_dir), Some(run_dir));
+}
+
+/// Identifies DPDK's primary on this machine, the same at each start; short, because names of
+/// sockets are made from it.
+fn file_prefix(run_dir: &Path) -> String {
+    let hash = crate::identity::fnv1a([run_dir.as_os_str().as_encoded_bytes()]);
+    format!("urdma-{:08x}", hash >> 32)
+}
+
+/// Loads the library.
+///
+/// # Errors
+/// It or DPDK is not installed, as a sentence that says what to do.
+fn load(kind: &str) -> Result<&'static PortTable, String> {
+    let path = library_path();
+    // DPDK's drivers are loaded later, and take its functions from the library and from DPDK.
+    library::load(&path, Visibility::Global).map_err(|error| match error {
+        LoadError::Missing(_) | LoadError::Linker(_) => {
+            format!("a port of kind \"{kind}\" needs DPDK: {error}; {REMEDY}")
+        }
+        LoadError::OtherVersion(_) => format!(
+            "a port of kind \"{kind}\" needs DPDK: {error} than urdmad: install both from one build"
+        ),
+    })
+}
+
+/// `$URDMA_DPDK_LIB`, or the library beside urdmad or in `../lib/urdma`.
+fn library_path() -> PathBuf {
+    // SAFETY: the call reads a constant.
+    let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
+    // A user must not choose what a program with capabilities of its file executes.
+    if let (false, Some(path)) = (is_privileged, named) {
+        return path.into();
+    }
+    let program = std::env::current_exe().and_then(|program| program.canonicalize());
+    let beside = program
+        .ok()
+        .and_then(|path| Some(path.parent()?.to_owned()));
+    let beside = beside.unwrap_or_default();
+    let installed = beside.join("../lib/urdma").join(LIBRARY);
+    let path = beside.join(LIBRARY);
+    if !path.exists() && installed.exists() {
+        installed
+    } else {
+        path
+    }
+}
+
+/// The kinds of ports of DPDK, each with the reason for which it cannot be used here, if so.
+pub fn kinds() -> [(&'static str, Result<(), String>); 4] {
+    [
+        ("memif", kind::MEMIF_SERVER),
+        ("tap", kind::TAP),
+        ("af_xdp", kind::AF_XDP),
+        ("device", kind::DEVICE),
+    ]
+    .map(|(name, number)| {
+        let checked = load(name).and_then(|table| {
+            said(|message, octets| {
+                // SAFETY: the message has room for `octets`.
+                unsafe { (table.check)(number, message, octets) }
+            })
+            .map(drop)
+        });
+        (name, checked)
+    })
+}
+
+/// Calls a function of the table that stores a message: the message, as a note or an error.
+fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> {
+    let mut message = [0u8; MESSAGE_OCTETS];
+    let errno = call(message.as_mut_ptr().cast(), message.len());
+    let text = CStr::from_bytes_until_nul(&message).unwrap_or_default();
+    let text = text.to_string_lossy().into_owned();
+    if errno == 0 {
+        Ok(text)
+    } else {
+        Err(text)
+    }
+}
+
+/// Loads the library and opens the port.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, String> {
+    let config = request.config;
+    let table = load(config.kind.name())?;
+    let (kind, device) = device_of(&config.kind);
+    let device = c_string(device)?;
+    let prefix = file_prefix(request.run_dir);
+    let c_prefix = c_string(&prefix)?;
+    let run_dir = c_string(request.run_dir)?;
+    let log = request.log.map(c_string).transpose()?;
+    let params = PortParams {
+        kind,
+        device: device.as_ptr(),
+        file_prefix: c_prefix.as_ptr(),
+        run_dir: run_dir.as_ptr(),
+        log: log.as_ref().map_or(null(), |log| log.as_ptr()),
+        hugepages_mb: config.hugepages_mb.unwrap_or(0),
+        mtu: config.mtu,
+        lease_queues: config.lease_queues,
+        mac: mac.0,
+    };
+    let mut opened = MaybeUninit::<OpenedPort>::uninit();
+    let note = said(|message, octets| {
+        // SAFETY: all pointers are valid during the call.
+        unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
+    })?;
+    // SAFETY: the function has succeeded, and has stored it.
+    let opened = unsafe { opened.assume_init() };
+    let port = Dpdk {
+        table,
+        port: NonNull::new(opened.port).ok_or("there is no port")?,
+        queues: opened.queues,
+        capacity: usize::try_from(opened.capacity).unwrap_or(0),
+        stash: ArrayVec::new(),
+        filled: ArrayVec::new(),
+        mac: MacAddr(opened.mac),
+        mtu: config.mtu,
+        netdev: match &config.kind {
+            PortKind::AfXdp { netdev } => Some(netdev.clone()),
+            _ => None,
+        },
+    };
+    // SAFETY: the name ends with a zero octet.
+    let device = unsafe { CStr::from_ptr(opened.device.as_ptr()) };
+    let device = device.to_string_lossy().into_owned();
+    let steering = match opened.steering {
+        steering::PEER => Ok(LeaseSteering::Peer),
+        steering::RULES => Ok(LeaseSteering::Rules),
+        steering::TABLE => Ok(LeaseSteering::Table {
+            entries: usize::try_from(opened.table_entries).unwrap_or(0),
+        }),
+        _ => Err(note),
+    };
+    let leases = steering.map(|steering| LeaseOffer {
+        file_prefix: prefix,
+        runtime_dir: Some(request.run_dir.to_owned()),
+        device: device.clone(),
+        mac: opened.mac,
+        mtu: config.mtu,
+        checksum: config.checksum,
+        pools: (1..opened.queues).map(pool_name).collect(),
+        steering,
+    });
+    Ok(OpenPort {
+        port: Box::new(port),
+        device,
+        leases,
+    })
+}
+
+/// Kind and device of a port, as the library has them.
+fn device_of(port: &PortKind) -> (u32, &Path) {
+    match port {
+        PortKind::Memif { is_server, socket } => {
+            let role = [kind::MEMIF_CLIENT, kind::MEMIF_SERVER][usize::from(*is_server)];
+            (role, socket)
+        }
+        PortKind::Tap { netdev } => (kind::TAP, Path::new(netdev)),
+        PortKind::AfXdp { netdev } => (kind::AF_XDP, Path::new(netdev)),
+        PortKind::Device { device } => (kind::DEVICE, Path::new(device)),
+        // It uses no device.
+        PortKind::Udp => (0, Path::new("")),
+    }
+}
+
+fn c_string(text: impl AsRef<OsStr>) -> Result<CString, String> {
+    CString::new(text.as_ref().as_bytes())
+        .map_err(|_| "a name in the configuration contains a zero octet".to_owned())
 }
 
 impl Dpdk {
-    /// The port that was started with these queue pairs.
-    ///
-    /// # Errors
-    /// The device is gone.
-    pub(super) fn new(
-        eal: Eal,
-        port: DpdkPort,
-        pairs: Vec<QueuePair>,
-        table: Option<Table>,
-        mtu: u16,
-        netdev: Option<String>,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            queues: pairs.into_iter().map(Queue::Ours).collect(),
-            table,
-            stash: ArrayVec::new(),
-            filled: ArrayVec::new(),
-            scattered: 0,
-            mac: MacAddr(port.mac()?),
-            mtu,
-            netdev,
-            port,
-            _eal: eal,
-        })
+    #[cold]
+    fn fill_stash(&mut self) {
+        let most = u32::try_from(MAX_BURST).unwrap_or(0);
+        let first = self.stash.as_mut_ptr();
+        // SAFETY: the port is open, `&mut self` excludes other calls, and the stash has room.
+        let count = unsafe { (self.table.alloc)(self.port.as_ptr(), first, most) };
+        let count = MAX_BURST.min(usize::try_from(count).unwrap_or(0));
+        // SAFETY: the function has stored the first `count` of them.
+        unsafe { self.stash.set_len(count) };
     }
+}
 
-    /// Passes the filled buffers to queue 0, which may not accept all of them.
-    fn push(&mut self) {
-        if let Some(Queue::Ours(pair)) = self.queues.first_mut() {
-            pair.tx.burst(&mut self.filled);
-        }
-    }
-
-    /// Steers the packets for a UDP port to a lessee's queue, as far as the device can; packets
-    /// that arrive elsewhere are forwarded by slot.
-    fn steer(&mut self, queue: u16, udp_port: u16) -> Vec<FlowRule> {
-        if let Some(table) = &mut self.table {
-            table.lend(queue, udp_port);
-            self.redirect();
-            return Vec::new();
-        }
-        [FlowVersion::V4, FlowVersion::V6]
-            .into_iter()
-            .filter_map(
-                |version| match self.port.steer(udp_port, version, QueueIndex(queue)) {
-                    Ok(rule) => Some(rule),
-                    Err(error) => {
-                        tracing::debug!("queue {queue}: {error}; packets are forwarded by slot");
-                        None
-                    }
-                },
-            )
-            .collect()
-    }
-
-    /// Writes the current table to the device.
-    fn redirect(&self) {
-        let Some(table) = &self.table else { return };
-        let queues: Vec<QueueIndex> = table.queues().into_iter().map(QueueIndex).collect();
-        if let Err(error) = self.port.redirect(&queues) {
-            tracing::warn!("{error}; packets are forwarded by slot");
-        }
+impl Drop for Dpdk {
+    fn drop(&mut self) {
+        // SAFETY: the port is open and not used after this.
+        unsafe { (self.table.close)(self.port.as_ptr()) };
     }
 }
 
 impl PacketPort for Dpdk {
     fn enter(&mut self) {
-        // SAFETY: the data thread is the only one of this process that uses pools, and every lessee
-        // has an id of its own above 0.
-        unsafe { LcoreId::PRIMARY.adopt() };
+        // SAFETY: the port is open, and `&mut self` excludes other calls.
+        unsafe { (self.table.enter)(self.port.as_ptr()) };
     }
 
     fn mac(&self) -> MacAddr {
@@ -134,154 +269,141 @@ impl PacketPort for Dpdk {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let mut burst: Burst = ArrayVec::new();
-        let mut count = 0;
-        for queue in &mut self.queues {
-            let Queue::Ours(pair) = queue else { continue };
-            count += pair.rx.burst(&mut burst);
-            for mbuf in &burst {
-                if mbuf.is_contiguous() {
-                    sink(mbuf.data());
-                } else {
-                    self.scattered += 1;
-                }
+        let mut frames = [const { MaybeUninit::<RxFrame>::uninit() }; MAX_BURST];
+        let (port, most) = (self.port.as_ptr(), u32::try_from(MAX_BURST).unwrap_or(0));
+        let mut total = 0;
+        for queue in 0..self.queues {
+            let first = frames.as_mut_ptr().cast();
+            // SAFETY: as above; there is room for `most` frames.
+            let count = unsafe { (self.table.receive)(port, queue, first, most) };
+            if count == 0 {
+                continue;
             }
-            free_bulk(&mut burst);
+            let count = MAX_BURST.min(usize::try_from(count).unwrap_or(0));
+            for frame in &frames[..count] {
+                // SAFETY: the function has stored the first `count` of them.
+                let frame = unsafe { frame.assume_init_ref() };
+                let octets = usize::try_from(frame.octets).unwrap_or(0);
+                // SAFETY: the frame is valid until it is released.
+                sink(unsafe { std::slice::from_raw_parts(frame.data, octets) });
+            }
+            // SAFETY: as above; the frames are not used any more.
+            unsafe { (self.table.release)(port) };
+            total += count;
         }
-        count
+        total
     }
 
     fn has_room(&mut self) -> bool {
         if self.filled.is_full() {
-            self.push();
+            self.flush();
         }
         !self.filled.is_full()
     }
 
     fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer> {
-        if !self.has_room() {
+        if !self.has_room() || octets > self.capacity {
             return Err(NoBuffer);
         }
         if self.stash.is_empty() {
-            let Some(Queue::Ours(pair)) = self.queues.first() else {
-                return Err(NoBuffer);
-            };
-            if !pair.pool.alloc_bulk(&mut self.stash, MAX_BURST)
-                && !pair.pool.alloc_bulk(&mut self.stash, 1)
-            {
-                return Err(NoBuffer);
-            }
+            self.fill_stash();
         }
-        let mbuf = self.stash.last_mut().ok_or(NoBuffer)?;
-        if octets > mbuf.buffer_octets().saturating_sub(HEADROOM_OCTETS) {
-            return Err(NoBuffer);
-        }
-        self.filled.extend(self.stash.pop());
-        let mbuf = self.filled.last_mut().ok_or(NoBuffer)?;
-        mbuf.set_frame(HEADROOM_OCTETS, octets).ok_or(NoBuffer)
+        let TxBuffer { buffer, data } = self.stash.pop().ok_or(NoBuffer)?;
+        self.filled.push(TxFrame {
+            buffer,
+            octets: u32::try_from(octets).unwrap_or(0),
+        });
+        // SAFETY: the buffer has room for the capacity, and is this port's until the frame is sent,
+        // for which `&mut self` is needed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(data, octets) })
     }
 
     fn flush(&mut self) -> bool {
-        if !self.filled.is_empty() {
-            self.push();
+        let count = u32::try_from(self.filled.len()).unwrap_or(0);
+        if count > 0 {
+            // SAFETY: as above; the frames are complete, and in buffers that this port owns.
+            let sent =
+                unsafe { (self.table.send)(self.port.as_ptr(), self.filled.as_ptr(), count) };
+            self.filled
+                .drain(..usize::try_from(sent.min(count)).unwrap_or(0));
         }
         self.filled.is_empty()
     }
 
     fn discard(&mut self) -> usize {
         let count = self.filled.len();
-        free_bulk(&mut self.filled);
+        let frames = u32::try_from(count).unwrap_or(0);
+        // SAFETY: as above; the frames are not used any more.
+        unsafe { (self.table.free)(self.port.as_ptr(), self.filled.as_ptr(), frames) };
+        self.filled.clear();
         count
     }
 
     fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {
-        let place = self
-            .queues
-            .get_mut(usize::from(queue))
-            .filter(|_| queue > 0)
-            .ok_or("there is no such queue")?;
-        match std::mem::replace(place, Queue::Lost) {
-            Queue::Ours(pair) => match pair.lend() {
-                Ok(lent) => {
-                    let rules = self.steer(queue, udp_port);
-                    self.queues[usize::from(queue)] = Queue::Lent(lent, rules);
-                    Ok(())
-                }
-                Err(pair) => {
-                    *place = Queue::Ours(pair);
-                    Err("packet buffers of the queue are in use".to_owned())
-                }
-            },
-            other => {
-                *place = other;
-                Err("the queue is lent already".to_owned())
-            }
+        let note = said(|message, octets| {
+            // SAFETY: as above; the message has room for `octets`.
+            unsafe { (self.table.lend)(self.port.as_ptr(), queue, udp_port, message, octets) }
+        })?;
+        if !note.is_empty() {
+            tracing::debug!("queue {queue}: {note}");
         }
+        Ok(())
     }
 
     fn reclaim(&mut self, queue: u16) -> Result<(), String> {
-        let place = self
-            .queues
-            .get_mut(usize::from(queue))
-            .ok_or("there is no such queue")?;
-        match std::mem::replace(place, Queue::Lost) {
-            Queue::Lent(lent, rules) => {
-                drop(rules);
-                if let Some(table) = &mut self.table {
-                    table.reclaim(queue);
-                    self.redirect();
-                }
-                let pair = lent.take_back().map_err(|error| error.to_string())?;
-                self.queues[usize::from(queue)] = Queue::Ours(pair);
-                Ok(())
-            }
-            other => {
-                *place = other;
-                Err("the queue is not lent".to_owned())
-            }
+        let note = said(|message, octets| {
+            // SAFETY: as above; the message has room for `octets`.
+            unsafe { (self.table.reclaim)(self.port.as_ptr(), queue, message, octets) }
+        })?;
+        if !note.is_empty() {
+            tracing::warn!("queue {queue}: {note}");
         }
+        Ok(())
     }
 
     fn report(&mut self) -> PortReport {
-        let pools = self
-            .queues
-            .iter()
-            .enumerate()
-            .filter_map(|(index, queue)| {
-                let pool = match queue {
-                    Queue::Ours(pair) => &pair.pool,
-                    Queue::Lent(lent, _) => lent.pool(),
-                    Queue::Lost => return None,
-                };
-                // What waits in our hands is free.
-                let stashed = if index == 0 { self.stash.len() } else { 0 };
-                Some(PoolStatus {
-                    name: format!("urdma-q{index}"),
-                    total: pool.buffers(),
-                    free: pool.available() + u32::try_from(stashed).unwrap_or(0),
-                })
-            })
-            .collect();
+        let mut state = PortState::default();
+        let mut pools = vec![PoolState::default(); usize::from(self.queues)];
+        // SAFETY: as above; there is room for the state, and for that of each queue's pool.
+        unsafe {
+            (self.table.report)(
+                self.port.as_ptr(),
+                &raw mut state,
+                pools.as_mut_ptr(),
+                u32::from(self.queues),
+            );
+        };
+        // What waits in the stash is free.
+        let stashed = u32::try_from(self.stash.len()).unwrap_or(0);
+        let pools = (0..self.queues)
+            .zip(pools)
+            .filter(|(_, pool)| pool.total > 0);
         PortReport {
-            link_up: self.port.link().is_ok_and(|link| link.up),
-            hardware: hardware_counters(&self.port.stats().unwrap_or_default(), self.scattered),
-            pools,
+            link_up: state.link_up != 0,
+            hardware: hardware_counters(&state),
+            pools: pools
+                .map(|(queue, pool)| PoolStatus {
+                    name: pool_name(queue),
+                    total: pool.total,
+                    free: pool.free + if queue == 0 { stashed } else { 0 },
+                })
+                .collect(),
             notes: Vec::new(),
         }
     }
 }
 
-fn hardware_counters(stats: &PortStats, scattered: u64) -> BTreeMap<String, u64> {
+fn hardware_counters(state: &PortState) -> BTreeMap<String, u64> {
     [
-        ("rx_packets", stats.rx_packets),
-        ("rx_octets", stats.rx_octets),
-        ("tx_packets", stats.tx_packets),
-        ("tx_octets", stats.tx_octets),
-        ("rx_missed", stats.rx_missed),
-        ("rx_errors", stats.rx_errors),
-        ("tx_errors", stats.tx_errors),
-        ("rx_no_buffer", stats.rx_no_buffer),
-        ("rx_scattered", scattered),
+        ("rx_packets", state.rx_packets),
+        ("rx_octets", state.rx_octets),
+        ("tx_packets", state.tx_packets),
+        ("tx_octets", state.tx_octets),
+        ("rx_missed", state.rx_missed),
+        ("rx_errors", state.rx_errors),
+        ("tx_errors", state.tx_errors),
+        ("rx_no_buffer", state.rx_no_buffer),
+        ("rx_scattered", state.rx_scattered),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))

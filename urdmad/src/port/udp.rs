@@ -49,10 +49,8 @@ struct Udp {
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub(super) fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
+pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, String> {
     let (config, host) = (request.config, interfaces::list());
-    let [_, a, b, _, _, c, d, e] = request.node_guid.to_be_bytes();
-    let mac = MacAddr([0x02, a, b ^ c, c, d, e]);
     let addresses = request
         .addresses
         .iter()

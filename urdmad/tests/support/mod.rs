@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
 use std::collections::VecDeque;
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -16,11 +17,8 @@ use urdma_channel::{
     Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRecords, OwnRegion, PeerPage,
     PeerRegion,
 };
-use urdma_types::{source_port, Ip16, Qpn, SlotId};
-// The build script's arguments for the linker need the DPDK wrapper in every program of this
-// package.
 use urdma_ipc::{Attached, CmPort, ControlClient, Event, PortSharing, PortTable, RunDir, Status};
-use urdmad as _;
+use urdma_types::{source_port, Ip16, Qpn, SlotId};
 
 /// Longer than anything takes on the busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -51,6 +49,15 @@ pub struct Daemon {
     pub run_dir: RunDir,
 }
 
+/// The crate of DPDK's ports: a dependency so that cargo builds its library.
+const LIBRARY_CRATE: &str = "urdma_dpdk";
+
+/// The library of DPDK's ports, which cargo puts beside the program of a test.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.with_file_name(format!("{DLL_PREFIX}{LIBRARY_CRATE}{DLL_SUFFIX}"))
+}
+
 pub fn command(dir: &Path, name: &str, config: &str) -> Command {
     let file = dir.join(format!("{name}.toml"));
     fs::write(&file, config).unwrap();
@@ -62,6 +69,7 @@ pub fn command(dir: &Path, name: &str, config: &str) -> Command {
         .arg(&file)
         .env_remove("URDMA_RUN_DIR")
         .env_remove("NOTIFY_SOCKET")
+        .env("URDMA_DPDK_LIB", library())
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
     command

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use urdma_types::Ip16;
 
 use urdma_abi::lease::{
-    Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
-    TxDatagram, ABI_VERSION, TABLE_SYMBOL,
+    Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
 };
+use urdma_abi::library::{self, Visibility};
 
 use crate::host;
 
@@ -129,23 +129,7 @@ fn load() -> &'static LeaseTable {
         .into_iter()
         .find(|path| path.exists())
         .unwrap_or_else(|| panic!("no library in {}", directory.display()));
-    let path = CString::new(PathBuf::into_os_string(path).into_encoded_bytes()).unwrap();
-    // SAFETY: the library is that of this package; its constructors are DPDK's.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!library.is_null(), "cannot load {path:?}");
-    // SAFETY: the library is loaded, and the name is a string.
-    let symbol = unsafe { libc::dlsym(library, TABLE_SYMBOL.as_ptr()) };
-    assert!(!symbol.is_null());
-    // SAFETY: the symbol is the function of this type.
-    let function: TableFn = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: the function has no preconditions, and its table lives as long as the library, which
-    // is never unloaded.
-    let table = unsafe { &*function() };
-    assert_eq!(
-        (table.version, table.size),
-        (ABI_VERSION, LeaseTable::OCTETS)
-    );
-    table
+    library::load(&path, Visibility::Local).unwrap()
 }
 
 fn open(

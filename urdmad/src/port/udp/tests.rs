@@ -29,7 +29,7 @@ fn try_open(addresses: &[IpAddr], mtu: u16) -> Result<OpenPort, String> {
         hugepages_mb: None,
         checksum: false,
     };
-    open(&PortRequest {
+    crate::port::open(&PortRequest {
         config: &config,
         run_dir: Path::new("/"),
         addresses,

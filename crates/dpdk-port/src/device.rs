@@ -1,29 +1,29 @@
-//! The arguments for DPDK: devices, memory, and which devices can be leased.
+//! The arguments for DPDK: devices, memory, and which devices can be lent.
 
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
-use ::dpdk::is_pci_address;
+use dpdk::is_pci_address;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::{access, AccessFlags};
 use urdma_ipc::HugepageInfo;
 
-use crate::config::{PortConfig, PortKind};
+use crate::params::{Kind, Params};
 
 /// Packet buffers of the daemon's own queue: 2^n - 1 uses memory best.
-pub(super) const OWN_BUFFERS: u32 = 4095;
+pub(crate) const OWN_BUFFERS: u32 = 4095;
 /// Packet buffers of each leasable queue.
-pub(super) const LEASE_BUFFERS: u32 = 4095;
+pub(crate) const LEASE_BUFFERS: u32 = 4095;
 /// The same for a device that keeps no buffers in descriptors.
-pub(super) const SOFTWARE_LEASE_BUFFERS: u32 = 2047;
+pub(crate) const SOFTWARE_LEASE_BUFFERS: u32 = 2047;
 /// Memory for DPDK itself, with room for what dead lessees leave behind (156 KB each).
 const OVERHEAD_MB: u64 = 48;
 const MB: u64 = 1 << 20;
 /// Overhead of a packet buffer: the mbuf itself and the pool's header.
 const BUFFER_OVERHEAD: u64 = 256;
 /// Smallest data room that all drivers accept: 2 KB and headroom.
-const DATA_ROOM_MIN: usize = 2048 + ::dpdk::HEADROOM_OCTETS;
+const DATA_ROOM_MIN: usize = 2048 + dpdk::HEADROOM_OCTETS;
 /// Ethernet header with a VLAN tag, rounded up.
 const LINK_OCTETS: usize = 32;
 const MEMIF_BUFFER_SMALL: u16 = 2048;
@@ -43,14 +43,13 @@ const SOCKET_PATH_MAX: usize = 30;
 ///
 /// # Errors
 /// The directory of a memif socket cannot be opened.
-pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> Result<String, String> {
-    let [_, a, b, _, _, c, d, e] = node_guid.to_be_bytes();
-    let mac = urdma_underlay::MacAddr([0x02, a, b ^ c, c, d, e]);
-    Ok(match &config.kind {
-        PortKind::Memif { is_server, socket } => {
+pub(crate) fn arguments(params: &Params) -> Result<String, String> {
+    let mac = params.mac;
+    Ok(match &params.kind {
+        Kind::Memif { is_server, socket } => {
             let role = if *is_server { "server" } else { "client" };
             let fits_small =
-                usize::from(config.mtu) + LINK_OCTETS <= usize::from(MEMIF_BUFFER_SMALL);
+                usize::from(params.mtu) + LINK_OCTETS <= usize::from(MEMIF_BUFFER_SMALL);
             let bsize = if fits_small {
                 MEMIF_BUFFER_SMALL
             } else {
@@ -62,11 +61,9 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> Result<String, S
                 short_path(socket)?.display()
             )
         }
-        PortKind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
-        PortKind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
-        PortKind::Device { device } => full_address(device),
-        // It uses no device.
-        PortKind::Udp => String::new(),
+        Kind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
+        Kind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
+        Kind::Device { device } => full_address(device),
     })
 }
 
@@ -102,18 +99,26 @@ fn full_address(device: &str) -> String {
     }
 }
 
+/// The driver of a kind of port whose driver is known without its device.
+pub(crate) fn driver(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Memif { .. } => "net_memif",
+        Kind::Tap { .. } => "net_tap",
+        Kind::AfXdp { .. } => "net_af_xdp",
+        Kind::Device { .. } => "",
+    }
+}
+
 /// The network interface that the port shares with the kernel, if any.
-pub(super) fn netdev(config: &PortConfig) -> Option<&str> {
-    match &config.kind {
-        PortKind::AfXdp { netdev } => Some(netdev),
-        PortKind::Memif { .. } | PortKind::Tap { .. } | PortKind::Device { .. } | PortKind::Udp => {
-            None
-        }
+pub(crate) fn netdev(kind: &Kind) -> Option<&str> {
+    match kind {
+        Kind::AfXdp { netdev } => Some(netdev),
+        Kind::Memif { .. } | Kind::Tap { .. } | Kind::Device { .. } => None,
     }
 }
 
 /// Why queues of such a device cannot be leased, if they cannot.
-pub(super) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
+pub(crate) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
     let is = |driver: &str| device.starts_with(driver);
     if is("net_af_xdp") || is("net_af_packet") || is("net_pcap") {
         return Some("queues of this device work only in urdmad".to_owned());
@@ -126,18 +131,18 @@ pub(super) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
 }
 
 /// Whether the device keeps no packet buffers in descriptors.
-pub(super) fn is_software(device: &str) -> bool {
+pub(crate) fn is_software(device: &str) -> bool {
     device.starts_with("net_memif") || device.starts_with("net_ring")
 }
 
 /// Data room of a packet buffer for frames of this MTU.
-pub(super) fn data_room(mtu: u16) -> u16 {
-    let octets = (usize::from(mtu) + LINK_OCTETS + ::dpdk::HEADROOM_OCTETS).next_multiple_of(64);
+pub(crate) fn data_room(mtu: u16) -> u16 {
+    let octets = (usize::from(mtu) + LINK_OCTETS + dpdk::HEADROOM_OCTETS).next_multiple_of(64);
     u16::try_from(octets.max(DATA_ROOM_MIN)).unwrap_or(u16::MAX)
 }
 
 /// Megabytes that pools of so many buffers in all need.
-pub(super) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
+pub(crate) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
     let each = u64::from(data_room(mtu)) + BUFFER_OVERHEAD;
     let needed = OVERHEAD_MB + (u64::from(buffers) * each).div_ceil(MB);
     u32::try_from(needed.next_multiple_of(2)).unwrap_or(u32::MAX)
@@ -147,7 +152,7 @@ pub(super) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
 ///
 /// # Errors
 /// Why not, as a sentence that says what to do.
-pub(super) fn check_hugepages(megabytes: u32) -> Result<(), String> {
+pub(crate) fn check_hugepages(megabytes: u32) -> Result<(), String> {
     let advice = |why: &str| {
         format!(
             "{why}; a lease needs {megabytes} MB of hugepages: as root, \
@@ -176,30 +181,32 @@ pub(super) fn check_hugepages(megabytes: u32) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn config(kind: PortKind, mtu: u16) -> PortConfig {
-        PortConfig {
+    fn params(kind: Kind, mtu: u16) -> Params {
+        Params {
             kind,
-            mtu,
-            lease_group: None,
-            lease_queues: 2,
+            file_prefix: "p".into(),
+            run_dir: "/tmp".into(),
+            log: None,
             hugepages_mb: None,
-            checksum: true,
+            mtu,
+            lease_queues: 2,
+            mac: urdma_underlay::MacAddr([2, 0x11, 0x11, 0x33, 0x44, 0x55]),
         }
     }
 
     #[test]
     fn memif_arguments_name_role_socket_and_a_buffer_for_the_mtu() {
-        let memif = |is_server| PortKind::Memif {
+        let memif = |is_server| Kind::Memif {
             is_server,
             socket: "/tmp/m".into(),
         };
-        let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455).unwrap();
+        let text = arguments(&params(memif(true), 9000)).unwrap();
         assert_eq!(
             text,
             "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,\
              rsize=8,mac=02:11:11:33:44:55"
         );
-        let text = arguments(&config(memif(false), 1500), 1).unwrap();
+        let text = arguments(&params(memif(false), 1500)).unwrap();
         assert!(text.contains("role=client") && text.contains("bsize=2048"));
     }
 
@@ -213,11 +220,11 @@ mod tests {
         std::fs::write(&short, "").unwrap();
         assert!(long.exists());
         std::fs::remove_dir_all(&directory).unwrap();
-        let kind = PortKind::Memif {
+        let kind = Kind::Memif {
             is_server: true,
             socket: "/".repeat(SOCKET_PATH_MAX).into(),
         };
-        assert!(arguments(&config(kind, 9000), 1).unwrap().len() < 128);
+        assert!(arguments(&params(kind, 9000)).unwrap().len() < 128);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use ::dpdk::Spreading;
+use dpdk::Spreading;
 use urdma_types::PORT_BASE;
 
 /// Bits of the hash's input: addresses and ports of UDP over IPv4; the destination port is the end
@@ -25,7 +25,7 @@ const OWN_QUEUE: u16 = 0;
 
 /// The lessees of the entries.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// The table has 2 to the power of this many entries.
     bits: u32,
     key_octets: u8,
@@ -35,7 +35,7 @@ pub(super) struct Table {
 
 impl Table {
     /// All entries name the daemon's queue; `None` for an unusable table or key.
-    pub(super) fn new(spreading: Spreading) -> Option<Self> {
+    pub(crate) fn new(spreading: Spreading) -> Option<Self> {
         let bits = spreading.entries.ilog2();
         let is_usable = spreading.entries.is_power_of_two()
             && (1..=PORT_BITS).contains(&bits)
@@ -48,7 +48,7 @@ impl Table {
     }
 
     /// The key by which each slot's packets have their own entry.
-    pub(super) fn hash_key(&self) -> Vec<u8> {
+    pub(crate) fn hash_key(&self) -> Vec<u8> {
         // The port's last bit becomes the highest of the hash's low bits.
         let position = INPUT_BITS + HASH_BITS - 1 - self.bits;
         (0..u32::from(self.key_octets))
@@ -63,7 +63,7 @@ impl Table {
     }
 
     /// Entries of the table.
-    pub(super) const fn entries(&self) -> usize {
+    pub(crate) const fn entries(&self) -> usize {
         1 << self.bits
     }
 
@@ -73,19 +73,19 @@ impl Table {
     }
 
     /// Steers the packets for `udp_port` to the lessee of `queue`, if no other has its entry.
-    pub(super) fn lend(&mut self, queue: u16, udp_port: u16) {
+    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) {
         self.lessees.insert(queue, udp_port);
     }
 
     /// The queue's lease has ended.
-    pub(super) fn reclaim(&mut self, queue: u16) {
+    pub(crate) fn reclaim(&mut self, queue: u16) {
         self.lessees.remove(&queue);
     }
 
     /// The queue of each entry. An entry that several lessees share, or a lessee and the daemon,
     /// names the daemon's queue, which forwards by slot; otherwise packets would wait for a process
     /// that they are not for.
-    pub(super) fn queues(&self) -> Vec<u16> {
+    pub(crate) fn queues(&self) -> Vec<u16> {
         let mut queues = vec![None; self.entries()];
         queues[self.entry(PORT_BASE)] = Some(OWN_QUEUE);
         for (queue, udp_port) in &self.lessees {

@@ -11,7 +11,7 @@ use urdma_underlay::MacAddr;
 ///
 /// # Errors
 /// The kernel refuses.
-pub(super) fn set_kernel_mac(netdev: &str, port: MacAddr) -> io::Result<()> {
+pub(crate) fn set_kernel_mac(netdev: &str, port: MacAddr) -> io::Result<()> {
     let mut mac = port.0;
     mac[5] ^= 0x80;
     let socket = socket(

@@ -1,4 +1,7 @@
-//! The files of a primary: hugepages and the runtime directory.
+//! The files of a DPDK primary: hugepages and the runtime directory.
+//!
+//! This crate needs no DPDK: urdmad removes what a killed urdmad has left before it knows whether
+//! it will use DPDK.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +20,7 @@ fn hugetlbfs_mounts() -> Vec<PathBuf> {
 }
 
 /// The parent of DPDK's runtime directories, one per file prefix.
-pub(crate) fn default_runtime_directory() -> PathBuf {
+fn default_runtime_directory() -> PathBuf {
     // SAFETY: the call cannot fail and accesses no memory.
     let root = unsafe { libc::getuid() } == 0;
     let directory = match std::env::var_os("RUNTIME_DIRECTORY") {
@@ -33,7 +36,8 @@ pub(crate) fn default_runtime_directory() -> PathBuf {
 /// Removes the hugepage files and the runtime directory of a primary that has ended, also by a
 /// crash.
 ///
-/// `runtime_directory` is that of its [`crate::EalOptions`]. The primary must not run.
+/// `runtime_directory` is the one in which DPDK's directory is; `None`: DPDK's default. The primary
+/// must not run.
 pub fn remove_leftovers(file_prefix: &str, runtime_directory: Option<&Path>) {
     let marker = format!("{file_prefix}map_");
     for mount in hugetlbfs_mounts() {

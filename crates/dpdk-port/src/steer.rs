@@ -12,23 +12,23 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.o"));
 
 /// The program in an unnamed file, since DPDK needs a path.
 #[derive(Debug)]
-pub(super) struct Steer(File);
+pub(crate) struct Steer(File);
 
 impl Steer {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let mut file = File::from(memfd_create(c"urdma-steer", MFdFlags::MFD_CLOEXEC)?);
         file.write_all(OBJECT)?;
         Ok(Self(file))
     }
 
     /// The file's path, valid as long as `self` lives.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 }
 
 /// Why an AF_XDP port did not start, and the most frequent remedy.
-pub(super) fn explain(error: &::dpdk::Error, netdev: &str) -> String {
+pub(crate) fn explain(error: &dpdk::Error, netdev: &str) -> String {
     format!(
         "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was \
          killed: ip link set dev {netdev} xdp off"

@@ -1,63 +1,83 @@
 //! Starting DPDK and a port.
 
-use std::path::Path;
-
-use ::dpdk::{
-    is_pci_address, remove_leftovers as remove_files_of, Drivers, Eal, EalOptions, Error,
-    FlowVersion, LcoreId, Log, Memory, Mempool, PoolConfig, Port as DpdkPort, PortConfig, Process,
-    QueueIndex, QueuePair,
+use dpdk::{
+    is_pci_address, Drivers, Eal, EalOptions, Error, FlowVersion, LcoreId, Log, Memory, Mempool,
+    PoolConfig, Port as DpdkPort, PortConfig, Process, QueueIndex, QueuePair,
 };
 use nix::net::if_::if_nametoindex;
-use urdma_ipc::status::LeaseSteering;
+use urdma_abi::port::pool_name;
+use urdma_underlay::MacAddr;
 
-use super::dpdk::Dpdk;
-use super::interface::{OpenPort, PacketPort, PortRequest};
-use super::steer::{self, Steer};
-use super::table::Table;
-use super::{device, tap, udp};
-use crate::config::{self, PortKind};
-use crate::lease::LeaseOffer;
+use crate::device;
+use crate::params::{Kind, Params};
+use crate::port::Dpdk;
+use crate::redirection::Table;
+use crate::steer::{self, Steer};
+use crate::tap;
 
 const POOL_CACHE: u32 = 64;
 
-/// Removes the files that a killed daemon has left of this run directory's port.
-pub fn remove_leftovers(run_dir: &Path) {
-    remove_files_of(&file_prefix(run_dir), Some(run_dir));
+/// An open port.
+pub(crate) struct Opened {
+    pub(crate) port: Dpdk,
+    /// Name of the device.
+    pub(crate) device: String,
+    pub(crate) mac: MacAddr,
+    /// Queue pairs, urdmad's included.
+    pub(crate) queues: u16,
+    /// How packets reach a lessee's queue, or why no queue can be lent.
+    pub(crate) steering: Result<Steering, String>,
 }
 
-/// Identifies the primary on this machine, the same at each start; short, because names of sockets
-/// are made from it.
-fn file_prefix(run_dir: &Path) -> String {
-    let hash = crate::identity::fnv1a([run_dir.as_os_str().as_encoded_bytes()]);
-    format!("urdma-{:08x}", hash >> 32)
+/// How packets reach the queue of their lessee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steering {
+    /// The peer chooses the queue.
+    Peer,
+    /// By rules of the NIC.
+    Rules,
+    /// By the redirection table of the NIC, of so many entries.
+    Table(usize),
 }
 
-/// Starts the port, and DPDK if it needs that.
+/// Checks that the drivers of devices with these arguments are installed.
+///
+/// # Errors
+/// One is not, as a sentence that says what to install.
+pub(crate) fn check_drivers(device: &str) -> Result<(), String> {
+    match Drivers::of_devices([device]).missing() {
+        Some(path) => Err(format!(
+            "this port needs DPDK's {}, which is not installed: install the package urdma-dpdk, or \
+             use kind = \"udp\"",
+            path.display()
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Starts DPDK and the port.
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
-    let config = request.config;
-    if config.kind == PortKind::Udp {
-        return udp::open(request);
-    }
-    let netdev = device::netdev(config);
+pub(crate) fn open(params: &Params) -> Result<Opened, String> {
+    let netdev = device::netdev(&params.kind);
     // DPDK reads it when the port starts.
     let program = netdev.map(kernel_program).transpose()?;
-    let mut device = device::arguments(config, request.node_guid)?;
+    let mut device = device::arguments(params)?;
     if let Some(program) = &program {
         device = format!("{device},xdp_prog={}", program.path());
     }
-    let plan = Plan::new(config, &device);
-    let eal = start_dpdk(request, &device, plan.memory.clone())?;
+    check_drivers(&device)?;
+    let plan = Plan::new(params, &device);
+    let eal = start_dpdk(params, &device, plan.memory.clone())?;
     let mut port = DpdkPort::attach(&eal, &device).map_err(|error| error.to_string())?;
-    let pools = plan.make_pools(&eal, config.mtu)?;
-    start(&mut port, &pools, config.mtu, None).map_err(|error| match netdev {
+    let pools = plan.make_pools(&eal, params.mtu)?;
+    start(&mut port, &pools, params.mtu, None).map_err(|error| match netdev {
         Some(netdev) => steer::explain(&error, netdev),
         None => error.to_string(),
     })?;
     let steering = match plan.leasable {
-        Ok(()) => choose_steering(&mut port, &device, &pools, config.mtu)
+        Ok(()) => choose_steering(&mut port, &device, &pools, params.mtu)
             .map_err(|error| error.to_string())?,
         Err(reason) => Err(reason),
     };
@@ -65,32 +85,22 @@ pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
         Ok((steering, table)) => (Ok(steering), table),
         Err(reason) => (Err(reason), None),
     };
-    let pairs = (0..=plan.lease_queues)
+    let queues = plan.lease_queues + 1;
+    let pairs = (0..queues)
         .map(|index| port.take_pair(QueueIndex(index)))
         .collect::<Option<Vec<QueuePair>>>()
         .ok_or("the port has too few queues")?;
-    let netdev = netdev.map(str::to_owned);
-    let port = Dpdk::new(eal, port, pairs, table, config.mtu, netdev)
-        .map_err(|error| error.to_string())?;
-    if let PortKind::Tap { netdev } = &config.kind {
-        tap::set_kernel_mac(netdev, port.mac())
+    let mac = MacAddr(port.mac().map_err(|error| error.to_string())?);
+    if let Kind::Tap { netdev } = &params.kind {
+        tap::set_kernel_mac(netdev, mac)
             .map_err(|error| format!("cannot set the address of {netdev}: {error}"))?;
     }
-    let device = device.split(',').next().unwrap_or(&device).to_owned();
-    let leases = steering.map(|steering| LeaseOffer {
-        file_prefix: file_prefix(request.run_dir),
-        runtime_dir: Some(request.run_dir.to_owned()),
-        device: device.clone(),
-        mac: port.mac().0,
-        mtu: config.mtu,
-        checksum: config.checksum,
-        pools: (1..=plan.lease_queues).map(pool_name).collect(),
+    Ok(Opened {
+        port: Dpdk::new(eal, port, pairs, table),
+        device: device.split(',').next().unwrap_or(&device).to_owned(),
+        mac,
+        queues,
         steering,
-    });
-    Ok(OpenPort {
-        port: Box::new(port),
-        device,
-        leases,
     })
 }
 
@@ -114,17 +124,17 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(config: &config::PortConfig, device: &str) -> Self {
-        let wanted = config.lease_queues;
+    fn new(params: &Params, device: &str) -> Self {
+        let wanted = params.lease_queues;
         let lease_buffers = if device::is_software(device) {
             device::SOFTWARE_LEASE_BUFFERS
         } else {
             device::LEASE_BUFFERS
         };
         let buffers = device::OWN_BUFFERS + u32::from(wanted) * lease_buffers;
-        let megabytes = config
+        let megabytes = params
             .hugepages_mb
-            .unwrap_or_else(|| device::memory_mb(config.mtu, buffers));
+            .unwrap_or_else(|| device::memory_mb(params.mtu, buffers));
         let leasable = leasable(wanted, device, megabytes);
         let memory = match leasable {
             Ok(()) => Memory::Huge {
@@ -132,7 +142,7 @@ impl Plan {
                 directory: None,
             },
             Err(_) => Memory::Plain {
-                megabytes: device::memory_mb(config.mtu, device::OWN_BUFFERS),
+                megabytes: device::memory_mb(params.mtu, device::OWN_BUFFERS),
             },
         };
         Self {
@@ -162,11 +172,6 @@ impl Plan {
     }
 }
 
-/// The name by which lessees find the pool of their queue.
-fn pool_name(queue: u16) -> String {
-    format!("urdma-q{queue}")
-}
-
 /// Whether `wanted` queue pairs of the device can be leased.
 fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), String> {
     if wanted == 0 {
@@ -178,18 +183,16 @@ fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), String> {
     }
 }
 
-fn start_dpdk(request: &PortRequest<'_>, device: &str, memory: Memory) -> Result<Eal, String> {
+fn start_dpdk(params: &Params, device: &str, memory: Memory) -> Result<Eal, String> {
     Eal::init(&EalOptions {
         process: Process::Primary,
-        file_prefix: file_prefix(request.run_dir),
-        runtime_directory: Some(request.run_dir.to_owned()),
+        file_prefix: params.file_prefix.clone(),
+        runtime_directory: Some(params.run_dir.clone()),
         lcore: LcoreId::PRIMARY,
         memory,
         drivers: Drivers::of_devices([device]),
         pci: is_pci_address(device).then(|| device.to_owned()),
-        log: request
-            .log
-            .map_or(Log::Off, |log| Log::File(log.to_owned())),
+        log: params.log.clone().map_or(Log::Off, Log::File),
     })
     .map_err(|error| error.to_string())
 }
@@ -217,7 +220,7 @@ fn start(
 }
 
 /// How packets are steered to a leased queue, or why they are not; with the table, if one is used.
-type Steering = Result<(LeaseSteering, Option<Table>), String>;
+type Choice = Result<(Steering, Option<Table>), String>;
 
 /// Finds a way to steer the packets of a leased queue, and only those, to it.
 ///
@@ -228,13 +231,13 @@ fn choose_steering(
     device: &str,
     pools: &[Mempool],
     mtu: u16,
-) -> Result<Steering, Error> {
+) -> Result<Choice, Error> {
     if !is_pci_address(device) {
-        return Ok(Ok((LeaseSteering::Peer, None)));
+        return Ok(Ok((Steering::Peer, None)));
     }
     let udp_port = urdma_types::PORT_BASE;
     let no_rules = match port.steer(udp_port, FlowVersion::V4, QueueIndex(1)) {
-        Ok(_) => return Ok(Ok((LeaseSteering::Rules, None))),
+        Ok(_) => return Ok(Ok((Steering::Rules, None))),
         Err(error) => error,
     };
     let no_table = match port.spreading()?.and_then(Table::new) {
@@ -245,7 +248,7 @@ fn choose_steering(
             let started = start(port, pools, mtu, Some(&table.hash_key()))
                 .and_then(|()| port.redirect(&vec![QueueIndex(0); entries]));
             let error = match started {
-                Ok(()) => return Ok(Ok((LeaseSteering::Table { entries }, Some(table)))),
+                Ok(()) => return Ok(Ok((Steering::Table(entries), Some(table)))),
                 Err(error) => error,
             };
             port.stop()?;

@@ -1,5 +1,5 @@
 //! Links shared DPDK, so that any installed driver can be loaded; it loads drivers only when a port
-//! is configured. Compiles the program that an AF_XDP port loads into the kernel.
+//! is opened. Compiles the program that an AF_XDP port loads into the kernel.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,16 @@ const STEER: &str = "bpf/steer.bpf.c";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={STEER}");
-    let link = std::env::var("DEP_URDMA_DPDK_LINK").expect("the crate dpdk says how to link DPDK");
-    for argument in link.split(' ') {
+    let link = std::env::var("DEP_URDMA_DPDK_LIBRARY_LINK");
+    for argument in link
+        .expect("the crate dpdk says how to link DPDK")
+        .split(' ')
+    {
         println!("cargo:rustc-link-arg={argument}");
     }
+    // Otherwise a missing library shows only when this one is loaded. It is never unloaded, since
+    // DPDK's threads run in it.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-z,defs,-z,nodelete");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     compile_steer(&Path::new(&out).join("steer.o"));
 }
@@ -36,7 +42,9 @@ fn compile_steer(to: &Path) {
         .status();
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("clang cannot compile urdmad/{STEER} for BPF: {status}"),
-        Err(error) => panic!("clang is needed for urdmad/{STEER} (apt-get install clang): {error}"),
+        Ok(status) => panic!("clang cannot compile crates/dpdk-port/{STEER} for BPF: {status}"),
+        Err(error) => {
+            panic!("clang is needed for crates/dpdk-port/{STEER} (apt-get install clang): {error}")
+        }
     }
 }
