@@ -9,6 +9,8 @@ use urdma_types::SlotId;
 /// The port's offer to lessees: queue pairs 1 to `pools.len()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseOffer {
+    /// Version of urdmad's DPDK.
+    pub dpdk: String,
     /// `--file-prefix` of urdmad's DPDK.
     pub file_prefix: String,
     /// Directory of its DPDK files.
@@ -81,6 +83,7 @@ impl Leases {
         let queue = u16::try_from(index + 1).map_err(|_| "too many queues")?;
         self.queues[index] = Queue::Leased(slot);
         Ok(LeaseParams {
+            dpdk: offer.dpdk.clone(),
             file_prefix: offer.file_prefix.clone(),
             runtime_dir: offer.runtime_dir.clone(),
             // urdmad's own threads have lcore 0, the lessee of queue i has lcore i.
@@ -138,6 +141,7 @@ mod tests {
 
     fn leases(count: usize) -> Leases {
         Leases::new(Ok(LeaseOffer {
+            dpdk: "DPDK 22.11.9".into(),
             file_prefix: "p".into(),
             runtime_dir: None,
             device: "net_memif0".into(),

@@ -44,6 +44,8 @@ pub struct LeaseParams {
     pub size: u32,
     /// The lcore id that no other process of this instance uses, below 128.
     pub lcore_id: u32,
+    /// Version of the primary's DPDK, as `rte_version` returns it. The lease's must be the same.
+    pub dpdk: *const c_char,
     /// `--file-prefix` of the primary.
     pub file_prefix: *const c_char,
     /// `RUNTIME_DIRECTORY` of the primary: the directory above its `dpdk/<file prefix>`.
@@ -233,7 +235,7 @@ impl LeaseParams {
 // SAFETY: it begins with size and version; the library documents the rest.
 unsafe impl Table for LeaseTable {
     const SYMBOL: &'static CStr = c"urdma_lease_table";
-    const VERSION: u32 = 3;
+    const VERSION: u32 = 4;
 }
 
 impl LeaseTable {

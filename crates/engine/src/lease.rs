@@ -395,6 +395,7 @@ const EMPTY: RxDatagram = RxDatagram {
 
 /// The strings of [`LeaseParams`] as C strings.
 struct Strings {
+    dpdk: CString,
     file_prefix: CString,
     runtime_dir: Option<CString>,
     mempool: CString,
@@ -409,6 +410,7 @@ impl Strings {
     fn new(params: &LeaseParams) -> Result<Self, String> {
         let runtime_dir = params.runtime_dir.as_deref();
         Ok(Self {
+            dpdk: c_string(params.dpdk.as_bytes())?,
             file_prefix: c_string(params.file_prefix.as_bytes())?,
             runtime_dir: runtime_dir
                 .map(|dir| c_string(dir.as_os_str().as_bytes()))
@@ -423,6 +425,7 @@ impl Strings {
         lease_abi::LeaseParams {
             size: u32::try_from(size_of::<lease_abi::LeaseParams>()).unwrap_or(0),
             lcore_id: params.lcore_id,
+            dpdk: self.dpdk.as_ptr(),
             file_prefix: self.file_prefix.as_ptr(),
             runtime_dir: runtime_dir.map_or(std::ptr::null::<c_char>(), |dir| dir.as_ptr()),
             mempool: self.mempool.as_ptr(),

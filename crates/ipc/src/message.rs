@@ -306,6 +306,8 @@ pub enum LeaseAnswer {
 /// `urdma_abi::lease::LeaseParams`, which needs the instance's addresses as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseParams {
+    /// Version of the primary's DPDK, such as `DPDK 22.11.9`.
+    pub dpdk: String,
     /// `--file-prefix` of the primary.
     pub file_prefix: String,
     /// `RUNTIME_DIRECTORY` of the primary; `None` for DPDK's default.

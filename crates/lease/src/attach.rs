@@ -9,6 +9,7 @@ use dpdk::{is_pci_address, Drivers, Eal, EalOptions, Error, LcoreId, Log, Memory
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
+const EPROTO: i32 = 71;
 
 extern "C" {
     /// In shim/shim.c.
@@ -86,6 +87,22 @@ fn expect_primary(file_prefix: &str, runtime_directory: &CString) -> Result<(), 
         format!(
             "no DPDK primary with the prefix {file_prefix} runs in {}",
             directory.display()
+        ),
+    ))
+}
+
+/// Checks that the primary's DPDK is of this library's version: they share structures whose layout
+/// depends on it. DPDK itself checks too, but cannot be started again when it has refused.
+pub(crate) fn expect_same_dpdk(theirs: &str) -> Result<(), Error> {
+    let ours = dpdk::version().to_string_lossy();
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(Error::new(
+        EPROTO,
+        format!(
+            "urdmad uses {theirs} and liburdma_lease.so has {ours}: build or install all parts of \
+             urdma, with one version of DPDK"
         ),
     ))
 }

@@ -14,7 +14,7 @@ use urdma_abi::lease::{
 use urdma_abi::library::{self, Table};
 use urdma_underlay::{Checksum, LocalInterface, MacAddr, MAX_ADDRESSES};
 
-use crate::attach::{detach, is_absolute};
+use crate::attach::{detach, expect_same_dpdk, is_absolute};
 use crate::lease::{LeaseState, Params, EINVAL};
 
 const EBUSY: c_int = 16;
@@ -113,6 +113,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
             _ => Err(invalid(what)),
         }
     };
+    expect_same_dpdk(&text(params.dpdk, "version of DPDK")?)?;
     let count = params.address_count as usize;
     if params.addresses.is_null() || count == 0 || count > MAX_ADDRESSES {
         return Err(invalid("addresses"));

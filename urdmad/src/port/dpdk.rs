@@ -196,7 +196,10 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
         runtime_dir: Some(request.run_dir.to_owned()),
         device: device.clone(),
         mac: opened.mac,
+    // SAFETY: the function returns a constant string.
+    let dpdk = unsafe { CStr::from_ptr((table.dpdk_version)()) };
         mtu: config.mtu,
+        dpdk: dpdk.to_string_lossy().into_owned(),
         checksum: config.checksum,
         pools: (1..opened.queues).map(pool_name).collect(),
         steering,

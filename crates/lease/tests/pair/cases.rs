@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::child::Role;
 use crate::host::Hosts;
-use crate::secondary::{DRIVER_VARIABLE, PIN_VARIABLE};
+use crate::secondary::{DPDK_VARIABLE, DRIVER_VARIABLE, PIN_VARIABLE};
 
 type Case = (&'static str, fn(&mut Hosts));
 
@@ -26,6 +26,10 @@ const CASES: &[Case] = &[
     (
         "attach_without_a_primary_is_refused_with_a_message",
         no_primary,
+    ),
+    (
+        "attach_to_a_primary_of_another_dpdk_is_refused_with_a_message",
+        other_dpdk,
     ),
     ("buffers_of_a_process_that_ended_are_reclaimed", ended),
     (
@@ -162,6 +166,16 @@ fn no_primary(hosts: &mut Hosts) {
         "{line}"
     );
     unknown.finish();
+}
+
+fn other_dpdk(hosts: &mut Hosts) {
+    std::env::set_var(DPDK_VARIABLE, "DPDK 1.2.3");
+    let lessee = hosts.attach("a", 1, 1);
+    std::env::remove_var(DPDK_VARIABLE);
+    let line = lessee.line();
+    let expected = format!("refused {} urdmad uses DPDK 1.2.3 and", libc::EPROTO);
+    assert!(line.starts_with(&expected), "{line}");
+    lessee.finish();
 }
 
 fn ended(hosts: &mut Hosts) {

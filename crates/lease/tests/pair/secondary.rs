@@ -42,6 +42,9 @@ pub(crate) const PIN_VARIABLE: &str = "URDMA_TEST_PIN";
 /// Set if packets must go through the driver's burst functions.
 pub(crate) const DRIVER_VARIABLE: &str = "URDMA_TEST_BY_DRIVER";
 
+/// The version of the primary's DPDK, instead of the real one.
+pub(crate) const DPDK_VARIABLE: &str = "URDMA_TEST_DPDK";
+
 pub(crate) struct Leased {
     table: &'static LeaseTable,
     lease: *mut Lease,
@@ -139,6 +142,9 @@ fn open(
     queue: u16,
     lcore: u32,
 ) -> Result<*mut Lease, (i32, String)> {
+    let dpdk = std::env::var(DPDK_VARIABLE);
+    let dpdk = dpdk.unwrap_or_else(|_| dpdk::version().to_string_lossy().into_owned());
+    let dpdk = CString::new(dpdk).unwrap();
     let prefix = CString::new(host::prefix(name)).unwrap();
     let directory = CString::new(directory).unwrap();
     let pool = CString::new(host::pool(queue)).unwrap();
@@ -147,6 +153,7 @@ fn open(
     let params = LeaseParams {
         size: LeaseParams::OCTETS,
         lcore_id: lcore,
+        dpdk: dpdk.as_ptr(),
         file_prefix: prefix.as_ptr(),
         runtime_dir: directory.as_ptr(),
         mempool: pool.as_ptr(),
