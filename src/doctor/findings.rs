@@ -21,7 +21,7 @@ const LIBRARY_DIRS: [&str; 4] = [
 
 /// All findings but that of the instance, in the order of the report.
 pub(super) fn all(machine: &Machine) -> Vec<Finding> {
-    vec![
+    let mut all = vec![
         libibverbs(machine),
         librdmacm(machine),
         kernel_rdma(machine),
@@ -32,7 +32,9 @@ pub(super) fn all(machine: &Machine) -> Vec<Finding> {
         pci_drivers(machine),
         nics(machine),
         xdp(machine),
-    ]
+    ];
+    all.extend(driver(machine));
+    all
 }
 
 fn library(machine: &Machine, name: &str) -> Option<String> {
@@ -102,6 +104,37 @@ fn module(machine: &Machine) -> Finding {
         "not needed; it wants a kernel with RDMA"
     };
     Finding::without(WHAT, "urdma is not loaded", advice)
+}
+
+/// Whether libibverbs finds the provider by the name that its configuration gives.
+fn driver(machine: &Machine) -> Option<Finding> {
+    const WHAT: &str = "libibverbs driver";
+    let text = machine.text("/etc/libibverbs.d/urdma.driver");
+    let path = text.strip_prefix("driver ")?.trim();
+    let abi = private_abi(machine, &library(machine, "libibverbs.so.1")?)?;
+    let file = format!("{path}-rdmav{abi}.so");
+    Some(if machine.has(&file) {
+        Finding::good(WHAT, file)
+    } else {
+        Finding::without(
+            WHAT,
+            format!("libibverbs looks for {file}, since its private ABI is {abi}; there is none"),
+            "install the urdma that belongs to this rdma-core, or make install-module",
+        )
+    })
+}
+
+/// The private provider ABI of a libibverbs: its private symbols have a version of this number.
+fn private_abi(machine: &Machine, library: &str) -> Option<String> {
+    const VERSION: &[u8] = b"\0IBVERBS_PRIVATE_";
+    let octets = std::fs::read(machine.path(library)).ok()?;
+    let at = octets
+        .windows(VERSION.len())
+        .position(|part| part == VERSION)?;
+    let number = octets[at + VERSION.len()..]
+        .iter()
+        .take_while(|octet| octet.is_ascii_digit());
+    Some(number.map(|octet| char::from(*octet)).collect())
 }
 
 /// How programs reach the provider.
@@ -319,6 +352,25 @@ mod tests {
             "mounted",
             &[
                 ("/proc/meminfo", pages),
+    #[test]
+    fn provider_under_the_name_of_another_private_abi_is_named() {
+        let files = [
+            ("/etc/libibverbs.d/urdma.driver", "driver /opt/liburdma\n"),
+            ("/usr/lib64/libibverbs.so.1", "x\0IBVERBS_PRIVATE_34\0y"),
+            ("/opt/liburdma-rdmav65.so", ""),
+        ];
+        let machine = machine("driver-name", &files);
+        let found = driver(&machine).unwrap();
+        assert_eq!(found.grade, Grade::Without);
+        assert!(
+            found.detail.contains("/opt/liburdma-rdmav34.so"),
+            "{found:?}"
+        );
+        fs::write(machine.path("/opt/liburdma-rdmav34.so"), "").unwrap();
+        assert_eq!(driver(&machine).unwrap().grade, Grade::Good);
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
                 ("/proc/mounts", "none /dev/hugepages hugetlbfs rw 0 0\n"),
                 ("/dev/hugepages/file", ""),
             ],

@@ -99,6 +99,8 @@ counters! {
     corrupt_cells,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
+    /// Datagrams to slot 0 of another version of the protocol.
+    drop_rx_other_version,
     /// At slot 0: a CM datagram that found the control thread's queue full.
     drop_cm_queue_full,
     /// To send: a CM datagram of slot 0 that found the data thread's command queue full. The

@@ -1,9 +1,10 @@
 //! Ports: how packets leave the host.
 //!
 //! - `interface`: [`PacketPort`], all that the data path knows of a port.
-//! - `dpdk`: its implementation on DPDK, which is loaded for it.
+//! - `dpdk`: its implementation on DPDK, which is loaded for it; `cause`: why it did not open.
 //! - `udp`: its implementation on UDP sockets, without DPDK.
 
+mod cause;
 mod dpdk;
 mod interface;
 mod udp;

@@ -1,5 +1,6 @@
 //! State that the control thread and the data thread share.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use proto_trp::wire::trp::VERSION;
 use urdma_cm::wire::MAX_MESSAGE;
 use urdma_types::{SlotId, MAX_SLOTS};
 
@@ -20,6 +22,9 @@ use crate::listeners::Listeners;
 /// Capacity of the queue of CM datagrams for slot 0: at [`MAX_MESSAGE`] octets each, about a
 /// megabyte. CM retransmits what a full queue drops.
 pub const CM_DATAGRAMS_MAX: usize = 4096;
+
+/// Hosts with another version of the protocol that are remembered.
+const OTHER_VERSIONS_MAX: usize = 8;
 
 /// Why the control thread was not given a CM datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub struct Shared {
     lessees: [AtomicBool; MAX_SLOTS as usize],
     /// Slots whose processes sent what no process sends, for the control thread to disconnect.
     offenders: Mutex<SlotSet>,
+    /// Hosts that have sent packets of another version of the protocol, and the version.
+    other_versions: Mutex<BTreeMap<IpAddr, u8>>,
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
     /// Whether a capture is active; saves the data path the lock.
@@ -70,6 +77,7 @@ impl Shared {
             users: [const { AtomicU32::new(0) }; MAX_SLOTS as usize],
             lessees: [const { AtomicBool::new(false) }; MAX_SLOTS as usize],
             offenders: Mutex::default(),
+            other_versions: Mutex::default(),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
@@ -155,6 +163,34 @@ impl Shared {
         }
         self.ring_control();
         Ok(())
+    }
+
+    /// Counts a packet of another version of the protocol, and remembers the host that it is from.
+    /// Only the data thread calls it.
+    pub fn note_version(&self, from: IpAddr, version: u8) {
+        self.counters.drop_rx_other_version.bump();
+        let mut versions = self.lock_versions();
+        if versions.len() < OTHER_VERSIONS_MAX || versions.contains_key(&from) {
+            versions.insert(from, version);
+        }
+    }
+
+    /// What `urdma status` says of hosts with another version of the protocol, a sentence each.
+    pub fn version_notes(&self) -> Vec<String> {
+        let versions = self.lock_versions();
+        let notes = versions.iter().map(|(ip, version)| {
+            format!(
+                "{ip} sends packets of version {version} of the protocol, and this urdmad knows \
+                 version {VERSION}: install the same version of urdma on both hosts"
+            )
+        });
+        notes.collect()
+    }
+
+    fn lock_versions(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u8>> {
+        self.other_versions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For the control thread: the datagrams that are queued now, at most a queue's worth.

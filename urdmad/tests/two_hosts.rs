@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::Meta;
 use proto_trp::wire::{ConnectionId, Flags, PacketHead, PacketType, TrpHeader};
 use support::{
@@ -469,4 +470,33 @@ fn idle_daemon_with_a_port_sleeps_most_of_the_time() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "");
     expect_idle(hosts.a.child.id(), 1000);
+}
+
+#[test]
+fn host_of_another_version_is_named_in_the_status() {
+    let scratch = Scratch::new();
+    let config = "address = [\"127.9.3.1\"]\n[port]\nkind = \"udp\"\n";
+    let daemon = Daemon::start(scratch.path(), "a", config);
+    let other = std::net::UdpSocket::bind("127.9.3.2:0").unwrap();
+    let notes = || daemon.status().port.unwrap().notes;
+    let send = |first: u8| {
+        let mut packet = [0; 64];
+        packet[0] = first;
+        other
+            .send_to(&packet, ("127.9.3.1", urdma_types::PORT_BASE))
+            .unwrap();
+    };
+    let count = |name: &str| daemon.status().counters.data[name];
+    send(VERSION << 4);
+    eventually("a packet of no use is dropped", || {
+        count("drop_not_for_daemon") == 1
+    });
+    assert_eq!(notes(), [""; 0]);
+    send((VERSION + 1) << 4);
+    eventually("the host is named", || !notes().is_empty());
+    let said = notes().concat();
+    for words in ["127.9.3.2", "version 2", "the same version of urdma"] {
+        assert!(said.contains(words), "no {words}: {said}");
+    }
+    assert_eq!(count("drop_rx_other_version"), 1);
 }

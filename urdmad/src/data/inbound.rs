@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
+use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
 use urdma_types::{slot_of_port, Ip16, SlotId};
@@ -128,8 +129,11 @@ impl Inbound<'_> {
         }
         let remote = meta.remote_ip.to_ip();
         let Some(route) = ReqRoute::parse(datagram) else {
-            let given = self.shared.give_cm_datagram(remote, datagram);
-            if given == Err(NotGiven::NotForControl) {
+            let version = datagram.first().map_or(VERSION, |first| first >> 4);
+            if version != VERSION {
+                self.shared.note_version(remote, version);
+            } else if self.shared.give_cm_datagram(remote, datagram) == Err(NotGiven::NotForControl)
+            {
                 counters.drop_not_for_daemon.bump();
             }
             return None;

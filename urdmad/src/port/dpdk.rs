@@ -18,6 +18,7 @@ use urdma_abi::port::{
 use urdma_ipc::status::{LeaseSteering, PoolStatus};
 use urdma_underlay::MacAddr;
 
+use super::cause::cause;
 use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
 use crate::config::PortKind;
 use crate::lease::LeaseOffer;
@@ -163,6 +164,10 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
     let note = said(|message, octets| {
         // SAFETY: all pointers are valid during the call.
         unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
+    })
+    .map_err(|reason| match cause(&config.kind) {
+        Some(cause) => format!("{cause} ({reason})"),
+        None => reason,
     })?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
@@ -191,15 +196,15 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
         }),
         _ => Err(note),
     };
+    // SAFETY: the function returns a constant string.
+    let dpdk = unsafe { CStr::from_ptr((table.dpdk_version)()) };
     let leases = steering.map(|steering| LeaseOffer {
+        dpdk: dpdk.to_string_lossy().into_owned(),
         file_prefix: prefix,
         runtime_dir: Some(request.run_dir.to_owned()),
         device: device.clone(),
         mac: opened.mac,
-    // SAFETY: the function returns a constant string.
-    let dpdk = unsafe { CStr::from_ptr((table.dpdk_version)()) };
         mtu: config.mtu,
-        dpdk: dpdk.to_string_lossy().into_owned(),
         checksum: config.checksum,
         pools: (1..opened.queues).map(pool_name).collect(),
         steering,
