@@ -9,10 +9,12 @@ mod machine;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use clap::Args;
 
 use crate::error::Error;
+use crate::libraries::companion;
 use crate::target::Target;
 use finding::{Finding, Grade};
 use machine::Machine;
@@ -33,6 +35,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
         root: PathBuf::from("/"),
     };
     let mut found = findings::all(&machine);
+    found.push(port_kinds());
     found.push(instance(&args.target));
     if args.json {
         let list: Vec<serde_json::Value> = found.iter().map(as_json).collect();
@@ -48,6 +51,18 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
             finding.what, finding.detail, finding.advice
         ))),
         None => Ok(()),
+    }
+}
+
+/// Which kinds of ports urdmad can have, which depends on DPDK.
+fn port_kinds() -> Finding {
+    let listed = companion("urdmad").and_then(|urdmad| {
+        let output = Command::new(urdmad).arg("--list-kinds").output();
+        output.map_err(|error| Error::sentence(format!("cannot start urdmad: {error}")))
+    });
+    match listed {
+        Ok(output) => findings::port_kinds(&String::from_utf8_lossy(&output.stdout)),
+        Err(error) => Finding::bad("ports", error.to_string(), "make build"),
     }
 }
 

@@ -259,6 +259,31 @@ fn nic(machine: &Machine, address: &str) -> Option<String> {
     )
 }
 
+/// The kinds of ports, as `urdmad --list-kinds` prints them.
+pub(super) fn port_kinds(listed: &str) -> Finding {
+    const WHAT: &str = "ports";
+    let (mut usable, mut others, mut reason) = (Vec::new(), Vec::new(), "");
+    for line in listed.lines() {
+        match line.split_once(": ") {
+            Some((kind, why)) => {
+                others.push(kind);
+                reason = why;
+            }
+            None => usable.push(line),
+        }
+    }
+    let can = format!("kinds {}", usable.join(", "));
+    if others.is_empty() {
+        Finding::good(WHAT, can)
+    } else {
+        Finding::without(
+            WHAT,
+            format!("{can}; not {}: {reason}", others.join(", ")),
+            "kind \"udp\" needs no DPDK; the others and leases do: install the package urdma-dpdk",
+        )
+    }
+}
+
 fn xdp(machine: &Machine) -> Finding {
     const WHAT: &str = "AF_XDP";
     // The kernel's list of socket address families.
@@ -328,6 +353,25 @@ mod tests {
     }
 
     #[test]
+    fn provider_under_the_name_of_another_private_abi_is_named() {
+        let files = [
+            ("/etc/libibverbs.d/urdma.driver", "driver /opt/liburdma\n"),
+            ("/usr/lib64/libibverbs.so.1", "x\0IBVERBS_PRIVATE_34\0y"),
+            ("/opt/liburdma-rdmav65.so", ""),
+        ];
+        let machine = machine("driver-name", &files);
+        let found = driver(&machine).unwrap();
+        assert_eq!(found.grade, Grade::Without);
+        assert!(
+            found.detail.contains("/opt/liburdma-rdmav34.so"),
+            "{found:?}"
+        );
+        fs::write(machine.path("/opt/liburdma-rdmav34.so"), "").unwrap();
+        assert_eq!(driver(&machine).unwrap().grade, Grade::Good);
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
     fn kernel_device_of_ours_is_the_front_door() {
         let machine = machine(
             "module",
@@ -352,25 +396,6 @@ mod tests {
             "mounted",
             &[
                 ("/proc/meminfo", pages),
-    #[test]
-    fn provider_under_the_name_of_another_private_abi_is_named() {
-        let files = [
-            ("/etc/libibverbs.d/urdma.driver", "driver /opt/liburdma\n"),
-            ("/usr/lib64/libibverbs.so.1", "x\0IBVERBS_PRIVATE_34\0y"),
-            ("/opt/liburdma-rdmav65.so", ""),
-        ];
-        let machine = machine("driver-name", &files);
-        let found = driver(&machine).unwrap();
-        assert_eq!(found.grade, Grade::Without);
-        assert!(
-            found.detail.contains("/opt/liburdma-rdmav34.so"),
-            "{found:?}"
-        );
-        fs::write(machine.path("/opt/liburdma-rdmav34.so"), "").unwrap();
-        assert_eq!(driver(&machine).unwrap().grade, Grade::Good);
-        fs::remove_dir_all(&machine.root).unwrap();
-    }
-
                 ("/proc/mounts", "none /dev/hugepages hugetlbfs rw 0 0\n"),
                 ("/dev/hugepages/file", ""),
             ],
@@ -379,6 +404,18 @@ mod tests {
         for machine in [unmounted, mounted] {
             fs::remove_dir_all(&machine.root).unwrap();
         }
+    }
+
+    #[test]
+    fn kinds_of_ports_are_those_that_urdmad_lists() {
+        let all = port_kinds("udp\nmemif\ntap\n");
+        assert_eq!(
+            (all.grade, &*all.detail),
+            (Grade::Good, "kinds udp, memif, tap")
+        );
+        let some = port_kinds("udp\nmemif: there is no x.so\ntap: there is no x.so\n");
+        assert_eq!(some.grade, Grade::Without);
+        assert_eq!(some.detail, "kinds udp; not memif, tap: there is no x.so");
     }
 
     #[test]

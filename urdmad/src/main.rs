@@ -8,6 +8,7 @@ use urdma_ipc::paths::{is_instance_name, RUN_DIR_VARIABLE};
 use urdma_ipc::RunDir;
 use urdmad::config::Config;
 use urdmad::daemon::{self, Options};
+use urdmad::port::kinds_of_dpdk;
 
 /// The daemon of one host: packet memory, slots, ports. Usually started by `urdma up`.
 #[derive(Debug, Parser)]
@@ -25,6 +26,9 @@ struct Arguments {
     /// Only check the configuration
     #[arg(long)]
     check_config: bool,
+    /// Print the kinds of ports, and why one cannot be used here
+    #[arg(long)]
+    list_kinds: bool,
     /// Log to standard error
     #[arg(long)]
     foreground: bool,
@@ -41,6 +45,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
+    if arguments.list_kinds {
+        print!("{}", kinds());
+        return Ok(());
+    }
     let mut config = match &arguments.config {
         Some(file) => Config::read(file).map_err(|error| error.to_string())?,
         None => Config::default(),
@@ -73,4 +81,13 @@ fn run(arguments: Arguments) -> Result<(), String> {
         foreground: arguments.foreground,
     };
     daemon::run(&options).map_err(|error| error.to_string())
+}
+
+/// One line for each kind of port: its name, followed by the reason if it cannot be used here.
+fn kinds() -> String {
+    let lines = kinds_of_dpdk().map(|(name, usable)| match usable {
+        Ok(()) => format!("{name}\n"),
+        Err(reason) => format!("{name}: {reason}\n"),
+    });
+    format!("udp\n{}", lines.concat())
 }
