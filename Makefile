@@ -49,11 +49,13 @@ test-userland: demo
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test one_host --test pyverbs
 
-# The same in root file systems of other releases of Debian than this machine's.
+# The same in root file systems of other releases of Debian than this machine's, newer ones; and
+# this machine's build there, without DPDK.
 RELEASES ?= trixie sid
 test-distros:
 	@for release in $(RELEASES); do \
-		scripts/test-distro.sh $$release target/distros || exit; \
+		scripts/carry-over.sh $$release target/distros && \
+			scripts/test-distro.sh $$release target/distros || exit; \
 	done
 
 # The kernel module on a stock Debian kernel under QEMU.

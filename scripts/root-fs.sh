@@ -1,11 +1,11 @@
 #!/bin/sh
 # Makes the root file system of a release of Debian, if it is not there: what debootstrap would
-# install, and what install-deps.sh and mount namespaces need. As root.
-#   root-fs.sh RELEASE FOLDER
+# install, and PACKAGES, else what install-deps.sh and mount namespaces need. As root.
+#   root-fs.sh RELEASE FOLDER [PACKAGES]    PACKAGES are separated by commas
 set -eu
 
-[ $# = 2 ] || { echo "usage: $0 RELEASE FOLDER" >&2; exit 2; }
-release=$1 root=$2
+[ $# = 2 ] || [ $# = 3 ] || { echo "usage: $0 RELEASE FOLDER [PACKAGES]" >&2; exit 2; }
+release=$1 root=$2 packages=${3:-ca-certificates,make,mount}
 [ ! -e "$root/made" ] || exit 0
 "$(dirname "$0")/install-deps.sh" distros
 echo "Making a root file system of Debian $release in $root"
@@ -14,7 +14,7 @@ mkdir -p "$root"
 log=$(mktemp)
 # Documents are left out, but not the tests of rdma-core, which are among them. A mirror's list of
 # sid may be older than a week.
-if ! mmdebstrap --variant=apt --include=ca-certificates,make,mount \
+if ! mmdebstrap --variant=apt --include="$packages" \
     --aptopt='Acquire::Retries "3"' --aptopt='Acquire::Check-Valid-Until "false"' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
