@@ -104,7 +104,7 @@ impl Drivers {
                     return Self::All;
                 };
                 names.push("bus_pci".to_owned());
-                names.extend(drivers.iter().map(|&driver| driver.to_owned()));
+                names.extend(installed(drivers).into_iter().map(str::to_owned));
                 continue;
             }
             let driver = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
@@ -127,6 +127,18 @@ impl Drivers {
                 .map(|name| library_of(name))
                 .find(|path| !path.exists()),
         }
+    }
+}
+
+/// The drivers that are installed; all if none is. Versions of DPDK differ in which there are:
+/// 25.11 has no net_igc.
+fn installed(drivers: &[&'static str]) -> Vec<&'static str> {
+    let exists = |driver: &&str| library_of(driver).exists();
+    let found: Vec<&str> = drivers.iter().copied().filter(exists).collect();
+    if found.is_empty() {
+        drivers.to_owned()
+    } else {
+        found
     }
 }
 
@@ -451,6 +463,12 @@ mod tests {
         );
         // No such device exists, so its vendor is unknown.
         assert_eq!(Drivers::of_devices(["ffff:ff:1f.7"]), Drivers::All);
+    }
+
+    #[test]
+    fn drivers_of_a_pci_vendor_that_are_not_installed_are_left_out_unless_none_is() {
+        assert_eq!(installed(&["net_of_no_kind", "net_tap"]), ["net_tap"]);
+        assert_eq!(installed(&["net_of_no_kind"]), ["net_of_no_kind"]);
     }
 
     #[test]
