@@ -94,10 +94,10 @@ fn library_path() -> PathBuf {
         .ok()
         .and_then(|path| Some(path.parent()?.to_owned()));
     let beside = beside.unwrap_or_default();
-    let installed = beside.join("../lib/urdma").join(LIBRARY);
+    let installed = beside.with_file_name("lib").join("urdma");
     let path = beside.join(LIBRARY);
-    if !path.exists() && installed.exists() {
-        installed
+    if !path.exists() && installed.is_dir() {
+        installed.join(LIBRARY)
     } else {
         path
     }
