@@ -17,6 +17,7 @@ use crate::probes::{
     IDLE_SOCKETS, RAW_UDP_LATENCY, RAW_UDP_STREAM, SEND_SOCKETS, TCP_VETH_STREAM, WRITE_1M_SOCKETS,
     WRITE_SOCKETS,
 };
+use crate::raw::Mode;
 use crate::samples::{Probe, Sample};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::Spec;
@@ -35,25 +36,6 @@ const MB_1: u32 = 1 << 20;
 /// Octets of a stream over urdma.
 const STREAM_OCTETS: u32 = 1 << 31;
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// What `urdma-perf-udp` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Half the round trip of 64 octets between sockets that block, in microseconds.
-    Latency,
-    /// Octets that arrive of segmented messages, GB/s.
-    Stream,
-}
-
-impl Mode {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Stream => "stream",
-        }
-    }
-}
 
 /// The rows of this part.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {

@@ -77,17 +77,8 @@ impl Driven for Engine {
             return Waited::NotDriven;
         }
         let blocked = Blocked::new();
-        let seated = if bystanders.allow_driver() {
-            seat.sit(&self.sleep_control.page, &channel.signal, seen)
-        } else {
-            None
-        };
-        let Some(seated) = seated else {
-            // The driver, which is away, is not the one that waits next.
-            bystanders.enter();
-            seat.recall();
-            self.sleep_control.want_seat();
-            return Waited::Bystander;
+        let Some(seated) = self.take_seat(&channel.signal, seen) else {
+            return self.stand_by();
         };
         self.sleep_control.local_events.begin(target);
         let wait = Wait {
@@ -119,19 +110,10 @@ impl Driven for Engine {
             return Waited::NotDriven;
         }
         let blocked = Blocked::new();
-        let seated = if bystanders.allow_driver() {
-            control.seat.sit(&control.page, &Signal::default(), 0)
-        } else {
-            None
-        };
-        let Some(seated) = seated else {
-            if !has_channel {
-                return Waited::NotDriven;
-            }
-            bystanders.enter();
-            control.seat.recall();
-            control.want_seat();
-            return Waited::Bystander;
+        let seated = match self.take_seat(&Signal::default(), 0) {
+            Some(seated) => seated,
+            None if has_channel => return self.stand_by(),
+            None => return Waited::NotDriven,
         };
         match target {
             Some(target) => control.local_events.begin(target),
@@ -191,6 +173,27 @@ impl Engine {
             && Engine::is_usable(self)
             && !matches!(self.info.lease, LeaseState::Leased)
             && Signal::is_supported()
+    }
+
+    /// Makes the calling thread the driver, which is about to wait for `signal`, raised `seen`
+    /// times; None if another thread is or is to be.
+    fn take_seat(&self, signal: &Signal, seen: u32) -> Option<Seated> {
+        let control = &self.sleep_control;
+        if control.bystanders.allow_driver() {
+            control.seat.sit(&control.page, signal, seen)
+        } else {
+            None
+        }
+    }
+
+    /// The calling thread waits without driving, and the driver, which is away, is not the one that
+    /// waits next.
+    fn stand_by(&self) -> Waited {
+        let control = &self.sleep_control;
+        control.bystanders.enter();
+        control.seat.recall();
+        control.want_seat();
+        Waited::Bystander
     }
 
     /// Makes turns and looks until there is what the thread waits for, or something else ends the

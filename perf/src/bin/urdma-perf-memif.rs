@@ -16,7 +16,8 @@ use dpdk::{
     QueueIndex, QueuePair, MAX_BURST,
 };
 use urdma_perf::raw::fork::{typical_half_round_trip, Mark};
-use urdma_perf::raw::memif::{Mode, HEADERS_OCTETS, RESULT};
+use urdma_perf::raw::memif::{HEADERS_OCTETS, RESULT};
+use urdma_perf::raw::Mode;
 use urdma_perf::workloads::STREAM_OCTETS;
 
 /// The most frames of a stream; small ones take as long as large ones.

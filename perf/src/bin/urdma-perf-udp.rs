@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use urdma_perf::raw::fork::{typical_half_round_trip, Mark};
-use urdma_perf::sockets::{Mode, DATAGRAM_OCTETS, LISTENING, RESULT};
+use urdma_perf::raw::Mode;
+use urdma_perf::sockets::{DATAGRAM_OCTETS, LISTENING, RESULT};
 
 /// A port that no instance of urdma has.
 const PORT: u16 = 21_490;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use urdma_harness::process::Process;
 
+use super::Mode;
 use crate::samples::Sample;
 
 /// Octets of Ethernet, IPv4 and UDP headers, which each frame of urdma has, too.
@@ -14,25 +15,6 @@ pub const HEADERS_OCTETS: usize = 14 + 20 + 8;
 pub const RESULT: &str = "result";
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// What is measured between the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Half the round trip, in microseconds.
-    Latency,
-    /// Octets of payload one way, GB/s.
-    Stream,
-}
-
-impl Mode {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Stream => "stream",
-        }
-    }
-}
 
 /// The pages of the packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub(super) trait List {
 /// A file in a list whose events the provider raises.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
-    table: &'static FrontTable,
+    pub(super) table: &'static FrontTable,
     pub(super) file: File,
 }
 

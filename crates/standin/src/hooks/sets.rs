@@ -10,7 +10,7 @@ use std::ptr::{from_ref, null};
 use libc::{epoll_event, sigset_t, timespec};
 
 use super::call::{self, Call, Sleep};
-use super::lists::{self, File};
+use super::lists::{self, File, Source};
 use crate::fds::{self, Found, Kind};
 use crate::provider;
 use crate::real::{self, set_errno};
@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
 fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
     let _uncancelled = Disabled::new();
     let before = real::errno();
-    if let (Some(source), Some(table)) = (lists::source(fd), provider::own()) {
+    if let Some(Source { table, file }) = lists::source(fd) {
         let is_known = |found: Found| found.kind == Kind::Set && found.is_mine;
         if !fds::find(set).is_some_and(is_known) {
             // SAFETY: no precondition; what was known of that descriptor is of another set.
@@ -56,7 +56,7 @@ fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
         }
         // SAFETY: open descriptors of this process.
         unsafe {
-            match (source.file, event) {
+            match (file, event) {
                 (File::Channel(_), Some(event)) => {
                     (table.set_join)(set, fd, event.events, event.u64);
                 }
