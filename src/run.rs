@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 
 use crate::error::Error;
 use crate::libraries::Libraries;
@@ -20,6 +20,7 @@ pub(crate) struct RunArgs {
     lease: LeaseMode,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
 

@@ -1,5 +1,8 @@
 //! `urdma bench`: sweeps of Debian's perftest on the user's machine, over an instance of their own.
 
+use std::path::PathBuf;
+
+use clap::Parser;
 use serde::Serialize;
 use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::pair;
@@ -22,6 +25,18 @@ const OCTETS: u32 = 1 << 28;
 const ITERATIONS: (u32, u32) = (200, 50_000);
 const FIRST_PORT: u16 = 18_800;
 const PORTS: u16 = 100;
+
+/// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own
+#[derive(Debug, Parser)]
+#[command(name = "urdma bench", bin_name = "urdma bench", version)]
+pub struct Arguments {
+    /// Sweeps to measure [default: all]
+    #[arg(long, value_name = "SWEEP", value_delimiter = ',')]
+    pub only: Vec<Sweep>,
+    /// Directory for bench.json and bench.svg
+    #[arg(long, default_value = ".")]
+    pub out: PathBuf,
+}
 
 /// A sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]

@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`arguments`] | the command line |
 //! | [`config`] | TOML to one validated configuration |
 //! | [`daemon`] | start and shutdown, in order |
 //! | [`rundir`], [`sysfs`] | the run directory; its sysfs tree for libibverbs |
@@ -23,6 +24,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+pub mod arguments;
 pub mod capture;
 mod client;
 pub mod config;

@@ -6,33 +6,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use urdma_ipc::paths::{is_instance_name, RUN_DIR_VARIABLE};
 use urdma_ipc::RunDir;
+use urdmad::arguments::Arguments;
 use urdmad::config::Config;
 use urdmad::daemon::{self, Options};
 use urdmad::port::kinds_of_dpdk;
-
-/// The daemon of one host: packet memory, slots, ports. Usually started by `urdma up`.
-#[derive(Debug, Parser)]
-#[command(version, about)]
-struct Arguments {
-    /// Name of the instance, as the configuration says if it does [default: "default"]
-    #[arg(long)]
-    instance: Option<String>,
-    /// Configuration file (TOML); without one: no port, 127.0.0.1 and the addresses of the host
-    #[arg(long)]
-    config: Option<PathBuf>,
-    /// Run directory [default: $URDMA_RUN_DIR, else the instance's]
-    #[arg(long)]
-    run_dir: Option<PathBuf>,
-    /// Only check the configuration
-    #[arg(long)]
-    check_config: bool,
-    /// Print the kinds of ports, and why one cannot be used here
-    #[arg(long)]
-    list_kinds: bool,
-    /// Log to standard error
-    #[arg(long)]
-    foreground: bool,
-}
 
 fn main() -> ExitCode {
     match run(Arguments::parse()) {

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::instance::{Instance, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
-use urdma_perf::bench::{self, Point, Sweep};
+use urdma_perf::bench::{self, Arguments, Point, Sweep};
 use urdma_perf::lines;
 use urdma_perf::report::machine;
 use urdma_perf::samples::Samples;
@@ -17,18 +17,6 @@ const BAR: usize = 30;
 const PERFTEST: &str = "ib_write_bw";
 /// MTU of the two instances between which packets are lost.
 const MTU: u16 = 1500;
-
-/// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own
-#[derive(Debug, Parser)]
-#[command(name = "urdma bench", bin_name = "urdma bench", version)]
-struct Arguments {
-    /// Sweeps to measure [default: all]
-    #[arg(long, value_name = "SWEEP", value_delimiter = ',')]
-    only: Vec<Sweep>,
-    /// Directory for bench.json and bench.svg
-    #[arg(long, default_value = ".")]
-    out: PathBuf,
-}
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
