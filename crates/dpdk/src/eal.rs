@@ -142,11 +142,15 @@ fn installed(drivers: &[&'static str]) -> Vec<&'static str> {
     }
 }
 
-/// The library of a driver.
+/// The library of a driver. Its name has the major version, which the name of the directory ends
+/// with (`pmds-23.0`): names without one belong to the packages for developers.
 fn library_of(driver: &str) -> PathBuf {
     let path = dpdk_sys::RTE_EAL_PMD_PATH;
     let directory = String::from_utf8_lossy(&path[..path.len() - 1]).into_owned();
-    PathBuf::from(directory).join(format!("librte_{driver}.so"))
+    let version = directory.rsplit_once("pmds-").map_or("", |(_, it)| it);
+    let major = version.split('.').next().unwrap_or(version);
+    let name = format!("librte_{driver}.so.{major}");
+    PathBuf::from(directory).join(name)
 }
 
 /// The version of DPDK that this process uses, such as `DPDK 22.11.9`.
@@ -482,6 +486,8 @@ mod tests {
         let named = |name: &str| Drivers::Named(vec!["mempool_ring".into(), name.into()]);
         assert_eq!(named("bus_vdev").missing(), None);
         let missing = named("net_of_no_kind").missing().unwrap();
-        assert!(missing.ends_with("librte_net_of_no_kind.so"), "{missing:?}");
+        let name = missing.file_name().unwrap().to_str().unwrap();
+        let version = name.strip_prefix("librte_net_of_no_kind.so.").unwrap();
+        assert!(version.parse::<u32>().is_ok(), "{missing:?}");
     }
 }
