@@ -3,7 +3,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
-.PHONY: install install-module test-userland test-distros
+.PHONY: install install-module packages test-packages test-userland test-distros
 
 all: build
 
@@ -31,6 +31,7 @@ test: build lint loom
 			"cannot be installed here."; \
 	fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory test-packages
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.
@@ -76,7 +77,8 @@ checkpatch:
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys engine \
 	ipc lease rdma-core-sys standin types ucma underlay) \
-	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness urdmad
+	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
+	urdmad
 
 lint:
 	@$(CARGO) fmt --all --check
@@ -111,11 +113,16 @@ install: build
 	for abi in $(PRIVATE_ABIS); do \
 		ln -sf liburdma_provider.so $(LIBRARIES)/liburdma-rdmav$$abi.so; \
 	done
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system urdmad/systemd/urdmad@.service
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	target/release/urdma-pages $(DESTDIR)$(PREFIX)/share
+	sed 's|/usr/local/|$(PREFIX)/|' urdmad/systemd/urdmad@.service \
+		>$(DESTDIR)$(PREFIX)/lib/systemd/system/urdmad@.service
 
 # The module's sources for DKMS, which builds them if it is installed, and the configuration of
 # modprobe, udev, systemd and libibverbs.
 MODULE_VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' kernel-stub/module/dkms.conf)
+# The parent of modules-load.d, modprobe.d and udev; a package has /usr/lib in its place.
+SETTINGS ?= /etc
 MODULE_SOURCE = $(DESTDIR)/usr/src/urdma-$(MODULE_VERSION)
 install-module: install
 	install -Dm644 -t $(MODULE_SOURCE) kernel-stub/module/dkms.conf
@@ -123,10 +130,10 @@ install-module: install
 		kernel-stub/module/Kbuild
 	install -Dm644 -t $(MODULE_SOURCE)/uapi kernel-stub/uapi/urdma.h
 	install -Dm644 kernel-stub/packaging/urdma-modules-load.conf \
-		$(DESTDIR)/etc/modules-load.d/urdma.conf
+		$(DESTDIR)$(SETTINGS)/modules-load.d/urdma.conf
 	install -Dm644 kernel-stub/packaging/urdma-modprobe.conf \
-		$(DESTDIR)/etc/modprobe.d/urdma.conf
-	install -Dm644 -t $(DESTDIR)/etc/udev/rules.d kernel-stub/packaging/60-urdma.rules
+		$(DESTDIR)$(SETTINGS)/modprobe.d/urdma.conf
+	install -Dm644 -t $(DESTDIR)$(SETTINGS)/udev/rules.d kernel-stub/packaging/60-urdma.rules
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system \
 		kernel-stub/packaging/urdma-link@.service
 	install -d $(DESTDIR)/etc/libibverbs.d
@@ -134,6 +141,14 @@ install-module: install
 	if [ -z "$(DESTDIR)" ] && command -v dkms >/dev/null; then \
 		dkms install urdma/$(MODULE_VERSION); \
 	fi
+
+# Debian packages for the release of this machine, in target/packages.
+packages: build
+	@scripts/packages.sh target/packages
+
+# Installs, uses, upgrades and purges them in a root file system of the same release.
+test-packages: packages
+	@scripts/test-packages.sh target/packages target/distros
 
 clean:
 	$(CARGO) clean

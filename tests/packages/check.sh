@@ -1,0 +1,166 @@
+#!/bin/sh
+# Checks the packages in /packages of the root file system it runs in; see test-packages.sh.
+#   check.sh prepare    installs what the packages and the test depend on
+#   check.sh use        installs, uses, upgrades, removes and purges the packages
+set -eu
+
+export DEBIAN_FRONTEND=noninteractive
+older=/packages/older
+user=1000
+
+fail() {
+    echo "failed: $*" >&2
+    exit 1
+}
+
+# A user without an account, a home and a directory for run-time files.
+as_user() {
+    setpriv --reuid=$user --regid=$user --clear-groups --inh-caps=-all --no-new-privs \
+        env -i PATH=/usr/bin:/bin "$@"
+}
+
+# The package $1 with version 0.0.1 and another line in the file for libibverbs.
+make_older() {
+    dpkg-deb -R "$1" "$older/tree"
+    version=$(dpkg-deb -f "$1" Version)
+    sed -i "s/$version/0.0.1/" "$older/tree/DEBIAN/control"
+    driver=$older/tree/etc/libibverbs.d/urdma.driver
+    if [ -e "$driver" ]; then
+        echo "# of 0.0.1" >>"$driver"
+        (cd "$older/tree" && find etc usr -type f -exec md5sum {} + >DEBIAN/md5sums)
+    fi
+    dpkg-deb -b --root-owner-group -Znone "$older/tree" \
+        "$older/$(dpkg-deb -f "$1" Package).deb" >/dev/null
+    rm -r "$older/tree"
+}
+
+prepare() {
+    # Manual pages are a part of the test.
+    rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap
+    apt-get -q -o Acquire::Check-Valid-Until=false update
+    mkdir "$older"
+    for package in /packages/*.deb; do
+        make_older "$package"
+    done
+    # The packages themselves are not installed: this resolves and fetches their dependencies.
+    apt-get install -q -y --no-install-recommends --simulate /packages/*.deb |
+        sed -n 's/^Inst \([^ ]*\) .*/\1/p' | grep -v '^urdma' >/packages/dependencies || true
+    # shellcheck disable=SC2046 # the list is meant to be split
+    apt-get install -q -y --no-install-recommends perftest ibverbs-utils rdmacm-utils \
+        $(cat /packages/dependencies)
+}
+
+# The version of package $1, if it is installed.
+version_of() {
+    dpkg-query -W -f '${db:Status-Status} ${Version}' "$1" | sed -n 's/^installed //p'
+}
+
+# Two processes of the user over the instance that is up; more arguments are for both.
+bandwidth() {
+    as_user timeout 60 urdma run -- ib_write_bw "$@" >/tmp/server 2>&1 &
+    server=$!
+    tries=0
+    until as_user timeout 60 urdma run -- ib_write_bw "$@" 127.0.0.1 >/tmp/client 2>&1; do
+        tries=$((tries + 1))
+        if [ $tries = 20 ] || ! kill -0 $server; then
+            cat /tmp/server /tmp/client
+            fail "ib_write_bw $*"
+        fi
+        sleep 0.2
+    done
+    wait $server || fail "the server of ib_write_bw $*: $(cat /tmp/server)"
+    grep -q '^ *65536 ' /tmp/client || fail "no bandwidth in $(cat /tmp/client)"
+}
+
+check_files() {
+    for page in man1/urdma.1 man1/urdma-run.1 man1/urdma-bench.1 man8/urdmad.8; do
+        gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.SH NAME' || fail "no page $page"
+    done
+    for program in urdma urdmad; do
+        completions=/usr/share/bash-completion/completions/$program
+        bash -c ". $completions && complete -p $program" >/dev/null || fail "$completions"
+    done
+    grep -q '^ExecStart=/usr/bin/urdmad ' /usr/lib/systemd/system/urdmad@.service ||
+        fail "the unit starts another urdmad"
+    provider=$(sed -n 's/^driver //p' /etc/libibverbs.d/urdma.driver)
+    for other in /usr/lib/*/libibverbs/*-rdmav*.so; do
+        abi=${other##*-rdmav}
+        [ -e "$provider-rdmav$abi" ] || fail "libibverbs would not find $provider-rdmav$abi"
+    done
+}
+
+# Programs that do not run by `urdma run` are as they were.
+check_others() {
+    said=$(as_user ibv_devices 2>&1) || true
+    case $said in
+        *urdma*) fail "ibv_devices without urdma says $said" ;;
+    esac
+}
+
+# Nothing is left in the file system whose path has the name.
+check_purged() {
+    for package in urdma urdma-dpdk urdma-dkms; do
+        ! dpkg-query -W "$package" 2>/dev/null || fail "$package is known after its purge"
+    done
+    # Mounts of root-fs-run.sh, and directories of this test.
+    left=$(find / \( -path "$PWD" -o -path "${CARGO_HOME:-/none}" -o -path /packages \
+        -o -path /proc -o -path /sys -o -path /dev \) -prune -o -name '*urdma*' -print)
+    [ -z "$left" ] || fail "the purge left $left"
+}
+
+use() {
+    install="apt-get install -q -y --no-install-recommends"
+    $install $older/urdma.deb $older/urdma-dpdk.deb $older/urdma-dkms.deb
+    [ "$(version_of urdma)" = 0.0.1 ] || fail "version $(version_of urdma)"
+    as_user urdma up
+    $install /packages/*.deb
+    [ "$(version_of urdma)" != 0.0.1 ] || fail "apt did not upgrade urdma"
+    ! grep '0\.0\.1' /etc/libibverbs.d/urdma.driver || fail "a configuration file is the older one"
+    as_user urdma run -- ibv_devices | grep -q urdma0 || fail "no device after the upgrade"
+    as_user urdma down
+    echo "ok: upgrade, with an instance that continues to serve programs"
+
+    apt-get purge -q -y urdma urdma-dpdk urdma-dkms
+    check_purged
+    $install /packages/urdma_*.deb
+    check_files
+    check_others
+    as_user urdma up
+    bandwidth
+    bandwidth -R
+    as_user urdma status | grep -q 127.0.0.1 || fail "no status"
+    as_user urdma down
+    echo "ok: a new user's first commands, of package urdma alone"
+
+    $install /packages/urdma-dpdk_*.deb
+    cat >/tmp/memif.toml <<EOF
+address = ["192.0.2.1"]
+[port]
+kind = "memif"
+role = "server"
+socket = "/tmp/wire.sock"
+EOF
+    chmod 644 /tmp/memif.toml
+    as_user urdma up --config /tmp/memif.toml
+    as_user urdma status | grep -q memif || fail "no port in $(as_user urdma status)"
+    as_user urdma down
+    echo "ok: a port of DPDK, with urdma-dpdk"
+
+    $install /packages/urdma-dkms_*.deb
+    dkms status | grep -q '^urdma/' || fail "DKMS does not know the module: $(dkms status)"
+    [ -e /usr/lib/modules-load.d/urdma.conf ] || fail "the module would not be loaded at boot"
+    echo "ok: urdma-dkms gives DKMS the module"
+
+    apt-get remove -q -y urdma urdma-dpdk urdma-dkms
+    ! command -v urdma || fail "urdma is there after its removal"
+    [ -e /etc/libibverbs.d/urdma.driver ] || fail "the removal removed configuration"
+    check_others
+    apt-get purge -q -y urdma urdma-dpdk urdma-dkms
+    check_purged
+    echo "ok: removal, and purge without a rest"
+}
+
+case "${1:-}" in
+    prepare | use) "$1" ;;
+    *) echo "usage: $0 prepare|use" >&2; exit 2 ;;
+esac
