@@ -3,7 +3,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
-.PHONY: install install-module packages test-packages test-userland test-distros
+.PHONY: install install-module packages test-packages deny dist test-dist test-userland test-distros
 
 all: build
 
@@ -31,11 +31,11 @@ test: build lint loom
 			"cannot be installed here."; \
 	fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
-	@$(MAKE) --no-print-directory test-packages
+	@$(MAKE) --no-print-directory test-dist test-packages
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.
-test-all: test
+test-all: test deny
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
@@ -149,6 +149,17 @@ packages: build
 # Installs, uses, upgrades and purges them in a root file system of the same release.
 test-packages: packages
 	@scripts/test-packages.sh target/packages target/distros
+
+# Licences and sources of the crates that are used.
+deny:
+	@scripts/deny.sh
+
+# A release: a tarball of the sources and the bill of materials, in target/dist.
+dist: deny
+	@scripts/dist.sh target/dist
+
+test-dist:
+	@scripts/test-dist.sh
 
 clean:
 	$(CARGO) clean
