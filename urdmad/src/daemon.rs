@@ -285,7 +285,7 @@ fn start_log(options: &Options, file: Option<&File>) -> io::Result<()> {
     // A second daemon in one process (in tests) uses the first one's log.
     let _ = tracing_subscriber::fmt()
         .with_target(false)
-        .with_ansi(file.is_none())
+        .with_ansi(false)
         .with_writer(log)
         .try_init();
     Ok(())
