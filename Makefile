@@ -3,7 +3,8 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
-.PHONY: install install-module packages test-packages deny dist test-dist test-userland test-distros
+.PHONY: install install-module packages test-packages image test-image deny dist test-dist
+.PHONY: test-userland test-distros
 
 all: build
 
@@ -35,7 +36,7 @@ test: build lint loom
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.
-test-all: test deny
+test-all: test deny test-image
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
@@ -149,6 +150,14 @@ packages: build
 # Installs, uses, upgrades and purges them in a root file system of the same release.
 test-packages: packages
 	@scripts/test-packages.sh target/packages target/distros
+
+# A container image with the package urdma, in target/image.
+image: packages
+	@scripts/image.sh target/packages target/image
+
+# Runs what doc/containers.md shows in it.
+test-image: image
+	@scripts/test-image.sh target/image
 
 # Licences and sources of the crates that are used.
 deny:

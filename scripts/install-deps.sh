@@ -5,6 +5,7 @@
 #   install-deps.sh perf     also the peers of `make perf`
 #   install-deps.sh distros  also for making root file systems of other releases
 #   install-deps.sh packages also for building and checking Debian packages
+#   install-deps.sh image    also for making and testing the container image
 #   install-deps.sh kernel   also for building the kernel module and booting a kernel to test it
 set -eu
 
@@ -17,6 +18,7 @@ all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      python3-venv libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
+image="mmdebstrap umoci python3-yaml"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
@@ -26,8 +28,9 @@ case "${1:-}" in
     perf) want="$want $perf" ;;
     distros) want="$want $distros" ;;
     packages) want="$want $packages" ;;
+    image) want="$want $image" ;;
     kernel) want="$want $kernel" ;;
-    *) echo "usage: $0 [all|perf|distros|packages|kernel]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|perf|distros|packages|image|kernel]" >&2; exit 2 ;;
 esac
 
 # Cloud machines run an apt of their own when they boot; this is how long it is waited for.

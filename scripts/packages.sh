@@ -17,7 +17,7 @@ version="$version~deb$release"
 time_s=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)
 
 log=$folder/build.log
-rm -rf "$folder"/*.deb "$folder/work" "$folder/staged"
+rm -rf "$folder"/urdma* "$folder/work" "$folder/staged"
 mkdir "$folder/work"
 cp -r debian "$folder/work"
 cat >"$folder/work/debian/changelog" <<EOF
