@@ -27,6 +27,37 @@ fn devices_through_run_show_an_active_port() {
 }
 
 #[test]
+fn rdma_of_iproute2_shows_the_device_and_its_port() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let print = |words: &[&str]| print_of(&one.host, words);
+    let link: serde_json::Value =
+        serde_json::from_str(&print(&["rdma", "link", "show", "-j"])).unwrap();
+    assert_eq!(link[0]["ifname"], "urdma0");
+    assert_eq!(link[0]["port"], 1);
+    assert_eq!(link[0]["state"], "ACTIVE");
+    assert_eq!(link[0]["netdev"], "lo");
+    let guid = print(&["cat", "/sys/class/infiniband/urdma0/node_guid"]);
+    for (words, expected) in [
+        (&["rdma", "dev", "show"][..], guid.trim()),
+        (&["rdma", "dev", "show", "urdma0"], "node_type ca"),
+        (
+            &["rdma", "link", "show", "urdma0/1"],
+            "physical_state LINK_UP",
+        ),
+        (&["rdma", "resource", "show"], "urdma0"),
+        (&["rdma", "system", "show"], "netns shared"),
+    ] {
+        let text = print(words);
+        assert!(
+            text.contains(expected),
+            "{words:?}: no {expected} in\n{text}"
+        );
+    }
+    one.down();
+}
+
+#[test]
 fn programs_on_one_host_pass() {
     let _alone = alone();
     let one = OneHost::up();

@@ -5,9 +5,7 @@ A line has the test's name, its outcome and the reason.
     run.py FOLDER RESULTS [options of the suite]
 
 The suite is Debian's (package python3-pyverbs, which ships it compressed); it is unpacked to
-FOLDER/tests. Since rdma-core 56 it asks `rdma link show -j` for the network interface of the
-device. That command asks the kernel, which does not know a device of the stand-in, so another one
-takes its place.
+FOLDER/tests.
 """
 import gzip
 import json
@@ -18,8 +16,6 @@ import sys
 import unittest
 
 SHIPPED = "/usr/share/doc/rdma-core/tests"
-# The instance has the address of this interface.
-NETDEV = "lo"
 
 
 def unpack(folder):
@@ -31,17 +27,6 @@ def unpack(folder):
                 shutil.copyfileobj(packed, plain)
         elif name.endswith(".py"):
             shutil.copy(path, folder)
-
-
-def answer_rdma_link(folder, device, port):
-    """Puts an `rdma` into the path whose only answer is that of `rdma link show -j`."""
-    os.makedirs(folder)
-    path = os.path.join(folder, "rdma")
-    links = [{"ifname": device, "port": port, "netdev": NETDEV}]
-    with open(path, "w") as script:
-        script.write(f"#!/bin/sh\necho '{json.dumps(links)}'\n")
-    os.chmod(path, 0o755)
-    os.environ["PATH"] = folder + os.pathsep + os.environ["PATH"]
 
 
 class Results(unittest.TextTestResult):
@@ -83,7 +68,6 @@ def main():
     # The suite passes devices to other processes, which it expects to be forks of this one. Since
     # Python 3.14 they are not by default.
     multiprocessing.set_start_method("fork")
-    answer_rdma_link(os.path.join(folder, "bin"), parser.args["dev"], parser.args["port"])
     suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
     with open(results, "w", buffering=1) as Results.lines:
         ended = unittest.TextTestRunner(resultclass=Results, verbosity=2).run(suite)

@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     Channel,
     /// Not a stand-in file but an epoll set with completion channels or files of rdma_cm.
     Set,
+    /// A socket of RDMA netlink.
+    Netlink,
     /// Not a stand-in file but a descriptor of the provider, which the program must not close.
     Spared,
 }
@@ -41,6 +43,7 @@ impl Kind {
             Self::Channel => 3,
             Self::Spared => 4,
             Self::Set => 5,
+            Self::Netlink => 6,
         }
     }
 
@@ -50,6 +53,7 @@ impl Kind {
             2 => Self::Device(Device::RdmaCm),
             3 => Self::Channel,
             5 => Self::Set,
+            6 => Self::Netlink,
             _ => Self::Spared,
         }
     }
@@ -82,7 +86,7 @@ impl Entry {
 pub(crate) struct Found {
     /// Its kind.
     pub(crate) kind: Kind,
-    /// The provider's handle.
+    /// The provider's handle, or the state of a socket of RDMA netlink.
     pub(crate) handle: i64,
     /// This process opened it; false in a child.
     pub(crate) is_mine: bool,
@@ -181,7 +185,7 @@ pub(crate) fn remove(fd: c_int) -> Closed {
         Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
         Kind::Channel => Closed::Channel,
         Kind::Set => Closed::Set,
-        Kind::Device(_) | Kind::Spared => Closed::Nothing,
+        Kind::Device(_) | Kind::Netlink | Kind::Spared => Closed::Nothing,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The interposed functions: `files` those that take a path, `stats` the stat family, `descriptors`
 //! those that take a descriptor, `waits` those that sleep in a completion channel, `sets` those of
 //! epoll sets, `polls` and `selects` those of lists of descriptors; `call` and `lists`: what they
-//! have in common.
+//! have in common; `netlink` those of sockets of RDMA netlink.
 //!
 //! In unit tests they are ordinary functions, so that the test program itself is not affected.
 
@@ -9,6 +9,7 @@ mod call;
 mod descriptors;
 mod files;
 mod lists;
+mod netlink;
 mod polls;
 mod selects;
 mod sets;

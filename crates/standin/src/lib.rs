@@ -2,14 +2,15 @@
 //!
 //! In a process started by `urdma run` it provides `/dev/infiniband/uverbs0`,
 //! `/dev/infiniband/rdma_cm` and `/sys/class/infiniband*` with the device that they link to, so
-//! that the distribution's libibverbs and librdmacm work on a kernel without RDMA support. It makes
-//! no decisions itself: writes to the stand-in files are forwarded to the provider through the
-//! table in [`urdma_abi::front`].
+//! that the distribution's libibverbs and librdmacm work on a kernel without RDMA support. Programs
+//! without libibverbs get answers of RDMA netlink from the same files. It makes no decisions
+//! itself: writes to the stand-in files are forwarded to the provider through the table in
+//! [`urdma_abi::front`].
 //!
 //! Files: `active` decides whether the stand-in is active; `device` the device files; `paths` the
 //! redirected paths; `fds` the table of stand-in files by descriptor, `owner` the process that owns
-//! it; `uverbs` the uverbs commands; `provider` finds and loads the provider; `real` the C
-//! library's functions; `hooks` the interposed functions.
+//! it; `uverbs` the uverbs commands; `netlink` the answers of RDMA netlink; `provider` finds and
+//! loads the provider; `real` the C library's functions; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set and `/dev/infiniband/uverbs0` does not exist.
@@ -43,6 +44,7 @@ mod device;
 mod fds;
 #[cfg_attr(test, allow(dead_code))]
 mod hooks;
+mod netlink;
 mod owner;
 mod paths;
 mod provider;

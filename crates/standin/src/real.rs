@@ -172,6 +172,12 @@ real! {
         mask: *const libc::sigset_t
     ) -> c_int, -1;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, -1;
+    sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t, -1;
+    sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int, address: *const libc::sockaddr,
+        address_octets: libc::socklen_t
+    ) -> ssize_t, -1;
+    send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t, -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int, libc::ESRCH;
 }
 
@@ -192,4 +198,10 @@ pub(crate) fn look_up_early() {
     unsafe { open(std::ptr::null(), 0, 0) };
     // SAFETY: as above.
     unsafe { access(std::ptr::null(), 0) };
+    // SAFETY: as above.
+    unsafe { sendmsg(-1, std::ptr::null(), 0) };
+    // SAFETY: as above.
+    unsafe { sendto(-1, std::ptr::null(), 0, 0, std::ptr::null(), 0) };
+    // SAFETY: as above.
+    unsafe { send(-1, std::ptr::null(), 0, 0) };
 }

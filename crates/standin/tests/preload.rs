@@ -338,19 +338,190 @@ fn provider_registers_when_libibverbs_lists_devices() {
     assert_eq!(lines, ["register", "register"]);
 }
 
+/// A socket of RDMA netlink or of another family.
+fn netlink_socket(protocol: c_int) -> c_int {
+    // SAFETY: socket touches no memory.
+    unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol) }
+}
+
+/// Binds a netlink socket to a port of the kernel's choice, which is returned.
+fn bind_netlink(fd: c_int) -> u32 {
+    // SAFETY: all zeros is a valid address.
+    let mut name: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    name.nl_family = u16::try_from(libc::AF_NETLINK).unwrap();
+    let mut octets = 12;
+    // SAFETY: an address of this function.
+    let failed = unsafe { libc::bind(fd, (&raw const name).cast(), octets) };
+    assert_eq!(failed, 0);
+    // SAFETY: room for an address, and its length.
+    let failed = unsafe { libc::getsockname(fd, (&raw mut name).cast(), &raw mut octets) };
+    assert_eq!((failed, octets), (0, 12));
+    name.nl_pid
+}
+
+/// A request of client NLDEV with a sequence number of 7, for all devices or for the first.
+fn nldev(command: u16, flags: c_int, attributes: &[u32]) -> Vec<u8> {
+    let len = u32::try_from(16 + 8 * attributes.len()).unwrap();
+    let (kind, flags) = (
+        5 << 10 | command,
+        u16::try_from(libc::NLM_F_REQUEST | flags).unwrap(),
+    );
+    let mut request = len.to_ne_bytes().to_vec();
+    request.extend(kind.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    request.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+    for (attribute, value) in [1u16, 3].iter().zip(attributes) {
+        request.extend(8u16.to_ne_bytes());
+        request.extend(attribute.to_ne_bytes());
+        request.extend(value.to_ne_bytes());
+    }
+    request
+}
+
+/// Sends as libmnl does, to port `to`.
+fn send_netlink(fd: c_int, to: u32, octets: &[u8]) -> isize {
+    // SAFETY: all zeros is a valid address.
+    let mut name: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    name.nl_family = u16::try_from(libc::AF_NETLINK).unwrap();
+    name.nl_pid = to;
+    let (start, name) = (octets.as_ptr().cast(), (&raw const name).cast());
+    // SAFETY: octets and an address of this function.
+    unsafe { libc::sendto(fd, start, octets.len(), 0, name, 12) }
+}
+
+/// Receives a datagram by a system call; empty if there is none.
+fn receive(fd: c_int) -> Vec<u8> {
+    let mut octets = vec![0; 4096];
+    let none = std::ptr::null_mut::<u8>();
+    // SAFETY: the buffer is writable.
+    let len = unsafe {
+        let (number, dontwait) = (libc::SYS_recvfrom, libc::MSG_DONTWAIT);
+        libc::syscall(
+            number,
+            fd,
+            octets.as_mut_ptr(),
+            octets.len(),
+            dontwait,
+            none,
+            none,
+        )
+    };
+    octets.truncate(usize::try_from(len).unwrap_or(0));
+    octets
+}
+
+/// Types of the messages in a datagram, and the error of an NLMSG_ERROR.
+fn messages(datagram: &[u8], port: u32) -> Vec<(u16, i32)> {
+    let word = |at: usize| u32::from_ne_bytes(datagram[at..at + 4].try_into().unwrap());
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < datagram.len() {
+        assert_eq!((word(at + 8), word(at + 12)), (7, port));
+        let kind = (word(at + 4) & 0xffff) as u16;
+        found.push((
+            kind,
+            if kind == 2 {
+                word(at + 16).cast_signed()
+            } else {
+                0
+            },
+        ));
+        at += (word(at) as usize).next_multiple_of(4);
+    }
+    found
+}
+
 #[test]
-fn netlink_of_rdma_is_refused_and_other_sockets_are_not() {
+fn rdma_netlink_answers_queries_of_devices_and_refuses_the_rest() {
     with_standin(
-        "netlink_of_rdma_is_refused_and_other_sockets_are_not",
+        "rdma_netlink_answers_queries_of_devices_and_refuses_the_rest",
         || {
-            // SAFETY: socket touches no memory.
-            let rdma = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 20) };
-            assert_eq!((rdma, errno()), (-1, libc::EPROTONOSUPPORT));
-            // SAFETY: as above.
-            let unix = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0) };
-            assert!(unix >= 0);
+            let fd = netlink_socket(20);
+            let port = bind_netlink(fd);
+            let ask = |request: &[u8]| {
+                assert_eq!(
+                    send_netlink(fd, 0, request),
+                    isize::try_from(request.len()).unwrap()
+                );
+                let datagrams = [receive(fd), receive(fd)];
+                assert!(receive(fd).is_empty());
+                datagrams
+            };
+            let [all, nothing] = ask(&nldev(1, libc::NLM_F_DUMP, &[]));
+            assert_eq!(messages(&all, port), [(5 << 10 | 1, 0), (3, 0)]);
+            assert!(all.windows(7).any(|part| part == b"urdma0\0") && nothing.is_empty());
+            let [one, ack] = ask(&nldev(1, libc::NLM_F_ACK, &[0]));
+            assert_eq!(messages(&one, port), [(5 << 10 | 1, 0)]);
+            assert_eq!(messages(&ack, port), [(2, 0)]);
+            for (request, errno) in [
+                (nldev(1, 0, &[1]), libc::EINVAL),
+                (nldev(1, 0, &[]), libc::EINVAL),
+                (nldev(5, 0, &[0, 9]), libc::EINVAL),
+                (nldev(10, libc::NLM_F_DUMP, &[0]), libc::EOPNOTSUPP),
+                (nldev(3, 0, &[]), libc::EOPNOTSUPP),
+            ] {
+                let [refused, nothing] = ask(&request);
+                assert_eq!(messages(&refused, port), [(2, -errno)]);
+                assert!(nothing.is_empty());
+            }
+            // Cut off in the header, in the message and in an attribute.
+            for len in 0..nldev(1, 0, &[0]).len() {
+                let [refused, nothing] = ask(&nldev(1, 0, &[0])[..len]);
+                assert!(refused.is_empty() && nothing.is_empty());
+            }
+            let mut cut = nldev(1, 0, &[0]);
+            cut[16] = 200;
+            assert_eq!(messages(&ask(&cut)[0], port), [(2, -libc::EINVAL)]);
         },
     );
+}
+
+#[test]
+fn rdma_netlink_takes_no_message_of_another_socket() {
+    with_standin("rdma_netlink_takes_no_message_of_another_socket", || {
+        let (fd, other) = (netlink_socket(20), netlink_socket(libc::NETLINK_USERSOCK));
+        let port = bind_netlink(fd);
+        let forged = nldev(1, 0, &[0]);
+        // Sent before the first request, it is discarded; sent later, it is refused.
+        assert_eq!(send_netlink(other, port, &forged), 24);
+        assert_eq!(send_netlink(fd, 0, &nldev(3, 0, &[])), 16);
+        assert_eq!(messages(&receive(fd), port), [(2, -libc::EOPNOTSUPP)]);
+        assert!(receive(fd).is_empty());
+        assert_eq!(send_netlink(other, port, &forged), -1);
+        assert_eq!(errno(), libc::ECONNREFUSED);
+    });
+}
+
+#[test]
+fn rdma_netlink_in_a_child_or_beside_libibverbs_is_refused_and_other_sockets_are_not() {
+    let test = "rdma_netlink_in_a_child_or_beside_libibverbs_is_refused_and_other_sockets_are_not";
+    with_standin(test, || {
+        let fd = netlink_socket(20);
+        bind_netlink(fd);
+        let child = fork();
+        if child == 0 {
+            let sent = send_netlink(fd, 0, &nldev(1, libc::NLM_F_DUMP, &[]));
+            let is_refused = sent == -1 && errno() == libc::ECONNREFUSED;
+            exit_child(is_refused && netlink_socket(20) == -1 && errno() == libc::EPROTONOSUPPORT);
+        }
+        expect_ended_well(child);
+        // Under another name, as Python wheels bring it.
+        let shipped = format!(
+            "/usr/lib/{}-linux-gnu/libibverbs.so.1",
+            std::env::consts::ARCH
+        );
+        let copy = Path::new(&std::env::var("URDMA_RUN_DIR").unwrap()).join("libibverbs-0.so");
+        std::fs::copy(shipped, &copy).unwrap();
+        let path = CString::new(copy.to_str().unwrap()).unwrap();
+        let before = netlink_socket(20);
+        assert!(before >= 0);
+        // SAFETY: a C string; loading the library has no precondition.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null());
+        assert_eq!((netlink_socket(20), errno()), (-1, libc::EPROTONOSUPPORT));
+        // SAFETY: socket touches no memory.
+        let unix = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0) };
+        assert!(unix >= 0);
+    });
 }
 
 #[test]

@@ -10,9 +10,6 @@ use crate::real::{self, set_errno};
 use crate::{active, provider, uverbs};
 use urdma_abi::cancel::Disabled;
 
-/// `NETLINK_RDMA`.
-const NETLINK_RDMA: c_int = 20;
-
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     if fds::is_hit(fd) {
@@ -196,17 +193,6 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     }
 }
 
-/// The RDMA netlink family is refused, since libibverbs would prefer it to sysfs.
-#[cfg_attr(not(test), no_mangle)]
-unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && active::is_active() {
-        set_errno(libc::EPROTONOSUPPORT);
-        return -1;
-    }
-    // SAFETY: the arguments of the caller.
-    unsafe { real::socket(domain, kind, protocol) }
-}
-
 const fn close_range_cloexec() -> c_int {
     4 // CLOSE_RANGE_CLOEXEC, unsigned in the libc crate
 }
@@ -217,7 +203,7 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some((device, found?)),
-        Kind::Channel | Kind::Set | Kind::Spared => None,
+        Kind::Channel | Kind::Set | Kind::Netlink | Kind::Spared => None,
     }
 }
 

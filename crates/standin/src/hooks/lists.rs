@@ -83,7 +83,7 @@ pub(super) fn source(fd: c_int) -> Option<Source> {
     let file = match found.kind {
         Kind::Channel => File::Channel(fd),
         Kind::Device(Device::RdmaCm) => File::RdmaCm(found.handle),
-        Kind::Device(Device::Uverbs) | Kind::Set | Kind::Spared => return None,
+        Kind::Device(Device::Uverbs) | Kind::Set | Kind::Netlink | Kind::Spared => return None,
     };
     let table = provider::own()?;
     Some(Source { table, file })
