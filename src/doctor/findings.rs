@@ -292,7 +292,11 @@ fn xdp(machine: &Machine) -> Finding {
         .lines()
         .any(|line| line.starts_with("XDP "));
     if has {
-        Finding::good(WHAT, "a network interface can be shared with the kernel")
+        Finding::good(
+            WHAT,
+            "a network interface can be shared with the kernel (experimental: on a veth pair \
+            it can stall for seconds; kind \"udp\" needs no XDP sockets)",
+        )
     } else {
         Finding::without(
             WHAT,
@@ -342,6 +346,15 @@ mod tests {
         assert!(all(&machine)
             .iter()
             .all(|finding| finding.grade == Grade::Good || !finding.advice.is_empty()));
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
+    fn sharing_an_interface_by_xdp_sockets_is_called_experimental() {
+        let machine = machine("xdp", &[("/proc/net/protocols", "XDP  1 0\n")]);
+        let found = xdp(&machine);
+        assert_eq!(found.grade, Grade::Good);
+        assert!(found.detail.contains("experimental"), "{}", found.detail);
         fs::remove_dir_all(&machine.root).unwrap();
     }
 
