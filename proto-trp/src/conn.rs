@@ -10,8 +10,8 @@
 //! 1. [`Connection::handle_datagram`] for everything that has arrived;
 //! 2. [`Connection::handle_timeout`] if a deadline has passed;
 //! 3. [`Connection::plan_transmit`], which says how large a buffer the next datagram needs, and
-//!    [`Connection::write_transmit`], which writes it, until there is no plan; if the plan says that
-//!    several may be sent, [`Connection::write_run`] writes them at once;
+//!    [`Connection::write_transmit`], which writes it, until there is no plan; if the plan says
+//!    that several may be sent, [`Connection::write_run`] writes them at once;
 //! 4. [`Connection::next_deadline`].
 //!
 //! A connection may reach its peer in another process of the host through a channel
