@@ -31,8 +31,8 @@ test: build lint loom
 		echo "The kernel module is not tested: QEMU, or a kernel for it," \
 			"cannot be installed here."; \
 	fi
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 	@$(MAKE) --no-print-directory test-dist test-packages
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.

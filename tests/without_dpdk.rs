@@ -187,7 +187,11 @@ fn port_of_dpdk_that_cannot_be_opened_says_why() {
     let said = refusal("kind = \"device\"\ndevice = \"net_nosuch0\"\n", &[]);
     expect(
         said,
-        &["librte_net_nosuch.so, which is not installed", "urdma-dpdk"],
+        &[
+            "librte_net_nosuch.so",
+            "which is not installed",
+            "urdma-dpdk",
+        ],
     );
 }
 

@@ -239,12 +239,13 @@ fn connect_to_itself(fd: c_int) -> Result<u32, c_int> {
     Ok(port)
 }
 
-/// Discards what the socket has received, and errors, until it is empty.
+/// Discards what the socket has received, and errors of its own, until it is empty or gone.
 fn discard_received(fd: c_int) {
     loop {
         // SAFETY: no octet is received into the buffer of length 0; the datagram is dropped.
         let received = unsafe { libc::recv(fd, null_mut(), 0, libc::MSG_DONTWAIT) };
-        if received < 0 && [libc::EAGAIN, libc::EBADF].contains(&real::errno()) {
+        let is_of_socket = [libc::ENOBUFS, libc::ECONNREFUSED, libc::EINTR];
+        if received < 0 && !is_of_socket.contains(&real::errno()) {
             return;
         }
     }
