@@ -20,7 +20,7 @@ own_lists="-o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=- 
     -o APT::Sandbox::User=root"
 # shellcheck disable=SC2086 # the options are meant to be split
 (cd "$apt" && apt-get -q $own_lists update &&
-    apt-get -q $own_lists source --download-only valkey) >"$apt/log" 2>&1 || {
+    apt-get -q $own_lists source --download-only --tar-only valkey) >"$apt/log" 2>&1 || {
     cat "$apt/log" >&2
     exit 1
 }

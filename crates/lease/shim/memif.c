@@ -1,8 +1,8 @@
 /*
  * Locates the rings of a queue pair of net_memif. The rings are public (the memif protocol). The
  * driver's private structures beside them are in no installed header, so they are declared here as
- * in DPDK 22.11 to 25.11 and checked against known values before use. DPDK 26.03 inserts a field;
- * no rings are found there.
+ * in DPDK 22.11 to 25.11, where some stable releases have a field more, and checked against known
+ * values before use. No rings are found with DPDK 26.03, which was not looked at.
  */
 #include <stdint.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 
 #define COOKIE 0x3E31F20
 #define CLIENT_TO_SERVER 0
+#define MAX_LOG2_RING_SIZE 14
 
 /* `struct memif_queue` */
 struct queue {
@@ -28,8 +29,18 @@ struct queue {
 	struct rte_mbuf **buffers;
 	uint64_t packets;
 	uint64_t octets;
-	struct rte_intr_handle *interrupt;
-	uint8_t log2_ring_size;
+	/* Newer stable releases count errors here. */
+	union {
+		struct {
+			struct rte_intr_handle *interrupt;
+			uint8_t log2_ring_size;
+		} plain;
+		struct {
+			uint64_t errors;
+			struct rte_intr_handle *interrupt;
+			uint8_t log2_ring_size;
+		} counting;
+	};
 };
 
 /* The region of shared memory that the driver has mapped, with all rings and buffers. */
@@ -86,15 +97,29 @@ struct rings {
 };
 
 #if RTE_VERSION < RTE_VERSION_NUM(26, 3, 0, 0)
+/* 0 if there is none. */
+static uint8_t log2_ring_size(const struct queue *queue)
+{
+	uint8_t size = queue->plain.log2_ring_size;
+
+	/* In the other layout this octet is the low one of an address that is a multiple of 16. */
+	if (size == 0 || size > MAX_LOG2_RING_SIZE)
+		size = queue->counting.log2_ring_size;
+	return size > MAX_LOG2_RING_SIZE ? 0 : size;
+}
+
 static int find(uint16_t port, struct queue *queue, struct ring *ring)
 {
 	uint32_t cookie;
 	size_t octets;
+	uint8_t log2;
 
-	if (queue == NULL || queue->port != port || queue->region != 0 || queue->type > 1 ||
-	    queue->log2_ring_size == 0 || queue->log2_ring_size > 14)
+	if (queue == NULL || queue->port != port || queue->region != 0 || queue->type > 1)
 		return -1;
-	ring->slots = (uint16_t)(1u << queue->log2_ring_size);
+	log2 = log2_ring_size(queue);
+	if (log2 == 0)
+		return -1;
+	ring->slots = (uint16_t)(1u << log2);
 	octets = 128 + 16 * (size_t)ring->slots;
 	if (queue->ring_offset > region.octets || octets > region.octets - queue->ring_offset)
 		return -1;
