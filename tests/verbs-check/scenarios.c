@@ -431,7 +431,8 @@ static void stream_client(struct end *e)
 
 /*
  * Has one receive posted and sleeps until that ends, or until its peer's process does, which it
- * then notices when it sends.
+ * then notices when it sends. If urdmad is killed, the peer may notice and end first; the queue
+ * pair may already be in the error state by then, in which a request is accepted and flushed.
  */
 static void stream_server(struct end *e)
 {
@@ -451,10 +452,8 @@ static void stream_server(struct end *e)
 		if (ibv_get_cq_event(e->channel, &cq, &context))
 			fail("ibv_get_cq_event: %s", strerror(errno));
 		ibv_ack_cq_events(cq, 1);
-	} else {
-		end_expect_state(e->qp, IBV_QPS_RTS);
-		if (end_send(e, &wr, 0, 64, e->mr->lkey))
-			fail("a request was refused");
+	} else if (end_send(e, &wr, 0, 64, e->mr->lkey)) {
+		fail("a request was refused");
 	}
 	printf("stream ended: %s\n", ibv_wc_status_str(end_wait(e).status));
 }
