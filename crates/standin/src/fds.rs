@@ -79,6 +79,14 @@ impl Entry {
         dev: AtomicU64::new(0),
         ino: AtomicU64::new(0),
     };
+
+    fn found(&self) -> Found {
+        Found {
+            kind: Kind::from_number(self.kind.load(Ordering::Relaxed)),
+            handle: self.handle.load(Ordering::Relaxed),
+            is_mine: self.pid.load(Ordering::Relaxed) == owner::pid(),
+        }
+    }
 }
 
 /// A stand-in file.
@@ -166,17 +174,19 @@ pub(crate) fn find(fd: c_int) -> Option<Found> {
         forget(fd);
         return None;
     }
-    Some(Found {
-        kind: Kind::from_number(entry.kind.load(Ordering::Relaxed)),
-        handle: entry.handle.load(Ordering::Relaxed),
-        is_mine: entry.pid.load(Ordering::Relaxed) == owner::pid(),
-    })
+    Some(entry.found())
+}
+
+/// As [`find`], but without the check that detects a descriptor that was closed without a hooked
+/// call and reused.
+pub(crate) fn find_unchecked(fd: c_int) -> Option<Found> {
+    Some(entry_of(cell(fd)?.load(Ordering::Acquire))?.found())
 }
 
 /// `fd` is about to be closed. Does nothing in a vforked child, whose tables are its parent's.
 #[cold]
 pub(crate) fn remove(fd: c_int) -> Closed {
-    let Some(found) = find(fd) else {
+    let Some(found) = find(fd).filter(|_| owner::owns_tables()) else {
         return Closed::Nothing;
     };
     let was_last = forget(fd);
@@ -192,7 +202,8 @@ pub(crate) fn remove(fd: c_int) -> Closed {
 /// Whether `fd` belongs to the provider, in the process that opened it; a child may close its copy.
 #[cold]
 pub(crate) fn is_spared(fd: c_int) -> bool {
-    find(fd).is_some_and(|found| found.kind == Kind::Spared && found.is_mine)
+    let is_ours = |found: Found| found.kind == Kind::Spared && found.is_mine;
+    find(fd).is_some_and(is_ours) && owner::owns_tables()
 }
 
 /// `new_fd` has become a copy of `fd`. Copies of completion channels are not tracked, since the

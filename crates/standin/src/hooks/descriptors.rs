@@ -251,7 +251,13 @@ unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
 /// As [`write_command`].
 unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     let _uncancelled = Disabled::new();
-    let Some((device, found)) = device_behind(fd) else {
+    // SAFETY: the caller guarantees it.
+    let is_command = unsafe { is_cm_command(buf, len) };
+    // What has the form of a command for rdma_cm is taken for one, without a system call.
+    let unchecked = fds::find_unchecked(fd)
+        .filter(|found| is_command && found.kind == Kind::Device(Device::RdmaCm))
+        .map(|found| (Device::RdmaCm, found));
+    let Some((device, found)) = unchecked.or_else(|| device_behind(fd)) else {
         return Outcome::NotOurs;
     };
     let before = real::errno();
@@ -273,6 +279,24 @@ unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     }
     set_errno(before);
     Outcome::Done(ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX))
+}
+
+/// Whether these octets have the form of a command for rdma_cm other than the first for an id: its
+/// number, the length of the rest, and the length of the answer.
+///
+/// # Safety
+/// As [`write_command`].
+unsafe fn is_cm_command(buf: *const c_void, len: size_t) -> bool {
+    const HEADER: usize = 8;
+    const COMMANDS: std::ops::Range<u32> = 1..64;
+    if buf.is_null() || len < HEADER {
+        return false;
+    }
+    // SAFETY: the caller guarantees so many octets.
+    let header = unsafe { buf.cast::<[u8; HEADER]>().read() };
+    let [a, b, c, d, low, high, ..] = header;
+    COMMANDS.contains(&u32::from_ne_bytes([a, b, c, d]))
+        && usize::from(u16::from_ne_bytes([low, high])) == len - HEADER
 }
 
 /// Whether the descriptor is in blocking mode.
