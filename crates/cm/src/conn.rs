@@ -14,8 +14,9 @@
 
 use std::net::IpAddr;
 
-use urdma_types::{Psn, RawQpn, Time};
+use urdma_types::{Psn, RawQpn, SlotId, Time};
 
+use crate::services::Service;
 use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
 /// A connection of this manager: its local communication id, unique while the connection exists
@@ -158,6 +159,8 @@ pub(crate) struct Conn {
     pub(crate) nonce: Nonce,
     /// Destination of this end's messages; slot 0 until the peer has answered the REQ.
     pub(crate) peer: Peer,
+    /// Destination of the first transmission of this end's REQ; repetitions go to slot 0.
+    pub(crate) asked: SlotId,
     /// The REQ that was sent or received.
     pub(crate) req: Req,
     /// The local QP; complete from the REQ or REP on.
@@ -181,6 +184,11 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
+    /// The service to which an active connection connects.
+    pub(crate) fn service(&self) -> Service {
+        (self.req.dst, self.req.port_space)
+    }
+
     /// Whether the peer's QP is known, so that the local QP can be set to RTR.
     pub(crate) fn knows_remote(&self) -> bool {
         self.role == Role::Passive || self.remote_id != CommId::NONE

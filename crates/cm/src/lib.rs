@@ -2,7 +2,8 @@
 //! communication manager, carried in TRP datagrams of type 7.
 //!
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
-//! and connections of one process; [`conn`] holds one connection's state.
+//! and connections of one process; [`conn`] holds one connection's state; `services`
+//! remembers where listeners are.
 //!
 //! The manager has no clock, no socket and no thread. `now` is a time of a monotonic clock, passed
 //! in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each datagram that
@@ -10,13 +11,15 @@
 //! passed, then [`ConnectionManager::poll_transmit`] and [`ConnectionManager::poll_event`] until
 //! both return `None`.
 //!
-//! A REQ goes to slot 0 of the destination host, where urdmad looks up the listener
-//! ([`wire::ReqRoute`]) and forwards the datagram; all later messages go from slot to slot.
+//! The first REQ to a listener goes to slot 0 of the destination host, where urdmad looks up the
+//! listener ([`wire::ReqRoute`]) and forwards the datagram; further ones go to the slot that has
+//! answered (`services`). All later messages go from slot to slot.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 pub mod conn;
 pub mod manager;
+mod services;
 pub mod wire;
 
 pub use conn::{ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};

@@ -13,6 +13,7 @@ use proto_trp::limit::RateLimit;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
+use crate::services::Services;
 use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
 
 /// Configuration of a [`ConnectionManager`].
@@ -211,6 +212,7 @@ pub struct ConnectionManager {
     counters: Counters,
     /// Limits the rate of answers to messages for unknown connections.
     strangers: RateLimit,
+    services: Services,
 }
 
 impl ConnectionManager {
@@ -229,6 +231,7 @@ impl ConnectionManager {
             events: VecDeque::new(),
             counters: Counters::default(),
             strangers: RateLimit::default(),
+            services: Services::default(),
         };
         let [a, b, c, d, ..] = manager.random().to_le_bytes();
         manager.next_id = u32::from_le_bytes([a, b, c, d]);
@@ -287,6 +290,7 @@ impl ConnectionManager {
                 ip: params.dst.ip(),
                 slot: SlotId::DAEMON,
             },
+            asked: SlotId::DAEMON,
             req: Req {
                 qp: local,
                 retry_count: params.retry_count,
@@ -308,7 +312,7 @@ impl ConnectionManager {
         };
         self.by_qpn.insert(local.qpn, id);
         self.conns.insert(id, conn);
-        self.transmit_again(now, id);
+        self.request(now, id);
         id
     }
 
@@ -460,6 +464,7 @@ impl ConnectionManager {
 
     /// A process is gone; ends all connections to it.
     pub fn peer_gone(&mut self, now: Time, peer: Peer) {
+        self.services.forget_slot(peer.ip, peer.slot);
         let lost: Vec<ConnId> = self
             .conns
             .iter()
@@ -548,9 +553,11 @@ impl ConnectionManager {
             return;
         }
         match message.body {
-            Body::Rep(qp) => self.handle_rep(&message.head, id, &qp, message.private_data),
+            Body::Rep(qp) => self.handle_rep(now, &message.head, id, &qp, message.private_data),
             Body::Rtu => self.reach_established(id),
-            Body::Rej(reason) => self.handle_rej(now, id, reason, message.private_data),
+            Body::Rej(reason) => {
+                self.handle_rej(now, id, reason, message.private_data);
+            }
             Body::Dreq(qpn) => self.handle_dreq(now, id, qpn),
             Body::Drep => self.handle_drep(now, id),
             Body::Mra(_) => self.handle_mra(now, id, &message.head),

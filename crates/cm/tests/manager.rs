@@ -594,6 +594,111 @@ fn service_that_stays_away_is_rejected_within_four_seconds() {
     assert!(pair.now < at(4 * S), "{:?}", pair.now);
 }
 
+/// The slots to which REQs are sent.
+fn slots_of(sent: &[(Peer, Vec<u8>)]) -> Vec<SlotId> {
+    let requests = sent
+        .iter()
+        .filter(|(_, octets)| ReqRoute::parse(octets).is_some());
+    requests.map(|(to, _)| to.slot).collect()
+}
+
+#[test]
+fn request_to_a_listener_that_has_answered_goes_to_its_slot() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let sent = Pair::outgoing(&mut pair.a);
+    assert_eq!(slots_of(&sent), [SlotId::DAEMON]);
+    let mut pair = Pair::new();
+    pair.established();
+    pair.connect();
+    let sent = Pair::outgoing(&mut pair.a);
+    assert_eq!(slots_of(&sent), [slot(2)]);
+    // What was sent is lost.
+    pair.now = pair.a.next_deadline().unwrap();
+    pair.a.handle_timeout(pair.now);
+    assert_eq!(
+        slots_of(&Pair::outgoing(&mut pair.a)),
+        [SlotId::DAEMON],
+        "repeated"
+    );
+    // Another port space is another service.
+    pair.connect_in(PortSpace::UDP);
+    assert_eq!(
+        slots_of(&Pair::outgoing(&mut pair.a)),
+        [SlotId::DAEMON],
+        "UDP"
+    );
+    pair.a.peer_gone(
+        pair.now,
+        Peer {
+            ip: ip(2),
+            slot: slot(2),
+        },
+    );
+    pair.connect();
+    assert_eq!(
+        slots_of(&Pair::outgoing(&mut pair.a)),
+        [SlotId::DAEMON],
+        "gone"
+    );
+}
+
+#[test]
+fn request_to_a_slot_without_the_listener_is_sent_to_slot_0() {
+    let mut pair = Pair::new();
+    let (a, _) = pair.established();
+    pair.a.disconnect(pair.now, a).unwrap();
+    pair.carry();
+    assert!(is_disconnected(pair.a.poll_event()));
+    // The slot's next process does not listen.
+    pair.b = ConnectionManager::new(Config::new(slot(2), 23));
+    let second = pair.connect();
+    let sent = Pair::outgoing(&mut pair.a);
+    assert_eq!(slots_of(&sent), [slot(2)]);
+    pair.b.handle_datagram(pair.now, ip(1), &sent[0].1);
+    for (_, octets) in Pair::outgoing(&mut pair.b) {
+        pair.a.handle_datagram(pair.now, ip(2), &octets);
+    }
+    let sent = Pair::outgoing(&mut pair.a);
+    assert_eq!(slots_of(&sent), [SlotId::DAEMON]);
+    assert_eq!(pair.a.state(second), Some(ConnState::ReqSent));
+    // Slot 0 has no listener either.
+    let route = ReqRoute::parse(&sent[0].1).unwrap();
+    let mut refusal = [0; MAX_MESSAGE];
+    let len = reject_no_listener(&route, &mut refusal);
+    pair.a.handle_datagram(pair.now, ip(2), &refusal[..len]);
+    assert!(matches!(pair.a.poll_event(), Some(Event::Rejected { .. })));
+}
+
+#[test]
+fn requests_to_a_listener_that_has_not_answered_are_few_until_it_does() {
+    let mut pair = Pair::new();
+    for _ in 0..100 {
+        pair.connect();
+    }
+    let first = Pair::outgoing(&mut pair.a);
+    assert_eq!(slots_of(&first), [SlotId::DAEMON; 32]);
+    pair.b.handle_datagram(pair.now, ip(1), &first[0].1);
+    let request = pair.request();
+    pair.accept(request, true).unwrap();
+    for (_, octets) in Pair::outgoing(&mut pair.b) {
+        pair.a.handle_datagram(pair.now, ip(2), &octets);
+    }
+    assert_eq!(slots_of(&Pair::outgoing(&mut pair.a)), [slot(2); 68]);
+}
+
+#[test]
+fn requests_that_were_held_are_sent_after_a_retry_time_without_an_answer() {
+    let mut pair = Pair::new();
+    for _ in 0..40 {
+        pair.connect();
+    }
+    Pair::outgoing(&mut pair.a);
+    pair.now = pair.a.next_deadline().unwrap();
+    pair.a.handle_timeout(pair.now);
+    assert_eq!(slots_of(&Pair::outgoing(&mut pair.a)).len(), 40);
+}
+
 #[test]
 fn random_messages_in_every_state_leave_the_engine_whole() {
     let mut state = 0x1234_5678_9abc_def0_u64;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{backoff, ConnectRequest, ConnectionManager, Event};
-use urdma_types::{RawQpn, Time};
+use urdma_types::{RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
@@ -53,6 +53,7 @@ impl ConnectionManager {
             remote_id: head.local_id,
             nonce: head.nonce,
             peer,
+            asked: SlotId::DAEMON,
             req: *req,
             local: QpInfo {
                 psn,
@@ -105,7 +106,14 @@ impl ConnectionManager {
         }
     }
 
-    pub(super) fn handle_rep(&mut self, head: &Head, id: ConnId, qp: &QpInfo, private_data: &[u8]) {
+    pub(super) fn handle_rep(
+        &mut self,
+        now: Time,
+        head: &Head,
+        id: ConnId,
+        qp: &QpInfo,
+        private_data: &[u8],
+    ) {
         let Some(conn) = self.conns.get_mut(&id).filter(|c| c.role == Role::Active) else {
             self.counters.stray += 1;
             return;
@@ -123,6 +131,7 @@ impl ConnectionManager {
                     qp: *qp,
                     private_data: PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY),
                 });
+                self.has_answered(now, id, head.slot);
                 if is_datagram {
                     self.close(id);
                 }
@@ -159,7 +168,7 @@ impl ConnectionManager {
         private_data: &[u8],
     ) {
         let has_no_listener = reason == RejReason::INVALID_SERVICE_ID;
-        if has_no_listener && self.ask_again(now, id) {
+        if has_no_listener && (self.ask_slot_0(now, id) || self.ask_again(now, id)) {
             return;
         }
         let Some(conn) = self.conns.get(&id) else {
@@ -198,6 +207,23 @@ impl ConnectionManager {
                 self.counters.duplicates += 1
             }
         }
+    }
+
+    /// Sends a REQ to slot 0 if it was rejected by a slot that had the listener before. Returns
+    /// false if it was not sent there.
+    fn ask_slot_0(&mut self, now: Time, id: ConnId) -> bool {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return false;
+        };
+        if conn.state != ConnState::ReqSent || conn.asked == SlotId::DAEMON {
+            return false;
+        }
+        conn.asked = SlotId::DAEMON;
+        conn.tries = 0;
+        let service = conn.service();
+        self.services.forget(service);
+        self.transmit_again(now, id);
+        true
     }
 
     /// Retries a REQ that was rejected because of a missing listener, if there is a connection to
@@ -271,12 +297,16 @@ impl ConnectionManager {
         if !matches!(conn.state, ConnState::ReqSent | ConnState::RepSent) {
             return;
         }
-        if conn.state == ConnState::ReqSent {
+        let is_active = conn.state == ConnState::ReqSent;
+        if is_active {
             conn.peer.slot = head.slot;
         }
         conn.tries = conn.tries.min(max_tries.saturating_sub(3)).max(1);
         let wait = backoff(self.config.retry, u32::MAX);
         self.arm(id, Some(now.plus(wait)));
+        if is_active {
+            self.has_answered(now, id, head.slot);
+        }
     }
 
     /// Answers a message for an unknown connection, so that the peer can end its connection.

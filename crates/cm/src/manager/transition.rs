@@ -4,6 +4,7 @@ use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
 use urdma_types::{Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
+use crate::services::Dispatch;
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
 impl ConnectionManager {
@@ -185,6 +186,37 @@ impl ConnectionManager {
 
 /// Transmission.
 impl ConnectionManager {
+    /// Sends the REQ of a new connection, or holds it.
+    pub(super) fn request(&mut self, now: Time, id: ConnId) {
+        let retry = self.config.retry;
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        match self.services.dispatch(now, retry, conn.service(), id) {
+            Dispatch::Send(slot) => {
+                conn.asked = slot;
+                self.transmit_again(now, id);
+            }
+            Dispatch::Hold => self.arm(id, Some(now.plus(retry))),
+        }
+    }
+
+    /// The listener of an active connection has answered from `slot`: sends the REQs that were held
+    /// for it.
+    pub(super) fn has_answered(&mut self, now: Time, id: ConnId, slot: SlotId) {
+        let Some(service) = self.conns.get(&id).map(Conn::service) else {
+            return;
+        };
+        for held in self.services.learn(service, slot) {
+            let conn = self.conns.get_mut(&held);
+            let unsent = conn.filter(|c| c.state == ConnState::ReqSent && c.tries == 0);
+            if let Some(conn) = unsent {
+                conn.asked = slot;
+                self.transmit_again(now, held);
+            }
+        }
+    }
+
     /// Sends the message of the current state and sets the retransmission timer.
     pub(super) fn transmit_again(&mut self, now: Time, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else {
@@ -222,7 +254,8 @@ impl ConnectionManager {
         let mut to = conn.peer;
         // R9-1
         if body.kind() == Kind::Req {
-            to.slot = SlotId::DAEMON;
+            let is_first = conn.tries <= 1;
+            to.slot = if is_first { conn.asked } else { SlotId::DAEMON };
         } else if to.slot == SlotId::DAEMON && conn.remote_id == CommId::NONE {
             return; // the REQ is unanswered, so the peer's slot is not known
         }
