@@ -66,9 +66,9 @@ pub struct FrontTable {
     pub abi: u32,
     /// Size of this structure in octets.
     pub size: u32,
-    /// `/dev/infiniband/rdma_cm` was opened. `event_fd` is an eventfd in semaphore mode that the
-    /// application uses as the file; the provider keeps a duplicate and adds one to it for each
-    /// pending event. Returns a handle (0 or more).
+    /// `/dev/infiniband/rdma_cm` was opened. `event_fd` is an eventfd that the application
+    /// uses as the file; the provider keeps a duplicate, whose count is 1 while events are pending
+    /// and else 0. Returns a handle (0 or more).
     pub cm_open: unsafe extern "C" fn(event_fd: c_int) -> i64,
     /// A write of `len` octets at `command` to an open rdma_cm file: one ucma command. Returns
     /// `len`, or -EAGAIN for a GET_EVENT that finds no event: the stand-in then waits until

@@ -97,13 +97,12 @@ impl Driver for EngineDriver {
         }
     }
 
-    fn transmit(&self, to: Peer, datagram: &[u8]) {
-        if let Ok(engine) = self.engine() {
-            let mut shard = engine.shard.lock();
-            if !shard.is_dead {
-                shard.send_cm(&engine.info, to.ip, to.slot, datagram);
-            }
-        }
+    fn transmit(&self, to: Peer, datagram: &[u8]) -> bool {
+        let Ok(engine) = self.engine() else {
+            return true;
+        };
+        let mut shard = engine.shard.lock();
+        shard.is_dead || shard.send_cm(&engine.info, to.ip, to.slot, datagram)
     }
 
     fn kick(&self) {

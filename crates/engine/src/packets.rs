@@ -96,23 +96,27 @@ impl Shard {
         Err(NoRoom::Full)
     }
 
-    /// Sends a packet that belongs to no queue pair; false when it could not be.
-    pub(super) fn send_to_slot(&mut self, to: SlotId, packet: &[u8], head: &PacketHead) -> bool {
-        if self.make_room(to, packet.len()).is_err() {
-            return false;
-        }
+    /// Sends a packet that belongs to no queue pair.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub(super) fn send_to_slot(
+        &mut self,
+        to: SlotId,
+        packet: &[u8],
+        head: &PacketHead,
+    ) -> Result<(), NoRoom> {
+        self.make_room(to, packet.len())?;
         if let Some(capture) = &mut self.capture {
             capture.add(self.slot, to, &[packet]);
         }
-        let Some(channel) = self.channels.get_mut(to) else {
-            return false;
-        };
+        let channel = self.channels.get_mut(to).ok_or(NoRoom::Dead)?;
         if let Some(room) = room(channel, packet.len()) {
             room[..packet.len()].copy_from_slice(packet);
         }
         publish(channel, packet.len(), head, packet.len());
         self.channels.note_doorbell(to);
-        true
+        Ok(())
     }
 
     /// Whether there is a channel to a slot; opens one to a process that there is none to.

@@ -127,7 +127,7 @@ impl Shard {
             ..PacketHead::of(*meta)
         };
         // A full channel loses it, as any network would.
-        self.send_to_slot(SlotId::DAEMON, &body.to_boxed(), &head);
+        let _ = self.send_to_slot(SlotId::DAEMON, &body.to_boxed(), &head);
     }
 
     /// Dispatches a datagram in memory that others may write to.
@@ -293,7 +293,8 @@ impl Shard {
             ..*meta
         };
         let head = PacketHead::of(back);
-        self.send_to_slot(SlotId::DAEMON, octets, &head);
+        // A full channel loses it, as any network would.
+        let _ = self.send_to_slot(SlotId::DAEMON, octets, &head);
     }
 }
 

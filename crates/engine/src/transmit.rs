@@ -14,6 +14,7 @@ use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::{prefetch_write, CACHE_LINE};
 use super::packet_path::{Refused, TransmitPath, Written};
+use super::packets::NoRoom;
 use super::path::{metadata, PeerPath};
 use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
@@ -33,8 +34,15 @@ pub(super) enum Turn {
 }
 
 impl Shard {
-    /// Sends a datagram of connection management to a slot of a host.
-    pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
+    /// Sends a datagram of connection management to a slot of a host; false if there is no room for
+    /// it at the moment.
+    pub(super) fn send_cm(
+        &mut self,
+        info: &Info,
+        ip: std::net::IpAddr,
+        to: SlotId,
+        octets: &[u8],
+    ) -> bool {
         // R3-5
         // A REQ comes from the address that it names.
         let source = ReqRoute::parse(octets).map(|request| Gid::from_ip(request.src.ip()));
@@ -47,9 +55,10 @@ impl Shard {
             SlotId::DAEMON
         };
         let head = PacketHead::of(meta);
-        // Connection management sends again what is lost.
-        self.send_to_slot(first_hop, octets, &head);
+        // What is sent to no process is lost, as in any network.
+        let is_full = self.send_to_slot(first_hop, octets, &head) == Err(NoRoom::Full);
         self.channels.ring_doorbells();
+        !is_full
     }
 
     /// Gives every queue pair that waits for room on a channel, or is in the ready list, one turn.

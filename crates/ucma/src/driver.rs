@@ -64,8 +64,9 @@ pub trait Driver: Send + Sync + 'static {
     fn device(&self) -> Device;
 
     /// Sends one datagram (at most [`urdma_cm::wire::MAX_MESSAGE`] octets) to a slot of a host. The
-    /// host may be this one, and the slot may be 0. Delivery is not guaranteed.
-    fn transmit(&self, to: Peer, datagram: &[u8]);
+    /// host may be this one, and the slot may be 0. Returns false if there is no room for it at the
+    /// moment. Delivery is not guaranteed.
+    fn transmit(&self, to: Peer, datagram: &[u8]) -> bool;
 
     /// [`crate::Ucma::next_deadline`] has moved to an earlier time: a thread that sleeps until the
     /// deadline must read it again.

@@ -14,6 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
 use crate::driver::{Device, Driver, Errno, PortRequest, Sharing};
 use crate::handle::{CmId, FileHandle, MembershipId};
+use crate::outgoing::Outgoing;
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
 use crate::sockaddr;
@@ -60,6 +61,8 @@ pub(crate) struct Id {
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) tos: u8,
     pub(crate) events_reported: u32,
+    /// Events in the file's queue that count for it.
+    events_queued: u32,
     /// A port is reserved for it, which is released with the id.
     pub(crate) has_port: bool,
 }
@@ -105,7 +108,7 @@ pub(crate) struct Membership {
 /// One open rdma_cm file.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
+    /// Eventfd whose count is 1 while there are events in `queue`, else 0. Both change under the
     /// lock only.
     pub(crate) event_fd: Spared,
     queue: VecDeque<Queued>,
@@ -115,6 +118,8 @@ pub(crate) struct File {
 #[derive(Debug)]
 pub(crate) struct UcmaState {
     pub(crate) manager: ConnectionManager,
+    /// What the manager has sent and there was no room for.
+    pub(crate) outgoing: Outgoing,
     pub(crate) device: Device,
     /// urdmad is gone: no operation can start.
     pub(crate) removed: bool,
@@ -135,6 +140,7 @@ impl UcmaState {
     pub(crate) fn new(manager: ConnectionManager, device: Device) -> Self {
         Self {
             manager,
+            outgoing: Outgoing::default(),
             device,
             removed: false,
             gates: Vec::new(),
@@ -204,6 +210,7 @@ impl UcmaState {
             ack_timeout: None,
             tos: 0,
             events_reported: 0,
+            events_queued: 0,
             has_port: false,
         };
         self.ids.insert(number, id);
@@ -279,9 +286,11 @@ impl UcmaState {
         };
         self.memberships
             .retain(|_, membership| membership.id != number);
-        for queued in self.remove_events(id.file, |queued| queued.id == number) {
-            if let Some((conn, ..)) = queued.request {
-                self.manager.turn_away(now, conn);
+        if id.events_queued > 0 {
+            for queued in self.remove_events(id.file, |queued| queued.id == number) {
+                if let Some((conn, ..)) = queued.request {
+                    self.manager.turn_away(now, conn);
+                }
             }
         }
         match id.state {
@@ -381,8 +390,13 @@ impl UcmaState {
 
     pub(crate) fn enqueue(&mut self, file: FileHandle, queued: Queued) {
         if let Some(file) = self.files.get_mut(&file) {
+            if let Some(id) = self.ids.get_mut(&queued.id) {
+                id.events_queued += 1;
+            }
             file.queue.push_back(queued);
-            add_token(&file.event_fd);
+            if file.queue.len() == 1 {
+                add_token(&file.event_fd);
+            }
         }
     }
 
@@ -396,8 +410,13 @@ impl UcmaState {
             return Vec::new();
         };
         let removed = extract(&mut file.queue, is_meant);
-        for _ in &removed {
+        if file.queue.is_empty() && !removed.is_empty() {
             take_token(&file.event_fd);
+        }
+        for queued in &removed {
+            if let Some(id) = self.ids.get_mut(&queued.id) {
+                id.events_queued -= 1;
+            }
         }
         removed
     }
@@ -408,10 +427,13 @@ impl UcmaState {
         let Some(queued) = queue.queue.pop_front() else {
             return Ok(None);
         };
-        take_token(&queue.event_fd);
+        if queue.queue.is_empty() {
+            take_token(&queue.event_fd);
+        }
         let (mut uid, mut kind) = (0, (PortSpace::TCP, Service::Connection));
         if let Some(id) = self.ids.get_mut(&queued.id) {
             id.events_reported += 1;
+            id.events_queued -= 1;
             (uid, kind) = (id.uid, (id.space, id.service));
         }
         let mut number = queued.id.0;

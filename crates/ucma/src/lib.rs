@@ -6,8 +6,8 @@
 //!
 //! Files: [`driver`] is the interface to the process; [`abi`] the layouts; [`ucma`] the lock and
 //! the open files; `handle` the numbers of ids and files; `ids` the rdma_cm ids and their events;
-//! `commands` the commands, `multicast` those of groups; `answers` the results of queries; `param`
-//! the parameters in events; `service` the kinds of ids; `user` the copies to and from the
+//! `commands` the commands, `multicast` those of groups; `answers` the results of queries;
+//! `outgoing` the datagrams that are to be sent; `param` the parameters in events; `service` the kinds of ids; `user` the copies to and from the
 //! application's memory; `sockaddr` the socket addresses.
 //!
 //! AF_IB addresses are refused, and so is RDMA_PS_IB for queue pairs other than those of extended
@@ -21,6 +21,7 @@ pub mod driver;
 mod handle;
 mod ids;
 mod multicast;
+mod outgoing;
 mod param;
 mod service;
 mod sockaddr;

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use urdma_cm::wire::MAX_MESSAGE;
+use urdma_cm::wire::ReqRoute;
 use urdma_cm::{Config, ConnectionManager, Peer};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
 
@@ -31,12 +31,6 @@ impl std::fmt::Debug for Ucma {
     }
 }
 
-struct Packet {
-    to: Peer,
-    len: usize,
-    octets: [u8; MAX_MESSAGE],
-}
-
 impl Ucma {
     /// Starts with no file open.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
@@ -49,8 +43,8 @@ impl Ucma {
         })
     }
 
-    /// Opens an rdma_cm file whose events are counted in `event_fd` (an eventfd in semaphore mode,
-    /// which is duplicated); returns its handle.
+    /// Opens an rdma_cm file whose `event_fd`, an eventfd that is duplicated, is readable while
+    /// events are pending; returns its handle.
     ///
     /// # Errors
     /// EMFILE when there is no descriptor left, EBADF.
@@ -128,7 +122,16 @@ impl Ucma {
     /// Processes a connection management datagram from a host; for one that this host sent to
     /// itself, `from` is any of its addresses.
     pub fn handle_datagram(&self, from: IpAddr, datagram: &[u8]) {
-        self.with(|state, now, _| state.manager.handle_datagram(now, from, datagram));
+        self.with(|state, now, _| {
+            // R9-6
+            let is_forged = ReqRoute::parse(datagram).is_some_and(|request| {
+                let source = request.src.ip();
+                source != from && !(state.is_own(source) && state.is_own(from))
+            });
+            if !is_forged {
+                state.manager.handle_datagram(now, from, datagram);
+            }
+        });
     }
 
     /// Runs all timers that have expired.
@@ -199,24 +202,20 @@ impl Ucma {
         let mut state = self.lock();
         let result = work(&mut state, now, &*self.driver);
         state.drain_manager();
-        let mut packets = Vec::new();
-        let mut octets = [0; MAX_MESSAGE];
-        while let Some(transmit) = state.manager.poll_transmit(&mut octets) {
-            packets.push(Packet {
-                to: transmit.to,
-                len: transmit.len,
-                octets,
-            });
-        }
+        let UcmaState {
+            outgoing, manager, ..
+        } = &mut *state;
+        let mut packets = outgoing.take(now, manager);
         let gates = std::mem::take(&mut state.gates);
-        let deadline = state.manager.next_deadline().unwrap_or(Time::NEVER);
-        let before = self.deadline.swap(deadline.as_ns(), Ordering::AcqRel);
+        let mut is_earlier = self.set_deadline(&state, now);
         drop(state);
-        for packet in &packets {
-            self.driver
-                .transmit(packet.to, &packet.octets[..packet.len]);
+        packets.send(&*self.driver);
+        if !packets.is_empty() {
+            let mut state = self.lock();
+            state.outgoing.put_back(packets);
+            is_earlier |= self.set_deadline(&state, now);
         }
-        if deadline.as_ns() < before {
+        if is_earlier {
             self.driver.kick();
         }
         for qpn in gates {
@@ -225,6 +224,13 @@ impl Ucma {
             }
         }
         result
+    }
+
+    /// Publishes the deadline; whether it is earlier than the one before. Called under the lock.
+    fn set_deadline(&self, state: &UcmaState, now: Time) -> bool {
+        let timer = state.manager.next_deadline().unwrap_or(Time::NEVER);
+        let deadline = timer.min(state.outgoing.next_try(now)).as_ns();
+        deadline < self.deadline.swap(deadline, Ordering::AcqRel)
     }
 
     /// Sends the REP or RTU that was held back until a QP reached RTR.

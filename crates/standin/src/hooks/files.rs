@@ -186,10 +186,10 @@ fn open_uverbs(flags: c_int) -> Result<c_int, c_int> {
     enter(fd, Kind::Device(Device::Uverbs), 0)
 }
 
-/// An eventfd in semaphore mode: readable while an event is pending.
+/// An eventfd: readable while an event is pending.
 fn open_rdma_cm(flags: c_int) -> Result<c_int, c_int> {
     let table = provider::table().ok_or(libc::ENODEV)?;
-    let mut kind = libc::EFD_SEMAPHORE;
+    let mut kind = 0;
     for (flag, event_flag) in [
         (libc::O_CLOEXEC, libc::EFD_CLOEXEC),
         (libc::O_NONBLOCK, libc::EFD_NONBLOCK),
@@ -203,7 +203,7 @@ fn open_rdma_cm(flags: c_int) -> Result<c_int, c_int> {
     if fd < 0 {
         return Err(real::errno());
     }
-    // SAFETY: `fd` is an open eventfd in semaphore mode.
+    // SAFETY: `fd` is an open eventfd.
     let handle = unsafe { (table.cm_open)(fd) };
     if handle < 0 {
         // SAFETY: the descriptor is owned here and not known elsewhere.

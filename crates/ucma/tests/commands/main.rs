@@ -8,14 +8,16 @@ mod order;
 mod rig;
 mod xrc;
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use urdma_types::{Ip16, PortSpace, SlotId, Time};
 use urdma_ucma::abi::{self, cmd, event, EventResp};
 use urdma_ucma::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use rig::{carry, server_qpn, Channel, Pair, GUID, HOST};
+use rig::{carry, server_qpn, Channel, Host, Pair, GUID, HOST};
 
 #[test]
 fn connection_comes_up_as_librdmacm_drives_it() {
@@ -121,6 +123,43 @@ fn remote_address_is_resolved_aside() {
     pair.client.wait();
     let error = pair.client.expect(1);
     assert_eq!(error.status.cast_signed(), -libc::EHOSTUNREACH);
+}
+
+/// A listener, and an id of another process that may connect to it.
+fn about_to_connect() -> (Arc<Host>, Channel, Channel, u32) {
+    let host = Arc::new(Host::default());
+    let (server, client) = (Channel::new(&host, 1), Channel::new(&host, 2));
+    let (listener, id) = (server.create(1), client.create(2));
+    server.bind(listener, "127.0.0.1:7").unwrap();
+    server.listen(listener, 4).unwrap();
+    client.resolve(id, "127.0.0.1:7").unwrap();
+    client.resolve_route(id).unwrap();
+    (host, server, client, id)
+}
+
+#[test]
+fn datagram_without_room_is_sent_as_soon_as_there_is_some() {
+    let (host, _server, client, id) = about_to_connect();
+    host.is_full.store(true, Ordering::Relaxed);
+    client.connect(id, 9).unwrap();
+    assert!(host.packets.lock().unwrap().is_empty());
+    host.is_full.store(false, Ordering::Relaxed);
+    let deadline = client.ucma.next_deadline().unwrap();
+    assert!(deadline.as_ns() <= 1_000_000, "{deadline:?}");
+    client.ucma.handle_timeout();
+    assert_eq!(host.packets.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn request_in_the_name_of_another_host_is_dropped() {
+    let (host, server, client, id) = about_to_connect();
+    client.connect(id, 9).unwrap();
+    let (_, request) = host.packets.lock().unwrap().pop_front().unwrap();
+    let stranger = IpAddr::from([10, 0, 0, 9]);
+    server.ucma.handle_datagram(stranger, &request);
+    assert!(!server.is_readable());
+    server.ucma.handle_datagram(HOST, &request);
+    assert!(server.is_readable());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
@@ -20,6 +20,8 @@ pub(crate) const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
 pub(crate) struct Host {
     pub(crate) now_ns: AtomicU64,
     pub(crate) packets: Mutex<VecDeque<(SlotId, Vec<u8>)>>,
+    /// There is no room for packets.
+    pub(crate) is_full: AtomicBool,
     /// By slot and id.
     pub(crate) ports: Mutex<HashMap<(SlotId, CmId), PortRequest>>,
     pub(crate) listeners: Mutex<HashMap<u16, SlotId>>,
@@ -51,10 +53,14 @@ impl Driver for Process {
         }
     }
 
-    fn transmit(&self, to: Peer, datagram: &[u8]) {
+    fn transmit(&self, to: Peer, datagram: &[u8]) -> bool {
         assert_eq!(to.ip, HOST);
         let mut packets = self.host.packets.lock().unwrap();
+        if self.host.is_full.load(Ordering::Relaxed) {
+            return false;
+        }
         packets.push_back((to.slot, datagram.to_vec()));
+        true
     }
 
     fn kick(&self) {}
@@ -128,7 +134,7 @@ impl Drop for Channel {
 
 impl Channel {
     pub(crate) fn of(ucma: &Arc<Ucma>, process: &Arc<Process>) -> Self {
-        let flags = libc::EFD_SEMAPHORE | libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+        let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
         // SAFETY: eventfd has no preconditions.
         let fd = unsafe { libc::eventfd(0, flags) };
         Self {
