@@ -119,6 +119,16 @@ pub(crate) const fn requests(clients: u32, in_a_row: u32) -> Goal {
     }
 }
 
+/// Thousands of connections a second, of so many at a time: each is made, established, ended and
+/// destroyed. One at a time, it is to take 120 us at most.
+pub(crate) const fn connections(at_once: u32) -> Goal {
+    match at_once {
+        1 => AtLeast(1e3 / 120.0),
+        1000 => AtLeast(40.0),
+        _ => Goal::None,
+    }
+}
+
 /// Goodput over a link that loses so many packets in a million, as a share of the goodput without
 /// loss. Rates of loss without an entry are measured for information.
 pub(crate) const fn goodput(loss_ppm: u32) -> Goal {

@@ -1,5 +1,5 @@
 //! Processes that sleep while they wait, over urdma and over TCP: request and response as between
-//! Valkey and its clients, and a ping-pong.
+//! Valkey and its clients, connections that are made and ended, and a ping-pong.
 //!
 //! `urdma-perf-requests` runs both ends, with the same loops over either transport. Some runs are
 //! repeated while another program keeps each processor busy.
@@ -80,6 +80,11 @@ pub enum Work {
     },
     /// A ping-pong of 64 octets.
     PingPong(Wait),
+    /// Clients connect and disconnect.
+    Connections {
+        /// The number of connections that are in progress or exist at a time, in one thread.
+        at_once: u32,
+    },
 }
 
 impl Work {
@@ -92,6 +97,9 @@ impl Work {
             }),
             ["sleep"] => Some(Self::PingPong(Wait::Sleep)),
             ["poll"] => Some(Self::PingPong(Wait::Poll)),
+            ["connections", at_once] => Some(Self::Connections {
+                at_once: at_once.parse().ok()?,
+            }),
             _ => None,
         }
     }
@@ -101,6 +109,7 @@ impl Work {
         match self {
             Self::Requests { .. } => "requests_per_second ",
             Self::PingPong(_) => "latency_us ",
+            Self::Connections { .. } => "connections_per_second ",
         }
     }
 
@@ -112,6 +121,7 @@ impl Work {
             }
             Self::PingPong(Wait::Sleep) => vec!["sleep".into()],
             Self::PingPong(Wait::Poll) => vec!["poll".into()],
+            Self::Connections { at_once } => vec!["connections".into(), at_once.to_string()],
         }
     }
 }
@@ -322,6 +332,7 @@ impl Point {
         match (self.work, self.load, self.path) {
             (Work::Requests { .. }, Load::Busy, _) => goals::REQUESTS_BUSY,
             (Work::Requests { clients, in_a_row }, ..) => goals::requests(clients, in_a_row),
+            (Work::Connections { .. }, ..) => Goal::None,
             (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
             (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_FORWARDED,
@@ -332,6 +343,10 @@ impl Point {
 
 const fn requests(clients: u32, in_a_row: u32) -> Work {
     Work::Requests { clients, in_a_row }
+}
+
+const fn connections(at_once: u32) -> Work {
+    Work::Connections { at_once }
 }
 
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
@@ -362,7 +377,7 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 12] = points! {
+pub const POINTS: [Point; 15] = points! {
     "requests, 1 client", "TCP": requests(1, 1), ThousandsPerSecond, Quiet, OneHost;
     "requests, 1 client, 16 in a row", "TCP":
         requests(1, 16), ThousandsPerSecond, Quiet, OneHost;
@@ -375,6 +390,9 @@ pub const POINTS: [Point; 12] = points! {
     "requests, 50 clients, busy", "TCP": requests(50, 1), ThousandsPerSecond, Busy, OneHost;
     "requests, 50 clients, 16 in a row, busy", "TCP":
         requests(50, 16), ThousandsPerSecond, Busy, OneHost;
+    "connections, 1 at a time", "TCP": connections(1), ThousandsPerSecond, Quiet, OneHost;
+    "connections, 16 at a time", "TCP": connections(16), ThousandsPerSecond, Quiet, OneHost;
+    "connections, 1000 at a time", "TCP": connections(1000), ThousandsPerSecond, Quiet, OneHost;
     "64 B send, both ends sleep", "TCP": SLEEP, Microseconds, Quiet, OneHost;
     "64 B send, both ends sleep, busy", "TCP": SLEEP, Microseconds, Busy, OneHost;
     "64 B send, both ends poll", "TCP": POLL, Microseconds, Quiet, OneHost;
@@ -398,7 +416,16 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         .iter()
         .filter(|point| (point.load, point.path) == (Load::Quiet, Path::OneHost))
         .map(move |point| spec(&point.processor, Goal::None));
-    values.chain(processors)
+    let rates = POINTS.iter().filter_map(|point| match point.work {
+        Work::Connections { at_once } => Some(Spec {
+            name: point.value.ours.name,
+            ours: point.value.ours,
+            compare: Compare::Alone,
+            goal: goals::connections(at_once),
+        }),
+        _ => None,
+    });
+    values.chain(processors).chain(rates)
 }
 
 #[cfg(test)]
@@ -426,6 +453,7 @@ mod tests {
         let goal = |name| rows.iter().find(|row| row.name == name).unwrap().goal;
         assert_eq!(goal("requests, 1 client / TCP"), Goal::AtLeast(1.8));
         assert_eq!(goal("requests, 50 clients, busy / TCP"), Goal::AtLeast(1.0));
+        assert_eq!(goal("connections, 1000 at a time"), Goal::AtLeast(40.0));
         assert_eq!(
             goal("64 B send, both ends sleep, busy / TCP"),
             Goal::AtMost(1.0)

@@ -16,7 +16,7 @@ extern "C" {}
 pub(crate) type Id = *mut rdmacm::rdma_cm_id;
 
 const TIMEOUT_MS: i32 = 5_000;
-const BACKLOG: i32 = 512;
+const BACKLOG: i32 = 1024;
 
 fn called(what: &str, status: i32) -> Result<(), String> {
     match status {
@@ -26,13 +26,13 @@ fn called(what: &str, status: i32) -> Result<(), String> {
 }
 
 /// What has happened to a connection, or that there is one.
-struct Event {
-    kind: rdmacm::rdma_cm_event_type,
-    id: Id,
+pub(crate) struct Event {
+    pub(crate) kind: rdmacm::rdma_cm_event_type,
+    pub(crate) id: Id,
 }
 
 impl Event {
-    fn unexpected(&self) -> String {
+    pub(crate) fn unexpected(&self) -> String {
         // SAFETY: the function gives a text that is never freed, for any value.
         let name = unsafe { CStr::from_ptr(rdmacm::rdma_event_str(self.kind)) };
         name.to_string_lossy().into_owned()
@@ -40,16 +40,16 @@ impl Event {
 }
 
 /// An event channel; it exists until the process ends.
-struct Events(*mut rdmacm::rdma_event_channel);
+pub(crate) struct Events(*mut rdmacm::rdma_event_channel);
 
 impl Events {
-    fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         // SAFETY: takes nothing.
         let channel = unsafe { rdmacm::rdma_create_event_channel() };
         made("rdma_create_event_channel", channel).map(Self)
     }
 
-    fn id(&self) -> Result<Id, String> {
+    pub(crate) fn id(&self) -> Result<Id, String> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel lives, the result is ours.
         let status = unsafe {
@@ -59,7 +59,7 @@ impl Events {
     }
 
     /// Waits for the next event.
-    fn next(&self) -> Result<Event, String> {
+    pub(crate) fn next(&self) -> Result<Event, String> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel lives, the result is ours.
         let status = unsafe { rdmacm::rdma_get_cm_event(self.0, &mut event) };
@@ -101,6 +101,51 @@ fn parameters() -> rdmacm::rdma_conn_param {
     parameters
 }
 
+/// Begins to find the address, which ends in an event.
+pub(crate) fn resolve_address(id: Id, to: (Ipv4Addr, u16)) -> Result<(), String> {
+    let mut to = socket_address(to);
+    let to: *mut libc::sockaddr_in = &mut to;
+    // SAFETY: the identifier lives; the address is read during the call.
+    let status = unsafe { rdmacm::rdma_resolve_addr(id, ptr::null_mut(), to.cast(), TIMEOUT_MS) };
+    called("rdma_resolve_addr", status)
+}
+
+/// Begins to find the route, which ends in an event.
+pub(crate) fn resolve_route(id: Id) -> Result<(), String> {
+    // SAFETY: the identifier lives.
+    let status = unsafe { rdmacm::rdma_resolve_route(id, TIMEOUT_MS) };
+    called("rdma_resolve_route", status)
+}
+
+/// Begins to connect an identifier that has a queue pair, which ends in an event.
+pub(crate) fn begin_to_connect(id: Id) -> Result<(), String> {
+    // SAFETY: the identifier lives and has a queue pair.
+    let status = unsafe { rdmacm::rdma_connect(id, &mut parameters()) };
+    called("rdma_connect", status)
+}
+
+/// Accepts the client of a request, for which there is a queue pair.
+pub(crate) fn accept(id: Id) -> Result<(), String> {
+    // SAFETY: the identifier lives and has a queue pair.
+    let status = unsafe { rdmacm::rdma_accept(id, &mut parameters()) };
+    called("rdma_accept", status)
+}
+
+/// Begins to end a connection, which ends in an event at both ends.
+pub(crate) fn disconnect(id: Id) -> Result<(), String> {
+    // SAFETY: the identifier lives.
+    called("rdma_disconnect", unsafe { rdmacm::rdma_disconnect(id) })
+}
+
+/// Destroys an identifier and its queue pair.
+pub(crate) fn destroy(id: Id) -> Result<(), String> {
+    // SAFETY: the identifier lives, and is not used again; all of its events were acknowledged.
+    unsafe {
+        rdmacm::rdma_destroy_qp(id);
+        called("rdma_destroy_id", rdmacm::rdma_destroy_id(id))
+    }
+}
+
 /// Connects to a server; `prepare` makes the queue pair.
 pub(crate) fn connect<T>(
     to: (Ipv4Addr, u16),
@@ -108,20 +153,12 @@ pub(crate) fn connect<T>(
 ) -> Result<T, String> {
     let events = Events::new()?;
     let id = events.id()?;
-    let mut to = socket_address(to);
-    let to: *mut libc::sockaddr_in = &mut to;
-    // SAFETY: the identifier lives; the address is read during the call.
-    let status = unsafe { rdmacm::rdma_resolve_addr(id, ptr::null_mut(), to.cast(), TIMEOUT_MS) };
-    called("rdma_resolve_addr", status)?;
+    resolve_address(id, to)?;
     events.expect(rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED)?;
-    // SAFETY: the identifier lives.
-    let status = unsafe { rdmacm::rdma_resolve_route(id, TIMEOUT_MS) };
-    called("rdma_resolve_route", status)?;
+    resolve_route(id)?;
     events.expect(rdmacm::RDMA_CM_EVENT_ROUTE_RESOLVED)?;
     let prepared = prepare(id)?;
-    // SAFETY: the identifier lives and has a queue pair.
-    let status = unsafe { rdmacm::rdma_connect(id, &mut parameters()) };
-    called("rdma_connect", status)?;
+    begin_to_connect(id)?;
     events.expect(rdmacm::RDMA_CM_EVENT_ESTABLISHED)?;
     Ok(prepared)
 }
@@ -161,6 +198,10 @@ impl Port {
         u16::from_be(unsafe { rdmacm::rdma_get_src_port(self.id) })
     }
 
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as the process, and so does its descriptor.
         unsafe { BorrowedFd::borrow_raw((*self.events.0).fd) }
@@ -174,13 +215,5 @@ impl Port {
             rdmacm::RDMA_CM_EVENT_ESTABLISHED => Ok(News::Established(event.id)),
             _ => Err(event.unexpected()),
         }
-    }
-
-    /// Accepts the client of a request, for which there is a queue pair.
-    pub(crate) fn accept(&self, id: Id) -> Result<(), String> {
-        // SAFETY: the identifier lives and has a queue pair.
-        called("rdma_accept", unsafe {
-            rdmacm::rdma_accept(id, &mut parameters())
-        })
     }
 }

@@ -7,16 +7,17 @@
 //! urdma-perf-requests busy PROCESSOR
 //!
 //! TRANSPORT: rdma, tcp
-//! WORK: requests CLIENTS IN_A_ROW; sleep; poll
+//! WORK: requests CLIENTS IN_A_ROW; sleep; poll; connections AT_ONCE
 //! ```
 //!
 //! The server listens on ADDRESS as soon as the client has told it over SOCKET what the work is.
 //! `requests` is the work of a key-value store: a server with one thread, and a generator with many
 //! clients in one thread, each of which sends IN_A_ROW requests as one message and waits for all
-//! answers. `sleep` and `poll` are ping-pongs of 64 octets. The client prints the result of
-//! MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
+//! answers. `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client
+//! connects and disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
 
 mod cm;
+mod connections;
 mod endpoint;
 mod ping_pong;
 mod store;
@@ -38,7 +39,7 @@ use urdma_perf::requests::{Transport, Work, BUSY, LISTENING, PROCESSOR_US};
 const WARM_UP: u32 = 5;
 const USAGE: &str = "usage: urdma-perf-requests server SOCKET\n       \
     urdma-perf-requests client SOCKET rdma|tcp ADDRESS MILLISECONDS \
-    requests CLIENTS IN_A_ROW|sleep|poll\n       \
+    requests CLIENTS IN_A_ROW|sleep|poll|connections AT_ONCE\n       \
     urdma-perf-requests busy PROCESSOR";
 
 fn main() -> ExitCode {
@@ -128,6 +129,7 @@ fn serve(socket: &str) -> Result<(), String> {
     let mut control = BufReader::new(listener.accept().map_err(text)?.0);
     let line = next_line(&mut control)?;
     let task = Task::from_line(&line).ok_or_else(|| format!("not understood: {line}"))?;
+    let end = control.get_ref().try_clone().map_err(text)?;
     let mut tell = |port: u16| {
         let told = writeln!(control.get_ref(), "{port} {}", std::process::id());
         told.map_err(text)
@@ -146,6 +148,7 @@ fn serve(socket: &str) -> Result<(), String> {
             // The client has received the last answer then.
             wait_for_end(&mut control)
         }
+        Work::Connections { .. } => connections::serve(task.transport, task.address, tell, end),
     }
 }
 
@@ -166,7 +169,7 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
     let used = clocks.now()? - before;
     client.end()?;
     let value = match task.work {
-        Work::Requests { .. } => messages as f64 / took.as_secs_f64(),
+        Work::Requests { .. } | Work::Connections { .. } => messages as f64 / took.as_secs_f64(),
         Work::PingPong(_) => took.as_secs_f64() * 1e6 / messages as f64,
     };
     println!("{}{value:.4}", task.work.result());
@@ -182,6 +185,7 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
 enum Client {
     Store(store::Clients),
     PingPong(Box<dyn ping_pong::End>),
+    Connections(connections::Clients),
 }
 
 impl Client {
@@ -192,6 +196,9 @@ impl Client {
             }
             Work::PingPong(wait) => {
                 ping_pong::connect(task.transport, to, wait).map(Self::PingPong)
+            }
+            Work::Connections { at_once } => {
+                connections::Clients::new(task.transport, to, at_once).map(Self::Connections)
             }
         }
     }
@@ -204,13 +211,14 @@ impl Client {
                 let (round_trips, took) = ping_pong::play_for(time, end.as_mut())?;
                 Ok((2 * round_trips, took))
             }
+            Self::Connections(clients) => clients.connect_for(time),
         }
     }
 
     /// Tells the server, if it does not notice the end of the control connection.
     fn end(&mut self) -> Result<(), String> {
         match self {
-            Self::Store(_) => Ok(()),
+            Self::Store(_) | Self::Connections(_) => Ok(()),
             Self::PingPong(end) => ping_pong::end(end.as_mut()),
         }
     }

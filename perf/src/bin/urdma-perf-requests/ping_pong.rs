@@ -172,7 +172,7 @@ fn accept(
         match (port.next()?, accepted) {
             (News::Request(id), None) => {
                 accepted = Some(RdmaEnd::new(id, wait)?);
-                port.accept(id)?;
+                cm::accept(id)?;
             }
             (News::Established(_), Some(end)) => return Ok(Box::new(end)),
             _ => return Err("there is more than one client".into()),

@@ -206,7 +206,7 @@ impl stream::Listener for Listener {
         match self.port.next()? {
             News::Request(id) => {
                 self.accepted.push((id, Connection::new(id)?));
-                self.port.accept(id)?;
+                cm::accept(id)?;
                 Ok(None)
             }
             News::Established(id) => {
