@@ -12,11 +12,10 @@
 //! failure:  ReqSent, RepSent --REJ, timeout--> Closed;  ReqRcvd --reject--> Closed
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use urdma_types::{Psn, RawQpn, SlotId, Time};
+use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
-use crate::services::Service;
 use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
 /// A connection of this manager: its local communication id, unique while the connection exists
@@ -147,6 +146,9 @@ pub struct RemoteQp {
     /// Path MTU as `ibv_mtu` has it.
     pub path_mtu: u8,
 }
+
+/// A service: the destination address of a REQ and its port space.
+pub(crate) type Service = (SocketAddr, PortSpace);
 
 /// One connection.
 #[derive(Debug)]

@@ -6,20 +6,17 @@
 //! lost costs a retry period.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use urdma_types::{PortSpace, SlotId, Time};
+use urdma_types::{SlotId, Time};
 
-use crate::conn::ConnId;
+use crate::conn::{ConnId, Service};
 
 /// REQs to a service whose slot is not known that are sent in a retry period.
 const ASKED_MAX: u32 = 32;
 /// Services that are remembered.
 const KNOWN_MAX: usize = 1024;
-
-/// A service: the destination address of a REQ and its port space.
-pub(crate) type Service = (SocketAddr, PortSpace);
 
 /// What is known about a service.
 #[derive(Debug)]

@@ -218,6 +218,7 @@ impl ConnectionManager {
         if conn.state != ConnState::ReqSent || conn.asked == SlotId::DAEMON {
             return false;
         }
+        // R9-10
         conn.asked = SlotId::DAEMON;
         conn.tries = 0;
         let service = conn.service();

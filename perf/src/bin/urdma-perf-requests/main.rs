@@ -14,7 +14,8 @@
 //! `requests` is the work of a key-value store: a server with one thread, and a generator with many
 //! clients in one thread, each of which sends IN_A_ROW requests as one message and waits for all
 //! answers. `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client
-//! connects and disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
+//! connects and disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy`
+//! keeps a processor busy until it is killed.
 
 mod cm;
 mod connections;
