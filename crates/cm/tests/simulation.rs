@@ -15,6 +15,12 @@ use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
 const MS: u64 = 1_000_000;
 const SERVICE: u16 = 7471;
+/// How long the active side waits for the first event at most: 4.75 s without an answer, and what
+/// the applications and the network of this simulation take.
+const ANSWER_MAX_NS: u64 = 6_000 * MS;
+
+/// More than connect in the time that an application takes to accept.
+const BACKLOG: u32 = 1024;
 
 /// splitmix64
 struct Random(u64);
@@ -59,6 +65,7 @@ enum Action {
 /// The events that the application of one connection has received, and what it did.
 #[derive(Debug, Default)]
 struct Seen {
+    begun: Option<Time>,
     responded: bool,
     accepted: bool,
     established: bool,
@@ -73,6 +80,7 @@ struct Host {
     manager: ConnectionManager,
     seen: HashMap<ConnId, Seen>,
     qpns: HashMap<ConnId, RawQpn>,
+    by_qpn: HashMap<RawQpn, ConnId>,
     next_qpn: u32,
 }
 
@@ -103,12 +111,13 @@ impl World {
             )),
             seen: HashMap::new(),
             qpns: HashMap::new(),
+            by_qpn: HashMap::new(),
             next_qpn: u32::from(n) << 16,
         };
         let mut hosts = [host(1), host(2)];
         for host in &mut hosts {
             let addr = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), SERVICE);
-            host.manager.listen(addr, PortSpace::TCP, 8).unwrap();
+            host.manager.listen(addr, PortSpace::TCP, BACKLOG).unwrap();
         }
         Self {
             random: Random(seed),
@@ -139,12 +148,13 @@ impl World {
         let qpn = RawQpn::new(host.next_qpn).unwrap();
         if let Some(conn) = conn {
             host.qpns.insert(conn, qpn);
+            host.by_qpn.insert(qpn, conn);
         }
         qpn
     }
 
     fn run(&mut self) {
-        for _ in 0..1_000_000 {
+        for _ in 0..10_000_000 {
             self.settle();
             let timer = |h: &Host| h.manager.next_deadline();
             let timers = self.hosts.iter().filter_map(timer).min();
@@ -249,8 +259,9 @@ impl World {
             }
             Action::Ready(qpn) => {
                 let h = &mut self.hosts[host];
-                for (conn, seen) in &mut h.seen {
-                    seen.gate_open |= h.qpns.get(conn) == Some(&qpn);
+                let conn = h.by_qpn.get(&qpn);
+                if let Some(seen) = conn.and_then(|conn| h.seen.get_mut(conn)) {
+                    seen.gate_open = true;
                 }
                 h.manager.qp_ready(now, qpn);
             }
@@ -286,7 +297,12 @@ impl World {
         let h = &mut self.hosts[host];
         let conn = h.manager.connect(self.now, &params);
         h.qpns.insert(conn, qpn);
-        h.seen.insert(conn, Seen::default());
+        h.by_qpn.insert(qpn, conn);
+        let seen = Seen {
+            begun: Some(self.now),
+            ..Seen::default()
+        };
+        h.seen.insert(conn, seen);
         if self.conditions.erratic && self.random.chance(10) {
             self.soon(host, Action::Destroy(conn));
         }
@@ -326,6 +342,7 @@ impl World {
                 conn, private_data, ..
             } => {
                 assert_eq!(private_data.as_slice(), b"welcome");
+                self.check_wait(host, conn);
                 let seen = self.alive(host, conn);
                 assert!(!seen.responded && !seen.over);
                 seen.responded = true;
@@ -345,6 +362,7 @@ impl World {
                 self.maybe_end(host, conn);
             }
             Event::Rejected { conn, .. } | Event::Unreachable { conn } => {
+                self.check_wait(host, conn);
                 let seen = self.alive(host, conn);
                 assert!(!seen.over);
                 seen.over = true;
@@ -366,6 +384,19 @@ impl World {
                 assert!(seen.over && !seen.time_wait_over);
                 seen.time_wait_over = true;
             }
+        }
+    }
+
+    /// The active side hears of its REQ in time. An application that does not decide and heavy loss
+    /// make it wait longer: MRA extends the wait.
+    fn check_wait(&mut self, host: usize, conn: ConnId) {
+        if self.conditions.erratic {
+            return;
+        }
+        let now = self.now;
+        let seen = self.alive(host, conn);
+        if let Some(begun) = seen.begun.filter(|_| !seen.responded) {
+            assert!(now.as_ns() - begun.as_ns() <= ANSWER_MAX_NS);
         }
     }
 
@@ -409,11 +440,16 @@ fn qp(qpn: RawQpn) -> LocalQp {
 }
 
 fn simulate(seed: u64, conditions: Conditions) -> World {
+    simulate_many(seed, conditions, 4, 100 * MS)
+}
+
+/// `count` connections, which begin in the first `time_ns`.
+fn simulate_many(seed: u64, conditions: Conditions, count: u64, time_ns: u64) -> World {
     println!("seed {seed}");
     let mut world = World::new(seed, conditions);
-    for _ in 0..4 {
+    for _ in 0..count {
         let host = world.random.below(2) as usize;
-        let delay_ns = world.random.below(100 * MS);
+        let delay_ns = world.random.below(time_ns);
         world.plan(host, delay_ns, Happening::Action(Action::Connect));
     }
     world.run();
@@ -468,4 +504,24 @@ fn connections_in_ten_percent_loss_come_up() {
     // A connection that one side disconnects before the RTU arrives is still reported as
     // established.
     assert_eq!(connected, 4000);
+}
+
+// 500 connections a second at each end, each of which lives for up to some seconds.
+#[test]
+fn ten_thousand_connections_in_ten_percent_loss_are_answered_in_time() {
+    const COUNT: u64 = 10_000;
+    let conditions = Conditions {
+        loss_percent: 10,
+        repeat_percent: 10,
+        delay_max_ns: 30 * MS,
+        erratic: false,
+    };
+    let world = simulate_many(1, conditions, COUNT, 10_000 * MS);
+    let is_over = |seen: &&Seen| seen.begun.is_some() && !seen.responded && seen.over;
+    let hosts = world.hosts.iter();
+    let unanswered = hosts.flat_map(|host| host.seen.values()).filter(is_over);
+    let unanswered = unanswered.count() as u64;
+    assert_eq!(world.connected + unanswered, COUNT);
+    // Seven tries in 19 % loss of a request or its answer.
+    assert!(unanswered <= 2, "{unanswered}");
 }
