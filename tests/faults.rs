@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
@@ -151,6 +153,63 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
         one.scratch.path(),
     );
     one.down();
+}
+
+/// Kills either end of connections that are being made, so many times, at random moments.
+fn kill_while_connecting(rounds: u32) {
+    const PORT: &str = "7411";
+    let _alone = alone();
+    let one = OneHost::up();
+    let start = |end: &str, words: &str| {
+        let argv = [VERBS_CHECK, end, PORT];
+        let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+        let mut process = Process::start(&mut command).unwrap();
+        process.wait_for_text(words, SHORT).unwrap();
+        process
+    };
+    let daemon = format!("/proc/{}/fd", one.host.daemon_pid().unwrap());
+    let descriptors = || std::fs::read_dir(&daemon).unwrap().count();
+    let mut before = None;
+    let mut server = start("storm-server", "listening");
+    let mut random = std::process::id();
+    for round in 0..rounds {
+        let mut client = start("storm-client", "connecting");
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let microseconds = u64::from(random >> 20);
+        std::thread::sleep(Duration::from_micros(microseconds));
+        if round % 4 == 3 {
+            server.signal(Signal::SIGKILL).unwrap();
+            // The client goes on without a listener, and with the next one.
+            server = start("storm-server", "listening");
+            std::thread::sleep(Duration::from_micros(microseconds));
+        }
+        assert!(client.is_running(), "{}", client.printed());
+        client.signal(Signal::SIGKILL).unwrap();
+        drop(client);
+        if round % 20 == 19 {
+            assert!(server.is_running(), "{}", server.printed());
+            server.signal(Signal::SIGKILL).unwrap();
+            drop(server);
+            expect_all_taken_back(&one.host);
+            let status = one.host.status().unwrap();
+            assert_eq!(status["listeners"], serde_json::json!([]));
+            assert_eq!(*before.get_or_insert_with(descriptors), descriptors());
+            server = start("storm-server", "listening");
+        }
+    }
+    drop(server);
+    one.down();
+}
+
+#[test]
+fn kill_of_either_end_while_they_connect_leaves_nothing() {
+    kill_while_connecting(60);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn a_thousand_kills_of_either_end_while_they_connect_leave_nothing() {
+    kill_while_connecting(1000);
 }
 
 // Regression: a thread, two descriptors, the shared memory and 170 KB leaked per urdmad.

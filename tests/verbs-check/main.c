@@ -53,6 +53,10 @@ int main(int argc, char **argv)
 	}
 	if (argc == 3 && !strcmp(argv[1], "departing-server"))
 		departing_server(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "storm-server"))
+		storm_server(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "storm-client"))
+		storm_client(argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "successor"))
 		successor(argv[2]);
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {

@@ -67,6 +67,11 @@ void check_requests(void);
 /* Servers of rdma_cm that end at once, and one of them. */
 void check_departures(void);
 void departing_server(const char *way) __attribute__((noreturn));
+
+/* Both ends of connections that are made and ended until the process is killed. */
+void storm_server(const char *port) __attribute__((noreturn));
+void storm_client(const char *port) __attribute__((noreturn));
+
 /* Every request on every service, and atomics that cannot be executed. */
 void check_services(void);
 /* Keys of windows, of requests of shared receive queues, of regions of length 0. */
