@@ -56,7 +56,7 @@ impl ConnectionManager {
         private_data: &PrivateData,
     ) {
         self.take_request(id);
-        let keep_until = now.plus(self.config.time_wait);
+        let keep_until = together(now.plus(self.config.time_wait));
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -77,7 +77,7 @@ impl ConnectionManager {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = ConnState::Answered;
         }
-        self.arm(id, Some(now.plus(keep)));
+        self.arm(id, Some(together(now.plus(keep))));
         self.send_current(id);
     }
 
@@ -103,7 +103,7 @@ impl ConnectionManager {
 
     /// Ends a connection that was established.
     pub(super) fn end(&mut self, now: Time, id: ConnId, timed_out: bool) {
-        let deadline = now.plus(self.config.time_wait);
+        let deadline = together(now.plus(self.config.time_wait));
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -182,6 +182,14 @@ impl ConnectionManager {
             self.events.push_back(event);
         }
     }
+}
+
+/// A time after `deadline`, the same for those of some milliseconds: connections that have ended are
+/// forgotten together, and not each by a wake-up of its own.
+fn together(deadline: Time) -> Time {
+    const STEP_NS: u64 = 1 << 24;
+    let later = deadline.as_ns().checked_next_multiple_of(STEP_NS);
+    later.map_or(Time::NEVER, Time::from_ns)
 }
 
 /// Transmission.
