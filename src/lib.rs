@@ -5,12 +5,15 @@
 //! - `up` and `down`: [`daemon`], start and end an instance of urdmad;
 //! - `run`: [`run`], a program with the environment that makes libibverbs find our device;
 //! - `status`: [`status`], what an instance knows, as a table or as JSON;
+//! - `trace`: [`trace`], the last events of connections, also of processes that have ended;
 //! - `bench`: [`bench`], sweeps on this machine, by a program of its own;
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
 //! - `doctor`: [`doctor`], what the machine offers and what to do next;
 //! - `fault`: [`fault`], what happens to packets at an instance's port;
 //! - [`libraries`]: where the plugin, the stand-in and the lease library are;
 //! - [`target`]: the instance that a command is for; [`error`]: why a command failed.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
 mod capture;
@@ -22,6 +25,7 @@ mod libraries;
 mod run;
 mod status;
 mod target;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -50,6 +54,8 @@ enum Command {
     Run(run::RunArgs),
     /// Show processes, queue pairs, ports and counters of an instance
     Status(status::StatusArgs),
+    /// Show the last events of connections, and why they failed
+    Trace(trace::TraceArgs),
     /// Write the frames that pass the daemon into a pcapng file
     Capture(capture::CaptureArgs),
     /// Lose, duplicate, delay, reorder or corrupt packets at an instance's port, or show the
@@ -73,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Down(target) => daemon::down(&target),
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::status(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Fault(args) => fault::fault(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -80,6 +80,6 @@ pub use stats::ConnStats;
 pub use transmit::{Run, Transmit, TransmitPlan};
 pub use types::{
     Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,
-    SendFlags, SendOp, SendWr, Sge, SharedRecv, Status, WindowBind,
+    SendFlags, SendOp, SendWr, Sge, SharedRecv, Status, Trace, WindowBind,
 };
 pub use urdma_types::Time;

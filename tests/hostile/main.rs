@@ -10,6 +10,7 @@
 //! | `messages` | through the memory of channels |
 //! | `offers` | by offers of channels |
 //! | `lies` | through the control socket |
+//! | `recordings` | by flight recordings |
 //! | `corrupt` | a peer of verbs-check that ends its channel |
 //! | `attach`, `forge`, `random`, `memory` | slots and channels; cells; numbers; memory (unsafe) |
 #![allow(clippy::unwrap_used)] // a program for tests
@@ -23,6 +24,7 @@ mod memory;
 mod messages;
 mod offers;
 mod random;
+mod recordings;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -36,7 +38,7 @@ use forge::Connection;
 use random::Random;
 
 /// Attacks that need no peer of their own, by name.
-const ATTACKS: [(&str, Attack); 22] = [
+const ATTACKS: [(&str, Attack); 23] = [
     ("escape", escape::escape),
     ("random", messages::random),
     ("aimed", messages::aimed),
@@ -59,6 +61,7 @@ const ATTACKS: [(&str, Attack); 22] = [
     ("reports", lies::reports),
     ("statuses", lies::statuses),
     ("requests", lies::requests),
+    ("recordings", recordings::recordings),
 ];
 /// Programs that run attacks, and one that runs none.
 const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages::spin)];

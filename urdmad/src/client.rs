@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Messages with descriptors that it has not read, at most.
-    fn unread(&mut self) -> usize {
+    pub(crate) fn unread(&mut self) -> usize {
         if self.unread > 0 && self.waiting.is_empty() {
             self.unread = self
                 .unread

@@ -4,8 +4,8 @@
 //! Nothing here waits for a client: sockets are non-blocking, and what a client does not read
 //! waits; one that asks for more and more is disconnected. `requests` handles requests, `accept`
 //! new connections (`acceptor` has the listening socket, `places` the limits), `channels` passes
-//! channels on, `reap` reclaims the resources of processes, `report` answers status requests,
-//! `kernel` serves the kernel module.
+//! channels on, `recordings` takes and passes flight recordings, `reap` reclaims the resources of
+//! processes, `report` answers status requests, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -13,6 +13,7 @@ mod channels;
 mod kernel;
 mod places;
 mod reap;
+mod recordings;
 mod report;
 mod requests;
 
@@ -39,6 +40,7 @@ use crate::descriptors::close_apart;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
 use crate::lease::Leases;
+use crate::recordings::Recordings;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
 
@@ -78,6 +80,7 @@ pub(crate) struct Control {
     pub(crate) device: Option<(String, String)>,
     pub(crate) clients: BTreeMap<Token, Client>,
     pub(crate) next_token: Token,
+    pub(crate) recordings: Recordings,
     pub(crate) pending: Vec<PendingStatus>,
     pub(crate) counters: Counters,
     pub(crate) ready_at: Instant,

@@ -27,6 +27,7 @@ use crate::lease::Leases;
 use crate::log::{self, Log};
 use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
+use crate::recordings::Recordings;
 use crate::rundir::{OwnedRunDir, RunDirError};
 use crate::sandbox;
 use crate::shared::Shared;
@@ -128,7 +129,9 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     let memory = |error| system("make the shared memory")(io::Error::other(error));
     let directory = OwnDirectory::create().map_err(memory)?;
     let (page, page_fd) = OwnPage::create().map_err(memory)?;
-    let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
+    let mut shared = Shared::new().map_err(system("make an eventfd"))?;
+    let recordings = Recordings::of_daemon(&mut shared.recorder);
+    let shared = Arc::new(shared);
     port::remove_leftovers(&path);
     let (data_port, device, leases) = match &config.port {
         Some(_) => open_port(options, &path, &identity)?,
@@ -148,12 +151,13 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
-    let kernel = KernelDevice::new(
+    let mut kernel = KernelDevice::new(
         config,
         path.clone(),
         &identity,
         getrandom::u64().map_err(system("get random numbers"))?,
     );
+    kernel.record_with(shared.recorder.clone());
     if config.kernel_device.is_some() {
         shared.manage_connections();
     }
@@ -176,6 +180,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         device,
         clients: std::collections::BTreeMap::new(),
         next_token: 1,
+        recordings,
         pending: Vec::new(),
         counters: Counters::default(),
         ready_at: Instant::now(),

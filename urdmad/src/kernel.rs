@@ -9,6 +9,7 @@ use nix::unistd::Gid;
 use urdma_ipc::status::KernelStatus;
 use urdma_kernel::abi::CmMessage;
 use urdma_kernel::{agent, Agent};
+use urdma_trace::Recorder;
 
 use crate::config::Config;
 use crate::identity::Identity;
@@ -53,6 +54,11 @@ impl KernelDevice {
             },
             cm: KernelCm::new(seed, PATH_MTU),
         }
+    }
+
+    /// Passes what happens to the module's connections to `recorder`.
+    pub(crate) fn record_with(&mut self, recorder: Recorder) {
+        self.cm.record_with(recorder);
     }
 
     /// Serves the device if possible. Called once the control socket exists, and again at

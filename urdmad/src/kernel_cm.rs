@@ -17,6 +17,7 @@ use urdma_cm::{
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
 use urdma_kernel::abi::{cm_kind, CmMessage};
+use urdma_trace::Recorder;
 use urdma_types::{Ip16, PortSpace, RawQpn, SlotId, Time};
 
 use crate::listeners::BindingId;
@@ -104,6 +105,11 @@ pub(crate) struct KernelCm {
 }
 
 impl KernelCm {
+    /// Passes what happens to connections to `recorder`.
+    pub(crate) fn record_with(&mut self, recorder: Recorder) {
+        self.engine.record_with(recorder);
+    }
+
     /// No listeners or connections; `seed` must be unpredictable.
     pub(crate) fn new(seed: u64, path_mtu: u8) -> Self {
         let [a, b, c, d, ..] = seed.to_be_bytes();

@@ -16,6 +16,7 @@
 //! | `sandbox` | capabilities and system calls that it gives up after its start |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
+//! | `recordings` | the flight recordings of processes, also of some that have ended |
 //! | `users` | the groups of users |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
@@ -44,6 +45,7 @@ mod log;
 pub mod notify;
 pub mod port;
 mod process;
+mod recordings;
 pub mod rundir;
 mod sandbox;
 pub mod shared;

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use proto_trp::wire::trp::VERSION;
 use urdma_cm::wire::MAX_MESSAGE;
+use urdma_trace::Recorder;
 use urdma_types::{SlotId, MAX_SLOTS};
 
 use crate::capture::Capture;
@@ -60,6 +61,8 @@ pub struct Shared {
     is_capturing: AtomicBool,
     /// Wakes the control thread.
     bell: EventFd,
+    /// Records what happens to processes and connection requests.
+    pub recorder: Recorder,
 }
 
 impl Shared {
@@ -80,6 +83,7 @@ impl Shared {
             other_versions: Mutex::default(),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
+            recorder: Recorder::default(),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
         })
     }

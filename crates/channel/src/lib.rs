@@ -21,6 +21,7 @@
 //! | `rota` | which of many channels a poll looks at |
 //! | `seat`, `signal` | which thread of a process sleeps on the bells |
 //! | `directory`, `records` | tables between urdmad and the processes (unsafe) |
+//! | [`recording`] | the last events of a process' connections (unsafe) |
 //! | `map`, `futex` | memfd and mapping; futex(2) (unsafe) |
 //! | [`steps`] | labels for crash tests |
 //! | `sync`, `bits`, `model` | atomics and prefetches; truncations; regions for loom |
@@ -79,6 +80,8 @@ mod map;
 pub mod outgoing;
 pub mod page;
 #[cfg(not(loom))]
+pub mod recording;
+#[cfg(not(loom))]
 mod records;
 #[cfg(not(loom))]
 pub mod region;
@@ -104,6 +107,8 @@ pub use layout::{
 pub use map::RegionError;
 pub use outgoing::{Kind, Left, Outgoing, Room};
 pub use page::{Bells, OwnPage, Parked, PeerPage};
+#[cfg(not(loom))]
+pub use recording::OwnRecording;
 #[cfg(not(loom))]
 pub use records::{DeliveryRecord, OwnRecords, PeerRecords};
 pub use region::{OwnRegion, PeerRegion};

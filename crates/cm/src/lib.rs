@@ -3,7 +3,7 @@
 //!
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
 //! and connections of one process; [`conn`] holds one connection's state; `services`
-//! remembers where listeners are.
+//! remembers where listeners are; `trace` is what the flight recorder is told.
 //!
 //! The manager has no clock, no socket and no thread. `now` is a time of a monotonic clock, passed
 //! in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each datagram that
@@ -20,6 +20,7 @@
 pub mod conn;
 pub mod manager;
 mod services;
+mod trace;
 pub mod wire;
 
 pub use conn::{ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};

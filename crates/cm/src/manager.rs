@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use proto_trp::limit::RateLimit;
 
+use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
@@ -201,7 +202,7 @@ pub struct ConnectionManager {
     config: Config,
     random: u64,
     next_id: u32,
-    conns: HashMap<ConnId, Conn>,
+    pub(crate) conns: HashMap<ConnId, Conn>,
     listeners: HashMap<ListenId, Listener>,
     /// Passive connections by (peer, nonce).
     requests: HashMap<(Peer, Nonce), ConnId>,
@@ -213,6 +214,8 @@ pub struct ConnectionManager {
     /// Limits the rate of answers to messages for unknown connections.
     strangers: RateLimit,
     services: Services,
+    /// Records what happens to connections.
+    pub(crate) recorder: Recorder,
 }
 
 impl ConnectionManager {
@@ -232,6 +235,7 @@ impl ConnectionManager {
             counters: Counters::default(),
             strangers: RateLimit::default(),
             services: Services::default(),
+            recorder: Recorder::default(),
         };
         let [a, b, c, d, ..] = manager.random().to_le_bytes();
         manager.next_id = u32::from_le_bytes([a, b, c, d]);
@@ -312,6 +316,7 @@ impl ConnectionManager {
         };
         self.by_qpn.insert(local.qpn, id);
         self.conns.insert(id, conn);
+        self.trace_state(id, ConnState::Closed, ConnState::ReqSent);
         self.request(now, id);
         id
     }
@@ -343,6 +348,7 @@ impl ConnectionManager {
         }
         conn.state = ConnState::RepGated;
         self.by_qpn.insert(params.qp.qpn, id);
+        self.trace_state(id, ConnState::ReqRcvd, ConnState::RepGated);
         if params.qp_ready {
             self.open_gate(now, id);
         }
@@ -355,6 +361,7 @@ impl ConnectionManager {
     /// [`Error::State`] if there is no REP to accept.
     pub fn establish(&mut self, now: Time, id: ConnId, qp_ready: bool) -> Result<(), Error> {
         self.expect(id, &[ConnState::RepRcvd])?.state = ConnState::RtuGated;
+        self.trace_state(id, ConnState::RepRcvd, ConnState::RtuGated);
         if qp_ready {
             self.open_gate(now, id);
         }
@@ -405,9 +412,10 @@ impl ConnectionManager {
     pub fn disconnect(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
-            ConnState::Established | ConnState::RepSent => {
+            from @ (ConnState::Established | ConnState::RepSent) => {
                 conn.state = ConnState::DreqSent;
                 conn.tries = 0;
+                self.trace_state(id, from, ConnState::DreqSent);
                 self.transmit_again(now, id);
                 Ok(())
             }
@@ -552,6 +560,7 @@ impl ConnectionManager {
             self.answer_stray(now, from, &message);
             return;
         }
+        self.trace_received(id, &message);
         match message.body {
             Body::Rep(qp) => self.handle_rep(now, &message.head, id, &qp, message.private_data),
             Body::Rtu => self.reach_established(id),

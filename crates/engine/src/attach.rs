@@ -24,6 +24,7 @@ use super::lock::SpinLock;
 use super::qp::PolledTable;
 use super::shard::Shard;
 use super::sleep_control::SleepControl;
+use super::trace;
 use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
 
 /// Environment variable: `never`, `try` or `require`.
@@ -270,6 +271,8 @@ pub(super) fn start(
     let page = Arc::clone(channels.page());
     let mut shard = Shard::new(channels, records, parts.slot, clock::now());
     shard.lease = lease.map(Box::new);
+    shard.recorder = trace::recorder(parts.control.as_ref().map(|(control, _)| control));
+    let recorder = shard.recorder.clone();
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;
     }
@@ -301,6 +304,7 @@ pub(super) fn start(
         lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),
+        recorder,
         delivery: Mutex::default(),
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),

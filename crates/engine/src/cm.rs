@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use proto_trp::conn::QpState;
 use urdma_ipc::{CmPort, ControlClient, PortSharing, PortTable};
+use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
 use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, Sharing, Ucma};
 
@@ -75,6 +76,11 @@ impl Driver for EngineDriver {
 
     fn entropy(&self) -> u64 {
         random_u64()
+    }
+
+    fn recorder(&self) -> Recorder {
+        let engine = self.engine();
+        engine.map_or_else(|_| Recorder::default(), |engine| engine.recorder.clone())
     }
 
     fn device(&self) -> Device {

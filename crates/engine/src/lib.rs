@@ -59,6 +59,7 @@
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
 //! | `clock`, `lock`, `random` | the clock, the spin lock, random numbers |
 //! | `thread`, `capture` | start of threads; packet captures |
+//! | `trace` | what the flight recorder is told |
 //!
 //! The files depend on one another in one direction (`scripts/check-modules.py`).
 //!
@@ -134,6 +135,7 @@ mod spins;
 mod srq;
 mod thread;
 mod timer;
+mod trace;
 mod transmit;
 mod types;
 mod unread;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
-    Sge, SharedRecv, WindowBind,
+    Sge, SharedRecv, Trace, WindowBind,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 use urdma_channel::{DeliveryRecord, OwnRecords};
@@ -29,6 +29,7 @@ use super::note::Note;
 use super::packet_body::PacketBody;
 use super::qp::{Counts, Qp};
 use super::srq::NotTaken;
+use super::trace::of_connection;
 use super::types::{Access, EngineError, Pd, WorkCompletion};
 use super::xrc::XrcRole;
 
@@ -536,6 +537,11 @@ impl<'a> Host for QpHost<'a> {
         cq.push(&self.qp.work_completion(self.remote_qpn, completion));
     }
 
+    #[inline]
+    fn trace(&mut self, trace: Trace) {
+        of_connection(self.qp, trace);
+    }
+
     #[cold]
     fn event(&mut self, event: Event) {
         let qpn = self.qp.number();
@@ -551,6 +557,9 @@ impl<'a> Host for QpHost<'a> {
             Event::SqDrained => AsyncKind::SqDrained,
             Event::LastRecvReached => AsyncKind::LastRecvReached,
             Event::PeerGone | Event::PeerClosed => {
+                if event == Event::PeerGone {
+                    self.qp.recorder().peer_gone(qpn.to_u32());
+                }
                 // The end of the peer is not an event of verbs; connection management reports it.
                 self.notes.push(Note::QpGone(qpn));
                 return;

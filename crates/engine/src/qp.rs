@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use proto_trp::conn::Completion;
+use urdma_trace::Recorder;
 use urdma_types::Qpn;
 
 use super::cq::Cq;
@@ -85,6 +86,8 @@ pub struct Qp {
     xrc: XrcRole,
     cookie: u64,
     events: Arc<dyn EventSink>,
+    /// Records what happens to it.
+    recorder: Recorder,
     /// Whether the application gets an event when the send queue has drained.
     wants_drained: AtomicBool,
 }
@@ -99,7 +102,12 @@ impl std::fmt::Debug for Qp {
 
 impl Qp {
     /// The caller's side of a queue pair.
-    pub(super) fn new(number: Qpn, caps: QpCaps, config: &QpConfig) -> Arc<Self> {
+    pub(super) fn new(
+        number: Qpn,
+        caps: QpCaps,
+        config: &QpConfig,
+        recorder: &Recorder,
+    ) -> Arc<Self> {
         Arc::new(Self {
             number,
             caps,
@@ -111,6 +119,7 @@ impl Qp {
             xrc: config.xrc.clone(),
             cookie: config.cookie,
             events: Arc::clone(&config.events),
+            recorder: recorder.clone(),
             wants_drained: AtomicBool::new(false),
         })
     }
@@ -196,6 +205,10 @@ impl Qp {
 
     pub(super) fn wants_drained(&self) -> bool {
         self.wants_drained.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     pub(super) fn events(&self) -> &dyn EventSink {

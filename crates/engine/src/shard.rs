@@ -13,6 +13,7 @@ use proto_trp::conn::{
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
 use urdma_channel::OwnRecords;
+use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, SlotId};
 
 use super::batch::Batch;
@@ -29,6 +30,7 @@ use super::path::{PeerPath, PeerSource};
 use super::qp::{Counts, PolledTable, Qp, QpConfig};
 use super::random::{random_u32, random_u64};
 use super::timer::Wheel;
+use super::trace;
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, LIMITS};
 use super::xrc::{self, XrcRole};
 
@@ -128,6 +130,8 @@ pub(super) struct Shard {
     pub(super) empty_polls: u32,
     /// urdmad has ended: nothing is sent any more.
     pub(super) is_dead: bool,
+    /// Records what happens to queue pairs.
+    pub(super) recorder: Recorder,
 }
 
 /// Borrows the host of a queue pair beside its connection.
@@ -185,6 +189,7 @@ impl Shard {
             polls_since_armed: 0,
             empty_polls: 0,
             is_dead: false,
+            recorder: Recorder::default(),
         }
     }
 
@@ -256,7 +261,7 @@ impl Shard {
             self.give_index(index);
             return Err(error);
         }
-        let qp = Qp::new(number, caps, config);
+        let qp = Qp::new(number, caps, config, &self.recorder);
         let counts = Counts::default();
         polled.get(index).reset(&counts);
         let entry = QpEntry {
@@ -272,6 +277,8 @@ impl Shard {
         };
         self.qps.put(index, entry);
         self.qp_count += 1;
+        self.recorder
+            .qp_create(number.to_u32(), trace::type_number(config));
         Ok(qp)
     }
 
@@ -291,6 +298,7 @@ impl Shard {
         }
         self.give_index(index);
         self.qp_count -= 1;
+        self.recorder.qp_destroy(qp.number().to_u32());
     }
 
     /// Closes the path to the peer and removes the ids of the streams.

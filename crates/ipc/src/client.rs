@@ -22,6 +22,7 @@ use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, R
 use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
 use crate::paths::{RunDir, DEFAULT_INSTANCE};
 use crate::port_table::{CmPort, PortSharing};
+use crate::recordings::RecordingInfo;
 use crate::status::{ProcessReport, Status};
 use crate::trust::{Fault, Untrusted};
 use crate::PROTOCOL_VERSION;
@@ -272,6 +273,45 @@ impl ControlClient {
     pub fn resolve(&self, ip: IpAddr) -> Result<Resolution, ControlError> {
         match self.call(Request::Resolve { ip })? {
             (Answer::Resolved(resolution), _) => Ok(resolution),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives urdmad the flight recording of this process. Does not wait.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn offer_recording(&self, recording: BorrowedFd<'_>) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::OfferRecording,
+        };
+        Ok(self.socket.try_send(&message, &[recording])?)
+    }
+
+    /// The recordings that this client may read.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn recordings(&self) -> Result<Vec<RecordingInfo>, ControlError> {
+        match self.call(Request::Recordings)? {
+            (Answer::Recordings(recordings), _) => Ok(recordings),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The descriptor of a recording.
+    ///
+    /// # Errors
+    /// There is none of this number any more, or this client may not read it.
+    pub fn recording(&self, number: u64) -> Result<OwnedFd, ControlError> {
+        match self.call(Request::Recording { number })? {
+            (Answer::Recording, fds) => match <[OwnedFd; 1]>::try_from(fds) {
+                Ok([recording]) => Ok(recording),
+                Err(_) => Err(ControlError::Malformed(
+                    "a recording without its descriptor".into(),
+                )),
+            },
             (other, _) => Err(unexpected(&other)),
         }
     }

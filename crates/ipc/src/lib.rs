@@ -5,6 +5,7 @@
 //! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
 //! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
 //!   [`fault`]: the parameters of `urdma fault`.
+//! - [`recordings`]: the flight recordings that urdmad has.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, with file descriptors.
 //! - [`hugepages`]: the hugepages of the machine.
 //! - [`client`]: the blocking client of providers and of the command line; [`error`]: its errors.
@@ -25,6 +26,7 @@ pub mod packet;
 pub mod paths;
 pub mod personality;
 pub mod port_table;
+pub mod recordings;
 pub mod status;
 pub mod trust;
 
@@ -38,7 +40,8 @@ pub use message::{
 pub use paths::RunDir;
 pub use personality::Personality;
 pub use port_table::{CmPort, PortSharing, PortTable};
+pub use recordings::{Ended, RecordingInfo};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;

@@ -9,6 +9,7 @@ use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
 use crate::personality::Personality;
 use crate::port_table::{CmPort, PortSharing};
+use crate::recordings::RecordingInfo;
 use crate::status::{ProcessReport, Status};
 
 /// Multicast groups that a process can be a member of at the same time.
@@ -109,6 +110,18 @@ pub enum Request {
         /// The other's slot.
         slot: u8,
     },
+    /// Gives urdmad the flight recording of this process, with one descriptor, sealed as those of
+    /// channels are; once, after [`Answer::Attached`]. Answer: none.
+    OfferRecording,
+    /// The recordings that this client may read: root and the owner of the instance those of all
+    /// users. Answer: [`Answer::Recordings`].
+    Recordings,
+    /// One of them. Answer: [`Answer::Recording`], with its descriptor, which cannot be written
+    /// through.
+    Recording {
+        /// [`RecordingInfo::number`].
+        number: u64,
+    },
     /// Resolves an address to its next hop, within two seconds. Answer: [`Answer::Resolved`].
     Resolve {
         /// The remote address.
@@ -168,6 +181,10 @@ pub enum Answer {
     },
     /// To [`Request::Resolve`].
     Resolved(Resolution),
+    /// To [`Request::Recordings`], the newest last.
+    Recordings(Vec<RecordingInfo>),
+    /// To [`Request::Recording`].
+    Recording,
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::CaptureStop`].

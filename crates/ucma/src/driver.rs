@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use urdma_cm::Peer;
+use urdma_trace::Recorder;
 use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
 use crate::handle::CmId;
@@ -62,6 +63,11 @@ pub trait Driver: Send + Sync + 'static {
 
     /// The device.
     fn device(&self) -> Device;
+
+    /// Records what happens to connections; by default nothing does.
+    fn recorder(&self) -> Recorder {
+        Recorder::default()
+    }
 
     /// Sends one datagram (at most [`urdma_cm::wire::MAX_MESSAGE`] octets) to a slot of a host. The
     /// host may be this one, and the slot may be 0. Returns false if there is no room for it at the

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
+use urdma_trace::probes;
 use urdma_types::{Ip16, PortSpace, RawQpn, Time};
 
 use zerocopy::{FromZeros, IntoBytes};
@@ -389,6 +390,7 @@ impl UcmaState {
     }
 
     pub(crate) fn enqueue(&mut self, file: FileHandle, queued: Queued) {
+        probes::event_push(queued.id.0, queued.event, queued.status);
         if let Some(file) = self.files.get_mut(&file) {
             if let Some(id) = self.ids.get_mut(&queued.id) {
                 id.events_queued += 1;

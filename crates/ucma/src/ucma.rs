@@ -35,7 +35,8 @@ impl Ucma {
     /// Starts with no file open.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
         let device = driver.device();
-        let manager = ConnectionManager::new(Config::new(device.slot, driver.entropy()));
+        let mut manager = ConnectionManager::new(Config::new(device.slot, driver.entropy()));
+        manager.record_with(driver.recorder());
         Arc::new(Self {
             state: Mutex::new(UcmaState::new(manager, device)),
             deadline: AtomicU64::new(Time::NEVER.as_ns()),

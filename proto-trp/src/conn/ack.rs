@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::host::Host;
 use super::peer::ACK_REQUEST_INTERVAL;
 use super::txwindow::{is_later, SegmentSource};
+use super::types::Trace;
 use crate::wire::Sack;
 use urdma_types::{Psn, Time};
 
@@ -51,11 +52,21 @@ impl Connection {
         if acked == self.tx.una && sack.is_none() {
             return;
         }
-        self.take_ack(now, acked, sack, marked);
+        if let Some(packets) = self.take_ack(now, acked, sack, marked) {
+            let rtt_ns = self.recovery.smoothed_rtt_ns();
+            host.trace(Trace::Window { packets, rtt_ns });
+        }
         self.complete_sends(host);
     }
 
-    pub(super) fn take_ack(&mut self, now: Time, acked: u64, sack: Option<&Sack>, marked: bool) {
+    /// Returns the congestion window if it has changed.
+    pub(super) fn take_ack(
+        &mut self,
+        now: Time,
+        acked: u64,
+        sack: Option<&Sack>,
+        marked: bool,
+    ) -> Option<u32> {
         let mut tally = Tally::default();
         for seq in self.tx.una..acked {
             self.ack_record(seq, &mut tally);
@@ -72,7 +83,7 @@ impl Connection {
             }
         }
         if tally.packets == 0 {
-            return;
+            return None;
         }
         self.stats.ecn_echoes += u64::from(marked);
         let rtt_ns = self.note_arrival(now, &tally);
@@ -95,6 +106,7 @@ impl Connection {
         if sack.is_some() || again || self.recovery.loss_deadline != Time::NEVER {
             self.detect_loss(now);
         }
+        window
     }
 
     #[inline(always)]

@@ -1,7 +1,9 @@
 //! The driver's side of a connection: access to application memory, and sinks for completions and
 //! events.
 
-use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
+use super::types::{
+    Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, Trace, WindowBind,
+};
 use crate::wire::SEGMENT_HEAD_LEN;
 use urdma_types::Psn;
 
@@ -266,4 +268,10 @@ pub trait Host {
 
     /// An asynchronous event of the connection.
     fn event(&mut self, event: Event);
+
+    /// Something that a tracer may want to know; nothing depends on it.
+    #[inline]
+    fn trace(&mut self, trace: Trace) {
+        let _ = trace;
+    }
 }

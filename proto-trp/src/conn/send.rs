@@ -8,7 +8,7 @@ use super::num::len32;
 use super::qp_state::QpState;
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
-use super::types::{PostError, SendOp, SendWr, Status};
+use super::types::{PostError, SendOp, SendWr, Status, Trace};
 use super::wqe::Kind;
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
@@ -276,6 +276,7 @@ impl Connection {
         self.tx.resent(now, seq, true);
         self.tx.note_lost_from(seq + 1);
         self.stats.retransmits += 1;
+        host.trace(Trace::SentAgain);
         Some(Transmit {
             len,
             ecn_capable: true,

@@ -10,7 +10,7 @@ use super::responder::InboundRequest;
 use super::rxwindow::Commit;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::Controls;
-use super::types::{Completion, CompletionOp, Event, Status};
+use super::types::{Completion, CompletionOp, Event, Status, Trace};
 use super::wqe::SendWqe;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
@@ -334,6 +334,9 @@ impl Connection {
         host: &mut H,
     ) {
         let had_failed = self.state == QpState::Error;
+        if let Some(status) = blame.map(|(_, status)| status).or(recv_status) {
+            host.trace(Trace::Failed(status));
+        }
         self.state = QpState::Error;
         // RFC5040-7.1-1, RFC5041-6.2.2-1
         self.flush_sends(blame, host);

@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::host::Host;
 use super::qp_state::QpState;
 use super::transmit::Controls;
-use super::types::Event;
+use super::types::{Event, Trace};
 use urdma_types::Time;
 
 impl Connection {
@@ -82,6 +82,10 @@ impl Connection {
             return;
         }
         self.stats.probe_timeouts += 1;
+        host.trace(Trace::ProbeTimeout {
+            backoff: self.recovery.backoff,
+            interval_ns: self.recovery.probe_interval_ns(),
+        });
         if self.recovery.backoff > 1 && self.recovery.has_sample() {
             self.control.on_timeout();
         }

@@ -226,6 +226,29 @@ pub enum Status {
     WindowBindError,
 }
 
+/// What a tracer is told of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// The probe timeout has expired.
+    ProbeTimeout {
+        /// Timeouts in a row, this one included.
+        backoff: u32,
+        /// The time until the next one, nanoseconds.
+        interval_ns: u64,
+    },
+    /// A packet is sent again.
+    SentAgain,
+    /// The congestion window has changed.
+    Window {
+        /// Its size in packets.
+        packets: u32,
+        /// The smoothed round-trip time, nanoseconds.
+        rtt_ns: u64,
+    },
+    /// A work request fails, and with it the connection.
+    Failed(Status),
+}
+
 /// The operation of a completed work request; the names are those of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionOp {

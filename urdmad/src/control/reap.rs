@@ -1,5 +1,7 @@
 //! Reclaiming the resources of a process.
 
+use std::time::Instant;
+
 use urdma_ipc::Event;
 use urdma_types::SlotId;
 
@@ -36,6 +38,8 @@ impl Control {
                 slot.number()
             );
         }
+        self.shared.recorder.detach(slot.number(), is_death);
+        self.recordings.end(token, is_death, Instant::now());
         self.slots.release(slot);
         self.counters.reaped += u64::from(is_death);
         tracing::info!("slot {}: process {pid} has ended", slot.number());
@@ -56,5 +60,6 @@ impl Control {
         }
         self.shared.set_lessee(slot, false);
         self.leases.release(queue, outcome.is_ok());
+        self.shared.recorder.lease(slot.number(), queue, false);
     }
 }

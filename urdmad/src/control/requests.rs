@@ -37,6 +37,9 @@ impl Control {
         if let Request::OfferChannel { slot } = message.request {
             return self.offer_channel(token, slot, fds);
         }
+        if matches!(message.request, Request::OfferRecording) {
+            return self.take_recording(token, fds);
+        }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {
             return close_apart(fds);
@@ -78,7 +81,9 @@ impl Control {
                 .and_then(|slot| self.shared.groups().leave(slot, group))
                 .map(|()| self.groups_changed()),
             // Handled above.
-            Request::OfferChannel { .. } => return,
+            Request::OfferChannel { .. } | Request::OfferRecording => return,
+            Request::Recordings => self.readable_recordings(token),
+            Request::Recording { number } => return self.send_recording(token, id, number),
             Request::Resolve { ip } => return self.resolve(token, id, ip),
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),
@@ -161,6 +166,9 @@ impl Control {
         let fds = [self.directory.1.as_fd(), region.as_fd(), self.page.as_fd()];
         if let Some(client) = self.clients.get_mut(&token) {
             client.attach(slot);
+            self.shared
+                .recorder
+                .attach(slot.number(), client.peer.pid());
             client.send(&message, &fds);
             tracing::info!(
                 "slot {}: process {} ({}) of user {}",
@@ -233,6 +241,9 @@ impl Control {
         match self.data.lend(params.queue, udp_port) {
             Ok(()) => {
                 self.shared.set_lessee(slot, true);
+                self.shared
+                    .recorder
+                    .lease(slot.number(), params.queue, true);
                 LeaseAnswer::Granted(Box::new(params))
             }
             Err(reason) => {
@@ -375,7 +386,7 @@ impl Control {
         }
     }
 
-    fn client(&mut self, token: Token) -> Result<&mut crate::client::Client, Refusal> {
+    pub(super) fn client(&mut self, token: Token) -> Result<&mut crate::client::Client, Refusal> {
         self.clients
             .get_mut(&token)
             .ok_or_else(|| Refusal::new(RefusalKind::Internal, "no such connection"))
@@ -393,7 +404,7 @@ impl Control {
 
     /// Refuses clients of users other than the owner and root, which may not stop urdmad or see
     /// other users' packets.
-    fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
+    pub(super) fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
         let uid = self.client(token)?.peer.uid();
         if uid == 0 || uid == Uid::effective().as_raw() {
             return Ok(());

@@ -124,6 +124,11 @@ pub(crate) fn request_target(shared: &Shared, request: &ReqRoute) -> RequestTarg
     }
 }
 
+fn record_no_listener(shared: &Shared, request: &ReqRoute, is_bound: bool) {
+    let (peer, port) = (request.src.ip(), request.dst.port());
+    shared.recorder.no_listener(peer, port, is_bound);
+}
+
 /// Delivers a request by `put` to the slot that listens for it. Returns the REJ to send, if any;
 /// otherwise the request was delivered, or its sender retransmits it.
 pub(crate) fn dispatch(
@@ -134,8 +139,12 @@ pub(crate) fn dispatch(
     let counters = &shared.counters;
     let slot = match request_target(shared, request) {
         RequestTarget::Listening(slot) => Some(slot),
-        RequestTarget::Bound => None,
+        RequestTarget::Bound => {
+            record_no_listener(shared, request, true);
+            None
+        }
         RequestTarget::Unbound => {
+            record_no_listener(shared, request, false);
             counters.cm_rejected.bump();
             return Some(DaemonDatagram::reject(identity, request));
         }

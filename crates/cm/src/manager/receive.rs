@@ -69,6 +69,7 @@ impl ConnectionManager {
             give_up_at: Time::NEVER,
         };
         self.conns.insert(id, conn);
+        self.trace_request(id);
         self.requests.insert((peer, head.nonce), id);
         self.events.push_back(Event::ConnectRequest(ConnectRequest {
             listener,
@@ -125,6 +126,7 @@ impl ConnectionManager {
                 conn.remote = *qp;
                 conn.state = ConnState::RepRcvd;
                 let is_datagram = conn.req.port_space.is_datagram();
+                self.trace_state(id, ConnState::ReqSent, ConnState::RepRcvd);
                 self.arm(id, None);
                 self.events.push_back(Event::Response {
                     conn: id,

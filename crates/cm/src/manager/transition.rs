@@ -27,10 +27,12 @@ impl ConnectionManager {
                 conn.state = ConnState::RepSent;
                 conn.tries = 0;
                 conn.give_up_at = now.plus(patience);
+                self.trace_state(id, ConnState::RepGated, ConnState::RepSent);
                 self.transmit_again(now, id);
             }
             ConnState::RtuGated => {
                 conn.state = ConnState::Established;
+                self.trace_state(id, ConnState::RtuGated, ConnState::Established);
                 self.send(id, Body::Rtu);
             }
             _ => {}
@@ -41,6 +43,7 @@ impl ConnectionManager {
         match self.conns.get_mut(&id) {
             Some(conn) if conn.state == ConnState::RepSent => {
                 conn.state = ConnState::Established;
+                self.trace_state(id, ConnState::RepSent, ConnState::Established);
                 self.arm(id, None);
                 self.emit(id, Event::Established { conn: id });
             }
@@ -62,8 +65,9 @@ impl ConnectionManager {
         };
         conn.private_data = *private_data;
         conn.rejected = Some(reason);
-        conn.state = ConnState::Closed;
+        let from = std::mem::replace(&mut conn.state, ConnState::Closed);
         let qpn = conn.local.qpn;
+        self.trace_state(id, from, ConnState::Closed);
         self.release_qpn(qpn, id);
         self.send_current(id);
         self.arm(id, Some(keep_until));
@@ -76,6 +80,7 @@ impl ConnectionManager {
         let keep = longest.saturating_mul(self.config.max_tries);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = ConnState::Answered;
+            self.trace_state(id, ConnState::ReqRcvd, ConnState::Answered);
         }
         self.arm(id, Some(together(now.plus(keep))));
         self.send_current(id);
@@ -83,6 +88,7 @@ impl ConnectionManager {
 
     /// The peer is gone without a DREQ or REJ.
     pub(super) fn lose(&mut self, now: Time, id: ConnId) {
+        self.trace_lost(id);
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -107,8 +113,10 @@ impl ConnectionManager {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        conn.state = ConnState::TimeWait;
+        let from = std::mem::replace(&mut conn.state, ConnState::TimeWait);
         let qpn = conn.local.qpn;
+        self.trace_state(id, from, ConnState::TimeWait);
+        self.trace_end(id, timed_out);
         self.release_qpn(qpn, id);
         self.arm(id, Some(deadline));
         self.emit(
@@ -127,8 +135,9 @@ impl ConnectionManager {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        conn.state = ConnState::Closed;
+        let from = std::mem::replace(&mut conn.state, ConnState::Closed);
         let (qpn, owned) = (conn.local.qpn, conn.owned);
+        self.trace_state(id, from, ConnState::Closed);
         self.release_qpn(qpn, id);
         if !owned {
             self.forget(id);
@@ -159,6 +168,7 @@ impl ConnectionManager {
         let out_of_tries = conn.tries >= self.config.max_tries || now >= conn.give_up_at;
         match conn.state {
             ConnState::ReqSent | ConnState::RepSent if out_of_tries => {
+                self.trace_unreachable(id);
                 self.emit(id, Event::Unreachable { conn: id });
                 self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY);
             }
@@ -274,6 +284,7 @@ impl ConnectionManager {
             nonce: conn.nonce,
             slot: self.config.slot,
         };
+        self.trace_sent(id, &body);
         let private_data = match body {
             Body::Req(_) | Body::Rep(_) | Body::Rej(_) => conn.private_data,
             _ => PrivateData::EMPTY,

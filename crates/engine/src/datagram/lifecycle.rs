@@ -8,6 +8,7 @@ use urdma_types::Qpn;
 use super::super::memory::QpHost;
 use super::super::qp::{PolledTable, Qp, QpConfig};
 use super::super::shard::{attach, check_sizes, detach, purge, Shard, SHARED_IN_USE_MAX};
+use super::super::trace::DATAGRAM_TYPE;
 use super::super::types::{EngineError, QpCaps};
 use super::pair::{DatagramEntry, DatagramModify, Queues};
 use super::table::split;
@@ -52,11 +53,12 @@ impl Shard {
             self.give_index(index);
             return Err(error);
         }
-        let qp = Qp::new(Qpn::new(self.slot, index), caps, config);
+        let qp = Qp::new(Qpn::new(self.slot, index), caps, config, &self.recorder);
         let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
         polled.get(index).reset(&entry.counts);
         self.datagrams.entries.put(index, entry);
         self.qp_count += 1;
+        self.recorder.qp_create(qp.number().to_u32(), DATAGRAM_TYPE);
         Ok(qp)
     }
 
@@ -78,6 +80,7 @@ impl Shard {
         self.pds.release(qp.pd());
         self.give_index(index);
         self.qp_count -= 1;
+        self.recorder.qp_destroy(qp.number().to_u32());
         Ok(())
     }
 

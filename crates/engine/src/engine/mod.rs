@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use proto_trp::conn::PostError;
 use urdma_channel::Directory;
 use urdma_ipc::{ControlClient, RunDir};
+use urdma_trace::Recorder;
 use urdma_types::SlotId;
 use urdma_ucma::Ucma;
 
@@ -60,6 +61,8 @@ pub struct Engine {
     pub(super) xrc_domains: xrc::XrcDomains,
     /// Held while a queue pair is attached to a multicast group or detached.
     pub(super) memberships: Mutex<()>,
+    /// Records what happens to connections.
+    pub(super) recorder: Recorder,
     /// The number of forks (`control_socket::forks`) when it was made.
     pub(super) forks: u32,
     /// For threads and drivers that need a reference of their own.

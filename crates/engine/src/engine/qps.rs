@@ -13,6 +13,7 @@ use crate::note::Note;
 use crate::path::{self, NextHop, PeerPath, PeerSource};
 use crate::qp::{Qp, QpConfig};
 use crate::shard::{host, QpEntry, Shard};
+use crate::trace;
 use crate::types::{EngineError, QpAttributes, QpModify};
 
 impl Engine {
@@ -106,6 +107,9 @@ impl Engine {
             }
             // The one attribute that may change in any state.
             entry.conn.set_min_rnr_timer(entry.attributes.min_rnr_timer);
+        }
+        if outcome.is_ok() {
+            trace::state_changed(qp, &attributes, state, to);
         }
         outcome
     }

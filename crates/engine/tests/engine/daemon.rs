@@ -51,7 +51,9 @@ impl Daemon {
             netdev: None,
         });
         parts.control = Some((client, run_dir));
-        (daemon, Engine::start(parts).unwrap())
+        let engine = Engine::start(parts).unwrap();
+        assert_eq!(daemon.hear().request, Request::OfferRecording);
+        (daemon, engine)
     }
 
     fn tell(&self, event: Event) {

@@ -1,0 +1,203 @@
+//! `urdma trace`: the last events of connections, and why they failed.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
+use urdma_harness::process::{wait_until, Process};
+use urdma_tests::{
+    alone, check, expect_all_taken_back, kill_one_end, ports, stream, OneHost, SHORT, VERBS_CHECK,
+};
+
+/// What `urdma trace` prints of an instance.
+fn trace(host: &Instance, options: &[&str]) -> String {
+    let mut command = host.subcommand("trace").unwrap();
+    let ended = Process::run(command.args(options), SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    ended.output
+}
+
+/// Checks that each part is in a line after the one of the part before.
+fn expect_in_order(text: &str, parts: &[&str]) {
+    let mut lines = text.lines();
+    for part in parts {
+        let found = lines.any(|line| line.contains(part));
+        assert!(found, "no '{part}' (after those before it) in:\n{text}");
+    }
+}
+
+#[test]
+fn connect_without_a_listener_is_explained_at_both_ends() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let rping = ["rping", "-c", "-a", "127.0.0.1", "-p", "7999", "-C", "1"];
+    let mut command = one.host.run(LeasePolicy::Never, &rping).unwrap();
+    assert!(!Process::run(&mut command, SHORT).unwrap().succeeded());
+    expect_all_taken_back(&one.host);
+    let text = trace(&one.host, &[]);
+    expect_in_order(
+        &text,
+        &[
+            "urdmad, process",
+            "a connection request for port 7999, at which nothing listens: rejected",
+            "(rping) of user",
+            "peer 127.0.0.1: rejected: nothing listens at port 7999 of the peer",
+            "queue pair created (RC)",
+            "sent REQ (connection request) for port 7999",
+            "rejected: nothing listens at port 7999 of the peer",
+            "INIT to ERR",
+        ],
+    );
+    // Selections leave out what they do not name.
+    assert!(trace(&one.host, &["--failed"]).contains("rejected: nothing listens"));
+    assert!(trace(&one.host, &["--conn", "127.0.0.1"]).contains("sent REQ"));
+    assert_eq!(trace(&one.host, &["--conn", "192.0.2.1"]), "");
+    assert_eq!(trace(&one.host, &["--pid", "1"]), "");
+    one.down();
+}
+
+#[test]
+fn rejection_by_an_application_is_told_apart() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one
+        .host
+        .run(LeasePolicy::Never, &[VERBS_CHECK, "cm"])
+        .unwrap();
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    let text = trace(&one.host, &["--failed"]);
+    for part in [
+        "rejected: the peer's application refused the connection (rdma_reject)",
+        "rejected: nothing listens at port",
+    ] {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+    // Connections that worked.
+    expect_in_order(
+        &trace(&one.host, &[]),
+        &[
+            "sent REQ",
+            "received REP",
+            "INIT to RTR",
+            "RTR to RTS",
+            "established",
+            "disconnected",
+        ],
+    );
+    one.down();
+}
+
+#[test]
+fn killed_process_is_shown_after_its_death_and_its_peer_says_why() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let scratch = one.scratch.path();
+    let ends = stream(&one.host, &one.host, LeasePolicy::Never, scratch);
+    let victim = ends.0.id();
+    kill_one_end(ends, true);
+    expect_all_taken_back(&one.host);
+    let dead = trace(&one.host, &["--pid", &victim.to_string()]);
+    expect_in_order(
+        &dead,
+        &[
+            "ended",
+            "queue pair created (RC)",
+            "the peer is 127.0.0.1",
+            "INIT to RTR",
+            "RTR to RTS",
+        ],
+    );
+    assert!(
+        dead.contains("without detaching (exit, crash or signal)"),
+        "{dead}"
+    );
+    let failed = trace(&one.host, &["--failed"]);
+    assert!(failed.contains("the peer's process has ended"), "{failed}");
+    one.down();
+}
+
+#[test]
+fn events_of_a_running_process_are_followed() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one.host.subcommand("trace").unwrap();
+    let mut following = Process::start(command.arg("--follow")).unwrap();
+    let scratch = one.scratch.path();
+    check("data", &one.host, &one.host, LeasePolicy::Never, scratch);
+    following
+        .wait_for_text("queue pair destroyed", SHORT)
+        .unwrap();
+    let text = following.printed();
+    expect_in_order(
+        &text,
+        &[
+            "queue pair created (RC)",
+            "RTR to RTS",
+            "queue pair destroyed",
+        ],
+    );
+    following.signal(Signal::SIGKILL).unwrap();
+    following.wait(SHORT).unwrap();
+    one.down();
+}
+
+#[test]
+fn packets_sent_again_are_counted_by_connection() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let socket = scratch.path().join("memif.sock");
+    let hosts = [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")];
+    let [a, b] = hosts.map(|(name, address, role)| {
+        let port = format!(
+            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
+             [fault]\nloss = \"5%\"\nseed = 3\n",
+            socket.display()
+        );
+        Instance::up(scratch.path(), name, address, &port).unwrap()
+    });
+    check("data", &a, &b, LeasePolicy::Never, scratch.path());
+    let sent_again = |host: &Instance| trace(host, &[]).contains("packets sent again");
+    assert!(sent_again(&a) && sent_again(&b), "{}", trace(&b, &[]));
+    for host in [a, b] {
+        host.down().unwrap();
+    }
+}
+
+#[test]
+fn hostile_recording_crashes_neither_urdmad_nor_the_reader() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = Command::new(binary_dir().unwrap().join("urdma-hostile"));
+    command.arg("--run-dir").arg(one.host.run_dir());
+    command.args(["--attack", "recordings", "--seconds", "3"]);
+    let mut hostile = Process::start(&mut command).unwrap();
+    wait_until("the hostile recording", SHORT, || {
+        trace(&one.host, &[]).contains("(hostile)")
+    })
+    .unwrap();
+    while hostile.is_running() {
+        trace(&one.host, &[]);
+        trace(&one.host, &["--failed"]);
+    }
+    let ended = hostile.wait(SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    // It is kept, and others are shown beside it.
+    let text = trace(&one.host, &[]);
+    assert!(text.contains("(hostile)"), "{text}");
+    let rping = [
+        "rping",
+        "-c",
+        "-a",
+        "127.0.0.1",
+        "-p",
+        &ports().to_string(),
+        "-C",
+        "1",
+    ];
+    let mut command = one.host.run(LeasePolicy::Never, &rping).unwrap();
+    Process::run(&mut command, SHORT).unwrap();
+    assert!(trace(&one.host, &[]).contains("(rping)"));
+    one.down();
+}

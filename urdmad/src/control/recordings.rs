@@ -1,0 +1,90 @@
+//! Flight recordings: taking those of processes, and passing them to clients that may read them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use nix::unistd::Uid;
+use urdma_ipc::message::FromDaemon;
+use urdma_ipc::{Answer, RecordingInfo, Refusal, RefusalKind};
+
+use super::Control;
+use crate::descriptors::{close_apart, is_region};
+use crate::slots::Token;
+
+/// Descriptors of recordings that a client may leave unread.
+const UNREAD_MAX: usize = 16;
+
+impl Control {
+    /// A process gives its recording, once. A client whose descriptors are others is disconnected.
+    pub(super) fn take_recording(&mut self, token: Token, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return close_apart(fds);
+        };
+        let taken = match (client.slot(), <[OwnedFd; 1]>::try_from(fds)) {
+            (Some(slot), Ok([memory])) if is_region(&memory) => {
+                let info = RecordingInfo {
+                    slot: slot.number(),
+                    pid: client.peer.pid(),
+                    uid: client.peer.uid(),
+                    program: client.program.clone().unwrap_or_default(),
+                    ..RecordingInfo::default()
+                };
+                self.recordings.add(token, info, memory)
+            }
+            (_, Ok(other)) => {
+                close_apart(other.into());
+                false
+            }
+            (_, Err(others)) => {
+                close_apart(others);
+                false
+            }
+        };
+        if !taken {
+            tracing::warn!("process {}: not a recording", client.peer.pid());
+            client.is_broken = true;
+        }
+    }
+
+    /// The user whose recordings a client may read; `None` for all users.
+    fn reads(&mut self, token: Token) -> Result<Option<u32>, Refusal> {
+        let uid = self.client(token)?.peer.uid();
+        let is_member = uid != 0 && uid != Uid::effective().as_raw();
+        Ok(is_member.then_some(uid))
+    }
+
+    /// The recordings that a client may read.
+    pub(super) fn readable_recordings(&mut self, token: Token) -> Result<Answer, Refusal> {
+        let uid = self.reads(token)?;
+        let list = self.recordings.list(uid, Instant::now());
+        Ok(Answer::Recordings(list))
+    }
+
+    /// Passes a recording to a client.
+    pub(super) fn send_recording(&mut self, token: Token, id: u64, number: u64) {
+        let refusal = match self.reads(token) {
+            Ok(uid) => {
+                let (Some(memory), Some(client)) = (
+                    self.recordings.memory(number, uid),
+                    self.clients.get_mut(&token),
+                ) else {
+                    let message = format!("there is no recording {number} (any more)");
+                    return self.answer(
+                        token,
+                        id,
+                        Err(Refusal::new(RefusalKind::NotFound, message)),
+                    );
+                };
+                if client.unread() < UNREAD_MAX {
+                    let result = Ok(Answer::Recording);
+                    client.send(&FromDaemon::Answer { id, result }, &[memory.as_fd()]);
+                    return;
+                }
+                let message = "read the answers to earlier requests first";
+                Refusal::new(RefusalKind::QuotaExceeded, message)
+            }
+            Err(refusal) => refusal,
+        };
+        self.answer(token, id, Err(refusal));
+    }
+}
