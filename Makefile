@@ -42,7 +42,7 @@ test-all: test deny test-image
 	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test programs --test wheels --test crates --test valkey \
-		--test soak --test hostile -- --ignored
+		--test soak --test hostile --test probes -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.
 USERLAND = rdma-core-sys dpdk-sys dpdk urdma-dpdk urdma-lease urdma-provider urdma-ucma

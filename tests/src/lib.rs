@@ -127,6 +127,20 @@ pub fn host_without_configured_addresses(spaces: &Namespaces, scratch: &Scratch)
     Instance::up_at_host_addresses(spaces.name(0), scratch.path(), "a", v4).unwrap()
 }
 
+/// Hosts a and b, at 127.0.0.1 and 127.0.0.2, whose packets are lost at each of their ports.
+pub fn lossy_hosts(scratch: &Path) -> [Instance; 2] {
+    let socket = scratch.join("memif.sock");
+    let hosts = [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")];
+    hosts.map(|(name, address, role)| {
+        let port = format!(
+            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
+             [fault]\nloss = \"5%\"\nseed = 3\n",
+            socket.display()
+        );
+        Instance::up(scratch, name, address, &port).unwrap()
+    })
+}
+
 /// The output of a program on an instance.
 pub fn print_of(host: &Instance, argv: &[&str]) -> String {
     let mut command = host.run(LeasePolicy::Never, argv).unwrap();

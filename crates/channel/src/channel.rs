@@ -271,33 +271,36 @@ impl<S: Steps> Channel<S> {
         })
     }
 
-    /// Wakes the peer if it sleeps and waits for what was written or settled since the last call.
+    /// Wakes the peer if it sleeps and waits for what was written or settled since the last call;
+    /// returns whether it did.
     #[inline(always)]
-    pub fn notify(&mut self) {
+    pub fn notify(&mut self) -> bool {
         let Some(Peer {
             incoming,
             page,
             rung_for,
         }) = &mut self.peer
         else {
-            return;
+            return false;
         };
         let (written, settled) = (self.outgoing.written(), self.outgoing.settled());
         let (written_before, settled_before) = self.notified;
         if written == written_before && settled == settled_before {
-            return;
+            return false;
         }
         self.notified = (written, settled);
         // C6-3
         let is_expected = || written > written_before || incoming.wants_to_know(settled);
         let Some(sleep) = page.sleep_to_end() else {
-            return;
+            return false;
         };
-        if *rung_for != Some(sleep) && is_expected() {
+        let wakes = *rung_for != Some(sleep) && is_expected();
+        if wakes {
             *rung_for = Some(sleep);
             if !page.wake_from_call(sleep) {
                 self.outgoing.ring_bell();
             }
         }
+        wakes
     }
 }

@@ -69,7 +69,7 @@ fn work(channel: &mut Channel, page: &OwnPage, mut random: Random, position: &mu
             }
             2 => channel.complete(&mut check),
             3 => channel.settle(),
-            4 => channel.notify(),
+            4 => drop(channel.notify()),
             _ => {}
         }
         position(channel.incoming().unwrap().taken());

@@ -16,6 +16,7 @@ use urdma_channel::{
     Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion,
     RegionError, Rota, WakeSocket, Waker, SLOTS,
 };
+use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::clock;
@@ -455,7 +456,9 @@ impl Channels {
     pub(super) fn ring_doorbells(&mut self) {
         while let Some(slot) = self.doorbells.pop() {
             if let Some(channel) = self.get_mut(slot) {
-                channel.notify();
+                if channel.notify() {
+                    probes::wake(slot.number());
+                }
             }
         }
     }

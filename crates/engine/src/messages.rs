@@ -4,6 +4,7 @@ use proto_trp::conn::{answer_unknown, Answer, Handled, Message, Payload, QpState
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{MessageError, MessageHead, MessageKind};
 use urdma_channel::{CellOctets, Channel, Kind, Next, Payload as ChannelPayload, CELL_DATA};
+use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::clock;
@@ -174,7 +175,9 @@ impl Shard {
         let octets = entry.conn.post_in_cell(wr, len, position, cell);
         room.publish(octets, Owner::of(index).0);
         self.counters.sent += 1;
-        channel.notify();
+        if channel.notify() {
+            probes::wake(slot.number());
+        }
         true
     }
 
@@ -315,7 +318,9 @@ impl Shard {
         self.settle_handled();
         if let Some(peer) = self.channels.entry_mut(slot) {
             peer.channel.settle();
-            peer.channel.notify();
+            if peer.channel.notify() {
+                probes::wake(slot.number());
+            }
             if has_completed {
                 peer.note_completed(true);
             }

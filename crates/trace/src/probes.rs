@@ -1,16 +1,18 @@
 //! Static probes of the provider `urdma`: SystemTap's notes, version 3, which bpftrace, perf, gdb
 //! and SystemTap find in the library or in urdmad.
 //!
-//! Each has a semaphore, which a tracer increments. While it is 0, a probe costs a load and a
-//! branch; what computes its arguments is inlined behind the branch. Names and arguments are an
-//! interface: doc/tracing.md lists them.
+//! Each has a semaphore, which a tracer increments. While it is 0, a probe costs a call, a load
+//! and a branch. Names and arguments are an interface: doc/tracing.md lists them.
+//!
+//! They are not inlined: the linker keeps the notes of copies whose code it has removed, and
+//! tracers complain about their addresses.
 
 /// Defines a function for each probe.
 macro_rules! probes {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),+);)*) => {
         $(
             $(#[$doc])*
-            #[inline]
+            #[inline(never)]
             #[allow(clippy::too_many_arguments)] // those of a probe
             pub fn $name($($argument: $type),+) {
                 probe::probe_lazy!(urdma, $name $(, $argument)+);
@@ -24,8 +26,8 @@ probes! {
     /// ([`crate::CmState`]).
     cm_state(conn: u32, qpn: u32, from: u8, to: u8);
     /// A connection request: connection id, queue pair, direction (0 sent, 1 received), the peer's
-    /// address (two words in network order), the listener's port, transmissions so far.
-    cm_req(conn: u32, qpn: u32, direction: u8, high: u64, low: u64, port: u16, tries: u32);
+    /// address (two words in network order), the listener's port. bpftrace reads six arguments.
+    cm_req(conn: u32, qpn: u32, direction: u8, high: u64, low: u64, port: u16);
     /// The reply to a connection request: connection id, queue pair, direction, transmissions.
     cm_rep(conn: u32, qpn: u32, direction: u8, tries: u32);
     /// Ready to use: connection id, queue pair, direction.
@@ -43,8 +45,9 @@ probes! {
     /// An event was queued for the application: connection id, event (`enum rdma_cm_event_type`),
     /// status.
     event_push(conn: u32, event: u32, status: i32);
-    /// A sleeping process is woken: the slot that wakes, the slot that is woken.
-    wake(from: u8, to: u8);
+    /// A sleeping process is woken: its slot. The process that wakes is the one in which the probe
+    /// is.
+    wake(slot: u8);
     /// A queue of the port was leased (1) or taken back (0): slot, queue, which of both.
     lease(slot: u8, queue: u16, granted: u8);
     /// The retransmission timeout expired: queue pair, consecutive timeouts, the next interval in

@@ -149,7 +149,7 @@ impl Recorder {
         };
         match message.message {
             CmMessage::Req => {
-                probes::cm_req(conn, qpn, direction, high, low, message.port, tries);
+                probes::cm_req(conn, qpn, direction, high, low, message.port);
                 self.add(Kind::Peer, link, high, low);
             }
             CmMessage::Rep => probes::cm_rep(conn, qpn, direction, tries),

@@ -12,6 +12,7 @@ use urdma_channel::{
     Bells, CellOctets, Channel, Incoming, Left, Next, OwnPage, OwnRegion, Payload, PeerPage,
     PeerRecords, PeerRegion, RegionError, Rota, Waker, CELL_DATA, LARGE_FRAME, SLOTS,
 };
+use urdma_trace::probes;
 use urdma_types::SlotId;
 
 /// What a process has offered to slot 0.
@@ -397,7 +398,9 @@ impl Channels {
         self.alone = None;
         while let Some(slot) = self.doorbells.pop() {
             if let Some(entry) = self.entry(slot) {
-                entry.channel.notify();
+                if entry.channel.notify() {
+                    probes::wake(slot.number());
+                }
             }
         }
     }

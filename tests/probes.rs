@@ -1,0 +1,212 @@
+//! The static probes of the provider and of urdmad, and the scripts of tools/bpftrace.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
+use urdma_harness::process::Process;
+use urdma_tests::{alone, check, lossy_hosts, OneHost, SHORT, VERBS_CHECK};
+
+/// Probes of the provider and the number of their arguments.
+const OF_PROVIDER: [(&str, usize); 12] = [
+    ("cm_state", 4),
+    ("cm_req", 6),
+    ("cm_rep", 4),
+    ("cm_rtu", 3),
+    ("cm_retry", 4),
+    ("cm_reject", 4),
+    ("qp_create", 2),
+    ("qp_modify", 6),
+    ("event_push", 3),
+    ("wake", 1),
+    ("rto", 3),
+    ("cwnd", 3),
+];
+/// Those of urdmad, which manages connections for the kernel module.
+const OF_DAEMON: [(&str, usize); 8] = [
+    ("cm_state", 4),
+    ("cm_req", 6),
+    ("cm_rep", 4),
+    ("cm_rtu", 3),
+    ("cm_retry", 4),
+    ("cm_reject", 4),
+    ("wake", 1),
+    ("lease", 3),
+];
+
+/// A note of a probe, as readelf prints it.
+#[derive(Debug, Default)]
+struct Note {
+    provider: String,
+    name: String,
+    location: u64,
+    semaphore: u64,
+    arguments: usize,
+}
+
+fn readelf(options: &[&str], file: &Path) -> String {
+    let mut command = Command::new("readelf");
+    let ended = Process::run(command.args(options).arg(file), SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    ended.output
+}
+
+fn hexadecimal(text: &str) -> u64 {
+    u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap()
+}
+
+fn notes(file: &Path) -> Vec<Note> {
+    let mut notes: Vec<Note> = Vec::new();
+    for line in readelf(&["-n", "-W"], file).lines() {
+        let Some((key, value)) = line.split_once(": ") else {
+            continue;
+        };
+        let value = value.trim();
+        // The first key is in the line of the note's owner.
+        let key = key.split_whitespace().last().unwrap_or_default();
+        match (key, notes.last_mut()) {
+            ("Provider", _) => notes.push(Note {
+                provider: value.to_owned(),
+                ..Note::default()
+            }),
+            ("Name", Some(note)) => note.name = value.to_owned(),
+            ("Location", Some(note)) => {
+                let mut parts = value.split(", ");
+                note.location = hexadecimal(parts.next().unwrap());
+                let semaphore = parts.find_map(|part| part.strip_prefix("Semaphore: "));
+                note.semaphore = hexadecimal(semaphore.unwrap());
+            }
+            ("Arguments", Some(note)) => note.arguments = value.split_whitespace().count(),
+            _ => {}
+        }
+    }
+    notes
+}
+
+/// Beginning and length of a section.
+fn section(file: &Path, name: &str) -> std::ops::Range<u64> {
+    let text = readelf(&["-S", "-W"], file);
+    let line = text
+        .lines()
+        .find(|line| line.contains(&format!(" {name} ")));
+    let fields: Vec<&str> = line
+        .unwrap()
+        .split_once(name)
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    let (begin, octets) = (hexadecimal(fields[1]), hexadecimal(fields[3]));
+    begin..begin + octets
+}
+
+fn expect_probes(file: &str, expected: &[(&str, usize)]) {
+    let file = binary_dir().unwrap().join(file);
+    let (code, semaphores) = (section(&file, ".text"), section(&file, ".probes"));
+    let mut found = BTreeMap::new();
+    for note in notes(&file) {
+        assert_eq!(note.provider, "urdma", "{note:?}");
+        // A copy whose code is removed would leave a note with another address.
+        assert!(
+            code.contains(&note.location),
+            "{note:?} is not in {code:x?}"
+        );
+        assert!(
+            semaphores.contains(&note.semaphore),
+            "{note:?}: {semaphores:x?}"
+        );
+        found.insert(note.name, note.arguments);
+    }
+    let expected: BTreeMap<String, usize> = expected
+        .iter()
+        .map(|(name, arguments)| ((*name).to_owned(), *arguments))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn library_has_the_documented_probes() {
+    expect_probes("liburdma_provider.so", &OF_PROVIDER);
+}
+
+#[test]
+fn urdmad_has_the_documented_probes() {
+    expect_probes("urdmad", &OF_DAEMON);
+}
+
+/// Starts a script of tools/bpftrace and waits until it traces.
+fn script(name: &str, first_line: &str) -> Process {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/bpftrace/run");
+    let library: PathBuf = binary_dir().unwrap().join("liburdma_provider.so");
+    let mut command = Command::new(tools);
+    command.arg(name).env("URDMA_LIBRARY", library);
+    let mut tracing = Process::start(&mut command).unwrap();
+    tracing.wait_for_text(first_line, SHORT).unwrap();
+    tracing
+}
+
+/// What it has printed after Ctrl-C.
+fn end(tracing: Process) -> String {
+    tracing.signal(Signal::SIGINT).unwrap();
+    let ended = tracing.wait(SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    ended.output
+}
+
+const NEEDS_BPF: &str = "needs root, bpftrace, tracefs and a kernel that allows BPF";
+
+#[test]
+#[ignore = "needs root, bpftrace, tracefs and a kernel that allows BPF"]
+fn scripts_show_connections() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for (name, first_line, parts) in [
+        (
+            "timeline",
+            "TIME (us)",
+            &[
+                "sent REQ for port",
+                "received REP",
+                "sent RTU",
+                "state 2 to 3",
+                "event 9, status 0",
+            ][..],
+        ),
+        (
+            "slow-connections",
+            "connections that take longer",
+            &["@connect_us", "not established"],
+        ),
+    ] {
+        let tracing = script(name, first_line);
+        let mut command = one
+            .host
+            .run(LeasePolicy::Never, &[VERBS_CHECK, "cm"])
+            .unwrap();
+        let ended = Process::run(&mut command, SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        let text = end(tracing);
+        for part in parts {
+            assert!(text.contains(part), "{NEEDS_BPF}: no '{part}' in:\n{text}");
+        }
+    }
+    one.down();
+}
+
+#[test]
+#[ignore = "needs root, bpftrace, tracefs and a kernel that allows BPF"]
+fn script_counts_retransmissions_by_peer() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let [a, b] = lossy_hosts(scratch.path());
+    let tracing = script("retransmissions", "retransmissions by peer");
+    check("data", &a, &b, LeasePolicy::Never, scratch.path());
+    let text = end(tracing);
+    assert!(text.contains("@timeouts"), "{NEEDS_BPF}: {text}");
+    for host in [a, b] {
+        host.down().unwrap();
+    }
+}
