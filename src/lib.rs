@@ -5,6 +5,7 @@
 //! - `up` and `down`: [`daemon`], start and end an instance of urdmad;
 //! - `run`: [`run`], a program with the environment that makes libibverbs find our device;
 //! - `status`: [`status`], what an instance knows, as a table or as JSON;
+//! - `top`: [`top`], rates of processes and connections; `metrics`: [`metrics`], for Prometheus;
 //! - `trace`: [`trace`], the last events of connections, also of processes that have ended;
 //! - `bench`: [`bench`], sweeps on this machine, by a program of its own;
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
@@ -22,9 +23,11 @@ mod doctor;
 mod error;
 mod fault;
 mod libraries;
+mod metrics;
 mod run;
 mod status;
 mod target;
+mod top;
 mod trace;
 
 use std::process::ExitCode;
@@ -54,6 +57,10 @@ enum Command {
     Run(run::RunArgs),
     /// Show processes, queue pairs, ports and counters of an instance
     Status(status::StatusArgs),
+    /// Show rates, retransmissions and queues of processes and connections
+    Top(top::TopArgs),
+    /// Print counters for Prometheus
+    Metrics(metrics::MetricsArgs),
     /// Show the last events of connections, and why they failed
     Trace(trace::TraceArgs),
     /// Write the frames that pass the daemon into a pcapng file
@@ -79,6 +86,8 @@ pub fn main() -> ExitCode {
         Command::Down(target) => daemon::down(&target),
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::status(&args),
+        Command::Top(args) => top::top(&args),
+        Command::Metrics(args) => metrics::metrics(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Fault(args) => fault::fault(&args),

@@ -1,13 +1,16 @@
 //! `urdma trace`: the last events of connections, and why they failed.
 #![allow(clippy::unwrap_used)]
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{
-    alone, check, expect_all_taken_back, kill_one_end, ports, stream, OneHost, SHORT, VERBS_CHECK,
+    alone, check, expect_all_taken_back, kill_one_end, lossy_hosts, ports, stream, OneHost, SHORT,
+    VERBS_CHECK,
 };
 
 /// What `urdma trace` prints of an instance.
@@ -147,16 +150,7 @@ fn events_of_a_running_process_are_followed() {
 fn packets_sent_again_are_counted_by_connection() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let socket = scratch.path().join("memif.sock");
-    let hosts = [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")];
-    let [a, b] = hosts.map(|(name, address, role)| {
-        let port = format!(
-            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
-             [fault]\nloss = \"5%\"\nseed = 3\n",
-            socket.display()
-        );
-        Instance::up(scratch.path(), name, address, &port).unwrap()
-    });
+    let [a, b] = lossy_hosts(scratch.path());
     check("data", &a, &b, LeasePolicy::Never, scratch.path());
     let sent_again = |host: &Instance| trace(host, &[]).contains("packets sent again");
     assert!(sent_again(&a) && sent_again(&b), "{}", trace(&b, &[]));
@@ -199,5 +193,98 @@ fn hostile_recording_crashes_neither_urdmad_nor_the_reader() {
     let mut command = one.host.run(LeasePolicy::Never, &rping).unwrap();
     Process::run(&mut command, SHORT).unwrap();
     assert!(trace(&one.host, &[]).contains("(rping)"));
+    one.down();
+}
+
+/// The answer of a server on loopback to `request`.
+fn http(port: u16, request: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(SHORT)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_come_by_the_control_socket_and_by_http() {
+    let _alone = alone();
+    let port = ports();
+    let keys = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
+    let one = OneHost::up_with(&["127.0.0.1"], &keys);
+    let scratch = one.scratch.path();
+    let (serving, asking) = stream(&one.host, &one.host, LeasePolicy::Never, scratch);
+    let mut command = one.host.subcommand("metrics").unwrap();
+    let printed = Process::run(&mut command, SHORT).unwrap();
+    assert!(printed.succeeded(), "{}", printed.describe());
+    // A client that sends nothing does not keep others out for ever.
+    let silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let answer = http(port, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    drop(silent);
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    for text in [&printed.output, &answer] {
+        for part in [
+            "urdma_attached 2\n",
+            "# TYPE urdma_process_queue_pairs gauge\n",
+            "program=\"verbs-check\"} 1\n",
+            "urdma_process_datagrams_sent_total{slot=",
+            "urdma_dropped_total{reason=",
+        ] {
+            assert!(text.contains(part), "no '{part}' in:\n{text}");
+        }
+    }
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(3900));
+    assert!(http(port, &long).starts_with("HTTP/1.1 200"));
+    assert!(http(port, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(http(port, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    assert!(http(port, "\0\u{1}\r\n\r\n").starts_with("HTTP/1.1 400"));
+    kill_one_end((serving, asking), true);
+    one.down();
+}
+
+#[test]
+fn metrics_are_served_on_loopback_only() {
+    let scratch = Scratch::new("test").unwrap();
+    let keys = "[metrics]\nlisten = \"0.0.0.0:9464\"\n";
+    let failure = Instance::up(scratch.path(), "a", "127.0.0.1", keys).unwrap_err();
+    for part in ["a.toml, line 4", "metrics.listen", "loopback"] {
+        assert!(failure.0.contains(part), "no '{part}' in: {failure}");
+    }
+}
+
+#[test]
+fn top_shows_rates_of_processes_and_connections() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let scratch = one.scratch.path();
+    let ends = stream(&one.host, &one.host, LeasePolicy::Never, scratch);
+    let mut command = one.host.subcommand("top").unwrap();
+    let ended = Process::run(command.args(["--count", "1"]), SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    let writer = ended
+        .output
+        .lines()
+        .find(|line| line.contains("verbs-check"))
+        .unwrap();
+    assert!(
+        writer.contains("awake") || writer.contains("asleep"),
+        "{}",
+        ended.output
+    );
+    let connection = ended
+        .output
+        .lines()
+        .find(|line| line.contains("MB/s out"))
+        .unwrap();
+    assert!(
+        connection.contains("to 127.0.0.1") || connection.contains("to fe80"),
+        "{connection}"
+    );
+    let moving = ended
+        .output
+        .lines()
+        .any(|line| line.contains("MB/s out") && !(line.contains(" 0.0 MB/s out, 0.0 in")));
+    assert!(moving, "{}", ended.output);
+    kill_one_end(ends, true);
     one.down();
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,8 @@ pub struct Config {
     pub kernel_device: Option<String>,
     /// Whether urdmad gives up capabilities and system calls after its start.
     pub sandbox: Sandbox,
+    /// Where metrics are served over HTTP, a loopback address; nowhere by default.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Default for Config {
@@ -63,6 +65,7 @@ impl Default for Config {
             faults: Faults::default(),
             kernel_device: None,
             sandbox: Sandbox::default(),
+            metrics: None,
         }
     }
 }
@@ -344,6 +347,13 @@ struct RawConfig {
     fault: Option<Spanned<RawFault>>,
     kernel: Option<RawKernel>,
     sandbox: Option<Sandbox>,
+    metrics: Option<RawMetrics>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMetrics {
+    listen: Spanned<SocketAddr>,
 }
 
 #[derive(Default, Deserialize)]
@@ -438,6 +448,14 @@ impl RawConfig {
         }
         config.personality = self.personality.unwrap_or_default();
         config.sandbox = self.sandbox.unwrap_or_default();
+        if let Some(RawMetrics { listen }) = self.metrics {
+            if !listen.get_ref().ip().is_loopback() {
+                let message = "must be an address of the loopback interface, such as \
+                               \"127.0.0.1:9464\": metrics are served without a password";
+                return Err(source.error(&listen, message));
+            }
+            config.metrics = Some(listen.into_inner());
+        }
         if let Some(slots) = self.slots {
             config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
         }

@@ -25,6 +25,7 @@ use crate::identity::Identity;
 use crate::kernel::KernelDevice;
 use crate::lease::Leases;
 use crate::log::{self, Log};
+use crate::metrics;
 use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
 use crate::recordings::Recordings;
@@ -98,6 +99,10 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     if let Some(log) = &log {
         // The starting process reads standard error only until now.
         nix::unistd::dup2_stderr(log).map_err(system("write the log"))?;
+    }
+    if let Some(address) = options.config.metrics {
+        metrics::serve(address, options.run_dir.clone())
+            .map_err(system(format!("serve metrics at {address}")))?;
     }
     sandbox::enter(&options.config);
     tracing::info!("instance \"{}\" is ready", control.instance);

@@ -13,6 +13,7 @@
 //! | `data` | the data thread: channels, port, neighbours, CM requests, multicast, RESETs |
 //! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
 //! | [`port`] | how packets leave the host |
+//! | `metrics` | metrics over HTTP |
 //! | `sandbox` | capabilities and system calls that it gives up after its start |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
@@ -42,6 +43,7 @@ mod kernel_cm;
 pub mod lease;
 pub mod listeners;
 mod log;
+mod metrics;
 pub mod notify;
 pub mod port;
 mod process;

@@ -305,6 +305,7 @@ pub(super) fn start(
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),
         recorder,
+        reported: Mutex::default(),
         delivery: Mutex::default(),
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),

@@ -1,15 +1,14 @@
 //! The thread that reads events from urdmad: slots whose process has ended, the end of urdmad,
 //! requests for a status report.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use proto_trp::conn::{ConnStats, QpState};
+use proto_trp::conn::QpState;
 use urdma_ipc::message::QpTarget;
-use urdma_ipc::{Event, ProcessReport};
+use urdma_ipc::Event;
 use urdma_types::{Qpn, SlotId};
 
 use super::engine::Engine;
@@ -248,48 +247,5 @@ impl Engine {
         }
         // The background thread may end.
         self.sleep_control.kick();
-    }
-
-    /// Objects and counters of this process, for `urdma status`.
-    fn report(&self) -> ProcessReport {
-        let shard = self.shard.lock();
-        let live = || shard.qps.iter().map(|entry| &entry.conn);
-        let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
-        let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
-        let counters = &shard.counters;
-        let mut named: BTreeMap<String, u64> = [
-            ("datagrams_sent", counters.sent),
-            ("datagrams_received", counters.received),
-            ("datagrams_malformed", counters.malformed),
-            ("datagrams_for_unknown_qp", counters.unknown_qp),
-            ("datagrams_from_elsewhere", counters.wrong_source),
-            ("resets_left_out", counters.resets_left_out),
-            ("datagrams_handed_on", counters.forwarded),
-            ("channel_full", counters.channel_full),
-            ("no_buffer", counters.no_buffer),
-            ("messages_dropped", counters.datagrams_dropped),
-            ("messages_too_long", counters.datagrams_too_long),
-            ("segments_sent_again", of_all(|conn| conn.retransmits)),
-            ("segments_received_again", of_all(|conn| conn.rx_duplicates)),
-            ("probe_timeouts", of_all(|conn| conn.probe_timeouts)),
-            ("congestion_marks", of_all(|conn| conn.ecn_marks)),
-            ("congestion_echoes", of_all(|conn| conn.ecn_echoes)),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect();
-        if let Some(lease) = &shard.lease {
-            let leased = lease.counters();
-            named.insert("lease_sent".to_owned(), leased.tx_datagrams);
-            named.insert("lease_received".to_owned(), leased.rx_datagrams);
-            named.insert("lease_dropped".to_owned(), leased.rx_dropped.iter().sum());
-        }
-        ProcessReport {
-            qps: shard.qp_count,
-            qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
-            cqs: shard.cq_count,
-            mrs: shard.regions.count(),
-            counters: named,
-        }
     }
 }

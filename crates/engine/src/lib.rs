@@ -59,6 +59,7 @@
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
 //! | `clock`, `lock`, `random` | the clock, the spin lock, random numbers |
 //! | `thread`, `capture` | start of threads; packet captures |
+//! | `report` | what a process reports of itself to urdmad |
 //! | `trace` | what the flight recorder is told |
 //!
 //! The files depend on one another in one direction (`scripts/check-modules.py`).
@@ -122,6 +123,7 @@ mod progress;
 mod qp;
 mod random;
 mod receive;
+mod report;
 /// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it
 /// too.
 #[cfg(test)]

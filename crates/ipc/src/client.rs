@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
+use crate::capture::{CaptureCounts, CaptureOptions};
 use crate::error::{ControlError, Refusal, RefusalKind};
 use crate::fault::{Direction, Impairment};
 use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, Resolution};
@@ -356,17 +357,21 @@ impl ControlClient {
     ///
     /// # Errors
     /// The file cannot be created, or a capture is active.
-    pub fn capture_start(&self, file: PathBuf) -> Result<(), ControlError> {
-        self.call_done(Request::CaptureStart { file })
+    pub fn capture_start(
+        &self,
+        file: PathBuf,
+        options: CaptureOptions,
+    ) -> Result<(), ControlError> {
+        self.call_done(Request::CaptureStart { file, options })
     }
 
-    /// Ends the capture; returns its number of frames.
+    /// Ends the capture; returns what became of its frames.
     ///
     /// # Errors
     /// No capture is active.
-    pub fn capture_stop(&self) -> Result<u64, ControlError> {
+    pub fn capture_stop(&self) -> Result<CaptureCounts, ControlError> {
         match self.call(Request::CaptureStop)? {
-            (Answer::CaptureStopped { frames }, _) => Ok(frames),
+            (Answer::CaptureStopped(counts), _) => Ok(counts),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -5,6 +5,8 @@
 //! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
 //! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
 //!   [`fault`]: the parameters of `urdma fault`.
+//! - [`capture`]: the options of a capture.
+//! - [`metrics`]: a status as text for Prometheus.
 //! - [`recordings`]: the flight recordings that urdmad has.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, with file descriptors.
 //! - [`hugepages`]: the hugepages of the machine.
@@ -17,11 +19,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod capture;
 pub mod client;
 pub mod error;
 pub mod fault;
 pub mod hugepages;
 pub mod message;
+pub mod metrics;
 pub mod packet;
 pub mod paths;
 pub mod personality;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::capture::{CaptureCounts, CaptureOptions};
 use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
 use crate::personality::Personality;
@@ -136,6 +137,8 @@ pub enum Request {
     CaptureStart {
         /// The file, as urdmad sees it; it must not exist.
         file: PathBuf,
+        /// Which frames, and how they are divided into files.
+        options: CaptureOptions,
     },
     /// Ends the capture. Answer: [`Answer::CaptureStopped`].
     CaptureStop,
@@ -188,10 +191,7 @@ pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::CaptureStop`].
-    CaptureStopped {
-        /// Frames in the file.
-        frames: u64,
-    },
+    CaptureStopped(CaptureCounts),
 }
 
 /// Events of urdmad.

@@ -131,6 +131,37 @@ pub struct ProcessReport {
     pub mrs: u32,
     /// Counters by name, for display.
     pub counters: BTreeMap<String, u64>,
+    /// No thread of it looks for packets: it sleeps until one comes.
+    pub sleeping: bool,
+    /// The connections that have had most packets since the last report.
+    pub connections: Vec<ConnectionReport>,
+}
+
+/// One connection of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionReport {
+    /// The queue pair.
+    pub qpn: u32,
+    /// The peer's address.
+    pub peer: Option<IpAddr>,
+    /// The peer's queue pair.
+    pub remote_qpn: u32,
+    /// Octets sent and received since the queue pair was created, with the headers of the
+    /// transport.
+    pub sent: u64,
+    /// As `sent`.
+    pub received: u64,
+    /// Segments sent again.
+    pub sent_again: u64,
+    /// Send requests that have not completed.
+    pub sends: u32,
+    /// Posted receive requests.
+    pub recvs: u32,
+    /// Packets that may be in flight; 0 inside a host.
+    pub window: u32,
+    /// The smoothed round-trip time, microseconds; 0 inside a host.
+    pub rtt_us: u32,
 }
 
 /// One bound CM port.

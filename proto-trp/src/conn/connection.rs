@@ -437,6 +437,15 @@ impl Connection {
         self.sq.len()
     }
 
+    /// The congestion window in packets, and the smoothed round-trip time in nanoseconds; zeroes
+    /// over a channel and before the first sample.
+    pub fn window_and_rtt(&self) -> (u32, u64) {
+        if self.peer.path == Path::Channel || !self.recovery.has_sample() {
+            return (0, 0);
+        }
+        (self.control.window(), self.recovery.smoothed_rtt_ns())
+    }
+
     /// Receive requests that have not completed.
     #[inline]
     pub fn recvs_outstanding(&self) -> u32 {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::unistd::Uid;
+use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::{
@@ -90,7 +91,7 @@ impl Control {
             Request::QpIsSet { qpn, succeeded } => {
                 return self.qp_is_set(token, qpn, succeeded);
             }
-            Request::CaptureStart { file } => self.capture_start(token, &file),
+            Request::CaptureStart { file, options } => self.capture_start(token, &file, options),
             Request::CaptureStop => self.capture_stop(token),
             Request::SetFaults {
                 direction,
@@ -304,13 +305,13 @@ impl Control {
         }
     }
 
-    fn capture_start(&mut self, token: Token, file: &Path) -> Outcome {
+    fn capture_start(&mut self, token: Token, file: &Path, options: CaptureOptions) -> Outcome {
         self.may_control(token)?;
         if let Some(running) = self.shared.capture_file() {
             let message = format!("a capture into {} runs already", running.display());
             return refuse(RefusalKind::Invalid, message);
         }
-        match Capture::create(file) {
+        match Capture::create(file, options) {
             Ok(capture) => {
                 self.client(token)?.is_capturing = true;
                 self.shared.set_capture(capture);
@@ -333,7 +334,7 @@ impl Control {
         }
         let file = capture.file().to_owned();
         match capture.finish() {
-            Ok(frames) => Ok(Answer::CaptureStopped { frames }),
+            Ok(counts) => Ok(Answer::CaptureStopped(counts)),
             Err(error) => refuse(
                 RefusalKind::Internal,
                 format!("the capture in {} is incomplete: {error}", file.display()),

@@ -12,6 +12,7 @@ mod queues;
 mod regions;
 mod resolve;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -63,6 +64,8 @@ pub struct Engine {
     pub(super) memberships: Mutex<()>,
     /// Records what happens to connections.
     pub(super) recorder: Recorder,
+    /// The packets that each queue pair had had at the last report (`report.rs`).
+    pub(super) reported: Mutex<HashMap<u32, u64>>,
     /// The number of forks (`control_socket::forks`) when it was made.
     pub(super) forks: u32,
     /// For threads and drivers that need a reference of their own.

@@ -1,0 +1,253 @@
+//! The state of an instance as metrics, in Prometheus' text format (version 0.0.4).
+
+use std::fmt::Write;
+
+use crate::status::{SlotStatus, Status};
+
+/// The content type of [`text`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Prefix of counters of drops, which have the reason as a label.
+const DROP: &str = "drop_";
+
+/// The metrics. Names begin with `urdma_`; those of processes have the labels `slot`, `pid` and
+/// `program`.
+pub fn text(status: &Status) -> String {
+    let mut page = Page::default();
+    let version = [
+        ("instance", &*status.instance),
+        ("version", &*status.version),
+    ];
+    page.family("info", "gauge", "The instance and the version of urdmad.");
+    page.sample("info", &version, 1);
+    let counters = &status.counters;
+    for (name, kind, help, value) in [
+        (
+            "uptime_seconds",
+            "gauge",
+            "Seconds since urdmad became ready.",
+            status.uptime_s,
+        ),
+        (
+            "slots",
+            "gauge",
+            "Slots for processes.",
+            status.slots_total.into(),
+        ),
+        (
+            "attached",
+            "gauge",
+            "Attached processes.",
+            status.slots.len() as u64,
+        ),
+        (
+            "attached_total",
+            "counter",
+            "Processes that attached.",
+            counters.attached,
+        ),
+        (
+            "reaped_total",
+            "counter",
+            "Processes that ended without detaching.",
+            counters.reaped,
+        ),
+        (
+            "attach_refused_total",
+            "counter",
+            "Refused attachments.",
+            counters.attach_refused,
+        ),
+        (
+            "listeners",
+            "gauge",
+            "CM ports that are listened on.",
+            status.listeners.len() as u64,
+        ),
+        (
+            "leases",
+            "gauge",
+            "Leased queue pairs of the port.",
+            status
+                .leases
+                .iter()
+                .filter(|lease| lease.slot.is_some())
+                .count() as u64,
+        ),
+    ] {
+        page.family(name, kind, help);
+        page.sample(name, &[], value);
+    }
+    if let Some(port) = &status.port {
+        page.family("port_up", "gauge", "Whether the port's link is up.");
+        let labels = [("kind", &*port.kind), ("device", &*port.device)];
+        page.sample("port_up", &labels, port.link_up.into());
+    }
+    daemon_counters(&mut page, status);
+    processes(&mut page, &status.slots);
+    page.0
+}
+
+/// The counters of urdmad's data path.
+fn daemon_counters(page: &mut Page, status: &Status) {
+    let data = &status.counters.data;
+    let drops = || {
+        data.iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(DROP)?, *value)))
+    };
+    page.family(
+        "dropped_total",
+        "counter",
+        "Packets that urdmad dropped, by reason.",
+    );
+    for (reason, value) in drops() {
+        page.sample("dropped_total", &[("reason", reason)], value);
+    }
+    for (name, value) in data.iter().filter(|(name, _)| !name.starts_with(DROP)) {
+        let name = format!("daemon_{name}_total");
+        page.family(&name, "counter", "A counter of urdmad's data path.");
+        page.sample(&name, &[], *value);
+    }
+}
+
+/// The objects and counters of processes.
+fn processes(page: &mut Page, slots: &[SlotStatus]) {
+    type Object = (&'static str, &'static str, fn(&crate::ProcessReport) -> u32);
+    let objects: [Object; 5] = [
+        ("process_queue_pairs", "Queue pairs.", |report| report.qps),
+        ("process_connected", "Queue pairs in RTS.", |report| {
+            report.qps_connected
+        }),
+        (
+            "process_completion_queues",
+            "Completion queues.",
+            |report| report.cqs,
+        ),
+        ("process_memory_regions", "Memory regions.", |report| {
+            report.mrs
+        }),
+        (
+            "process_sleeping",
+            "Whether no thread of it looks for packets.",
+            |report| report.sleeping.into(),
+        ),
+    ];
+    for (name, help, value) in objects {
+        page.family(name, "gauge", help);
+        for slot in slots {
+            if let Some(report) = &slot.report {
+                page.process(name, slot, value(report).into());
+            }
+        }
+    }
+    let mut names: Vec<&String> = slots
+        .iter()
+        .filter_map(|slot| slot.report.as_ref())
+        .flat_map(|report| report.counters.keys())
+        .filter(|name| is_name(name))
+        .collect();
+    names.sort();
+    names.dedup();
+    for counter in names {
+        let name = format!("process_{counter}_total");
+        page.family(&name, "counter", "A counter of a process.");
+        for slot in slots {
+            let report = slot.report.as_ref();
+            if let Some(value) = report.and_then(|report| report.counters.get(counter)) {
+                page.process(&name, slot, *value);
+            }
+        }
+    }
+}
+
+/// Whether a part of a name has only characters that names may have. Processes choose the names of
+/// their counters.
+fn is_name(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !text.is_empty() && text.chars().all(is_part)
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            self.0,
+            "# HELP urdma_{name} {help}\n# TYPE urdma_{name} {kind}"
+        );
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        let _ = write!(self.0, "urdma_{name}");
+        for (at, (label, content)) in labels.iter().enumerate() {
+            let begin = if at == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{begin}{label}=\"{}\"", escaped(content));
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{end} {value}");
+    }
+
+    fn process(&mut self, name: &str, slot: &SlotStatus, value: u64) {
+        let (number, pid) = (slot.slot.to_string(), slot.pid.to_string());
+        let labels = [
+            ("slot", &*number),
+            ("pid", &*pid),
+            ("program", &*slot.program),
+        ];
+        self.sample(name, &labels, value);
+    }
+}
+
+/// A label's value with the characters escaped that end it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ProcessReport;
+
+    #[test]
+    fn processes_choose_neither_names_nor_lines() {
+        let counters = [("fine", 7), ("bad name", 8), ("x\ny", 9), ("", 1)];
+        let mut status = Status {
+            instance: "a".to_owned(),
+            slots: vec![SlotStatus {
+                slot: 3,
+                program: "p\"\\\n".to_owned(),
+                report: Some(ProcessReport {
+                    qps: 2,
+                    counters: counters
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .into(),
+                    ..ProcessReport::default()
+                }),
+                ..SlotStatus::default()
+            }],
+            ..Status::default()
+        };
+        status.counters.data.insert("drop_rx_full".to_owned(), 5);
+        status.counters.data.insert("rx_packets".to_owned(), 6);
+        let text = text(&status);
+        let labels = r#"{slot="3",pid="0",program="p\"\\\n"}"#;
+        for line in [
+            r#"urdma_dropped_total{reason="rx_full"} 5"#,
+            "urdma_daemon_rx_packets_total 6",
+            &format!("urdma_process_queue_pairs{labels} 2"),
+            &format!("urdma_process_fine_total{labels} 7"),
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "no {line} in:\n{text}"
+            );
+        }
+        let is_sound = |line: &str| line.starts_with("# ") || line.starts_with("urdma_");
+        assert!(text.lines().all(is_sound), "{text}");
+        assert!(!text.contains("bad"), "{text}");
+    }
+}
