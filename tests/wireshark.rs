@@ -102,21 +102,27 @@ fn expect_all(what: &str, expected: &[&str], shown: &BTreeSet<String>) {
     }
 }
 
+/// Captures all kinds of messages between two hosts at the first one; what `urdma capture` printed.
+fn capture_mix(hosts: TwoHosts, scratch: &Path, options: &[&str], file: &Path) -> Ended {
+    let mut command = hosts.a.subcommand("capture").unwrap();
+    command.args(options).args(["--seconds", "1000"]).arg(file);
+    let mut capturing = Process::start(&mut command).unwrap();
+    capturing.wait_for_text("capturing", LIMIT).unwrap();
+    run_mix(&hosts.a, &hosts.b, scratch, None);
+    capturing.signal(Signal::SIGINT).unwrap();
+    let ended = capturing.wait(LIMIT).unwrap();
+    end_well("urdma capture", &ended);
+    hosts.down().unwrap();
+    ended
+}
+
 #[test]
 fn daemons_capture_of_two_hosts_decodes_in_tshark() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     let capture = scratch.path().join("forwarded.pcapng");
-    let mut command = hosts.a.subcommand("capture").unwrap();
-    command.args(["--seconds", "1000"]).arg(&capture);
-    let mut capturing = Process::start(&mut command).unwrap();
-    capturing.wait_for_text("capturing", LIMIT).unwrap();
-    run_mix(&hosts.a, &hosts.b, scratch.path(), None);
-    capturing.signal(Signal::SIGINT).unwrap();
-    let ended = capturing.wait(LIMIT).unwrap();
-    end_well("urdma capture", &ended);
-    hosts.down().unwrap();
+    let ended = capture_mix(hosts, scratch.path(), &[], &capture);
     // Between the hosts there is ARP and neighbour discovery too.
     let [opcodes, _, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
     expect_all("opcode", &OPCODES, &opcodes);
@@ -125,6 +131,23 @@ fn daemons_capture_of_two_hosts_decodes_in_tshark() {
     assert!(
         ended.output.contains(&format!("{frames} frames in ")),
         "{frames}: {}",
+        ended.output
+    );
+}
+
+#[test]
+fn capture_of_connection_management_has_nothing_else() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    let capture = scratch.path().join("cm.pcapng");
+    let ended = capture_mix(hosts, scratch.path(), &["--only", "cm"], &capture);
+    let [opcodes, _, cm_kinds] = check(scratch.path(), &capture, "");
+    assert!(opcodes.is_empty(), "{opcodes:?}");
+    expect_all("CM message", &CM_KINDS, &cm_kinds);
+    assert!(
+        ended.output.contains("left out by the filter"),
+        "{}",
         ended.output
     );
 }

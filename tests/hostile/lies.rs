@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::socket::{send, shutdown, MsgFlags, Shutdown};
+use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
@@ -32,7 +33,12 @@ pub(crate) fn forbidden(context: &Context) -> Result<Tally, String> {
     while !context.is_over() {
         let client = connect(context)?;
         let file = PathBuf::from("/tmp/urdma-hostile.pcapng");
-        tally.refused("a capture", client.capture_start(file).is_ok())?;
+        tally.refused(
+            "a capture",
+            client
+                .capture_start(file, CaptureOptions::default())
+                .is_ok(),
+        )?;
         tally.refused("the end of a capture", client.capture_stop().is_ok())?;
         let faults = client.set_faults(Direction::Both, Impairment::default(), None);
         tally.refused("faults", faults.is_ok())?;

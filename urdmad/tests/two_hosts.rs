@@ -16,6 +16,7 @@ use support::{
     cm_port, eventually, expect_idle, is_reject, meta, request, udp_port, Daemon, Process, Scratch,
     LIMIT,
 };
+use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::{LeaseAnswer, Resolution};
 use urdma_types::{source_port, Psn, Qpn, SlotId};
@@ -362,19 +363,71 @@ fn packets_inside_the_host_leave_room_for_those_of_the_port() {
 }
 
 #[test]
+fn capture_is_filtered_and_divided_into_files() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "checksum = true");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    let client = hosts.a.client();
+    let mut capture = |name: &str, options: CaptureOptions| {
+        let file = scratch.path().join(format!("{name}.pcapng"));
+        client.capture_start(file.clone(), options).unwrap();
+        for _ in 0..20 {
+            from_a_to_b(&mut a, &mut b, b"captured");
+        }
+        (client.capture_stop().unwrap(), file)
+    };
+    // They are no messages of connection management.
+    let only_cm = CaptureOptions {
+        only_cm: true,
+        ..CaptureOptions::default()
+    };
+    let (counts, _) = capture("cm", only_cm);
+    assert_eq!(counts.frames, 0, "{counts:?}");
+    assert!(counts.filtered >= 20, "{counts:?}");
+    let host = |host: &str| CaptureOptions {
+        host: Some(host.parse().unwrap()),
+        ..CaptureOptions::default()
+    };
+    assert!(capture("b", host(B)).0.frames >= 20);
+    assert_eq!(capture("nobody", host("192.0.2.99")).0.frames, 0);
+    let (counts, first) = capture(
+        "divided",
+        CaptureOptions {
+            file_octets: Some(500),
+            files: Some(2),
+            ..CaptureOptions::default()
+        },
+    );
+    assert!(counts.frames >= 20 && counts.files > 3, "{counts:?}");
+    let path = |number: u32| format!("{}.{number}", first.display());
+    assert!(!first.exists() && !std::path::Path::new(&path(counts.files - 3)).exists());
+    for number in [counts.files - 2, counts.files - 1] {
+        let octets = std::fs::metadata(path(number)).unwrap().len();
+        assert!((100..1000).contains(&octets), "{number}: {octets}");
+    }
+}
+
+#[test]
 fn capture_holds_what_passes_and_tshark_reads_it() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "checksum = true");
     let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
     let file = scratch.path().join("a.pcapng");
     let client = hosts.a.client();
-    client.capture_start(file.clone()).unwrap();
-    assert!(client.capture_start(file.clone()).is_err(), "one at a time");
+    client
+        .capture_start(file.clone(), CaptureOptions::default())
+        .unwrap();
+    assert!(
+        client
+            .capture_start(file.clone(), CaptureOptions::default())
+            .is_err(),
+        "one at a time"
+    );
     for _ in 0..5 {
         from_a_to_b(&mut a, &mut b, b"captured");
     }
-    let frames = client.capture_stop().unwrap();
-    assert!(frames >= 5);
+    let counts = client.capture_stop().unwrap();
+    assert!(counts.frames >= 5 && counts.dropped == 0, "{counts:?}");
     let output = std::process::Command::new("tshark")
         .args([
             "-r",

@@ -74,6 +74,11 @@ impl<W: Write> PcapngWriter<W> {
         )
     }
 
+    /// The output.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
     /// Flushes the output and returns it.
     ///
     /// # Errors
