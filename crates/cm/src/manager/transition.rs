@@ -194,8 +194,8 @@ impl ConnectionManager {
     }
 }
 
-/// A time after `deadline`, the same for those of some milliseconds: connections that have ended are
-/// forgotten together, and not each by a wake-up of its own.
+/// A time after `deadline`, the same for those of some milliseconds: connections that have ended
+/// are forgotten together, and not each by a wake-up of its own.
 fn together(deadline: Time) -> Time {
     const STEP_NS: u64 = 1 << 24;
     let later = deadline.as_ns().checked_next_multiple_of(STEP_NS);
