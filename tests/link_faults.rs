@@ -94,6 +94,8 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
     let all = FAULTS.map(|(options, _)| options).concat();
     under(&all, &FAULTS.map(|(_, counter)| counter));
     for host in [a, b] {
+        let notes = host.status().unwrap()["port"]["notes"].to_string();
+        assert!(notes.contains("wrong UDP checksums"), "{notes}");
         host.down().unwrap();
     }
 }

@@ -129,6 +129,35 @@ fn tap_port_at_the_other_end_is_understood_both_ways() {
 }
 
 #[test]
+fn af_xdp_port_at_the_other_end_is_understood_both_ways() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = spaces(1500);
+    let af_xdp = format!(
+        "[port]\nkind = \"af_xdp\"\nnetdev = \"{}\"\n",
+        spaces.netdev(1)
+    );
+    let address = ADDRESSES[1][0];
+    let af_xdp = Instance::up_in(spaces.name(1), scratch.path(), "b", address, &af_xdp).unwrap();
+    let dir = Scratch::new("test").unwrap();
+    let sockets = host(&spaces, (0, "a"), dir.path(), &["10.77.0.1"], "").unwrap();
+    run_all(
+        &jobs("10.77.0.1", "10.77.0.1"),
+        &sockets,
+        &af_xdp,
+        LeasePolicy::Never,
+    );
+    run_all(
+        &jobs(address, address),
+        &af_xdp,
+        &sockets,
+        LeasePolicy::Never,
+    );
+    check("mix", &sockets, &af_xdp, LeasePolicy::Never, dir.path());
+    down([sockets, af_xdp]);
+}
+
+#[test]
 fn address_that_goes_away_for_a_while_or_for_too_long_and_comes_back() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();

@@ -1,6 +1,7 @@
 //! The addresses of the host's network interfaces at the moment.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use nix::net::if_::InterfaceFlags;
 
@@ -82,6 +83,15 @@ pub fn netdev_of(host: &[InterfaceAddress], ip: IpAddr) -> Option<String> {
         .or_else(|| ip.is_loopback().then(|| "lo".to_owned()))
 }
 
+/// Whether an interface belongs to no device but is the kernel's own (veth, bridge, macvlan).
+pub fn is_virtual(netdev: &str) -> bool {
+    let link = std::fs::read_link(Path::new("/sys/class/net").join(netdev));
+    link.is_ok_and(|target| {
+        let mut parts = target.components();
+        parts.any(|part| part.as_os_str() == "virtual")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +134,12 @@ mod tests {
             Some("lo")
         );
         assert_eq!(netdev_of(&host, "192.0.2.9".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn loopback_is_virtual_and_an_unknown_interface_is_not() {
+        assert!(is_virtual("lo"));
+        assert!(!is_virtual("no-such-netdev"));
     }
 
     #[test]

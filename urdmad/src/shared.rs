@@ -14,6 +14,7 @@ use proto_trp::wire::trp::VERSION;
 use urdma_cm::wire::MAX_MESSAGE;
 use urdma_trace::Recorder;
 use urdma_types::{SlotId, MAX_SLOTS};
+use urdma_underlay::Dropped;
 
 use crate::capture::Capture;
 use crate::counters::DataCounters;
@@ -179,16 +180,25 @@ impl Shared {
         }
     }
 
-    /// What `urdma status` says of hosts with another version of the protocol, a sentence each.
-    pub fn version_notes(&self) -> Vec<String> {
+    /// What `urdma status` says of packets that arrive and cannot be used, a sentence each: of the
+    /// hosts with another version of the protocol, and of checksums.
+    pub fn notes(&self) -> Vec<String> {
         let versions = self.lock_versions();
-        let notes = versions.iter().map(|(ip, version)| {
+        let versions = versions.iter().map(|(ip, version)| {
             format!(
                 "{ip} sends packets of version {version} of the protocol, and this urdmad knows \
                  version {VERSION}: install the same version of urdma on both hosts"
             )
         });
-        notes.collect()
+        let wrong = self.counters.rx_dropped[Dropped::BadUdpChecksum.index()].value();
+        let checksums = (wrong > 0).then(|| {
+            format!(
+                "{wrong} packets arrived with wrong UDP checksums and were dropped: the network \
+                 has changed them, or the sender's kernel leaves checksums to a network card that \
+                 does not complete them (on that host: ethtool -K NETDEV tx off)"
+            )
+        });
+        versions.chain(checksums).collect()
     }
 
     fn lock_versions(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u8>> {

@@ -2,7 +2,8 @@
 //!
 //! - [`Template`] writes the headers of a [`Route`] in front of a datagram in its frame.
 //! - [`parse`] checks a received frame and finds the datagram in it; [`parse_verified`] does so if
-//!   the kernel has verified its checksums. [`Checker`] does either for a stream of frames.
+//!   the kernel has verified its checksums. [`Checker`] does so for a stream of frames, as
+//!   [`Verification`] says.
 //! - [`Neighbours`] is ARP and IPv6 neighbour discovery, sans I/O, for ports that the kernel does
 //!   not see.
 //!
@@ -26,5 +27,5 @@ pub use frame::{
     UdpPorts, ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
 };
 pub use neighbours::{NeighbourResolution, Neighbours, Timing, MAX_NEIGHBOURS};
-pub use receive::{parse, parse_verified, Checker, Dropped, Received, NO_INDEX};
+pub use receive::{parse, parse_verified, Checker, Dropped, Received, Verification, NO_INDEX};
 pub use solicit::MAX_SOLICITATION_OCTETS;

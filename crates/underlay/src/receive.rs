@@ -101,6 +101,19 @@ impl Dropped {
     }
 }
 
+/// How the checksums of received frames are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// Not at all: the kernel has verified them.
+    Kernel,
+    /// All, as [`parse`] does.
+    Full,
+    /// As `Full`, but a UDP checksum may also be partial: the sum of the pseudo header, which Linux
+    /// leaves to a device to complete (CHECKSUM_PARTIAL), and which no device does between
+    /// interfaces of one machine.
+    Partial,
+}
+
 /// Checks frames and finds the datagrams in them, as [`parse`] does. Most frames are of a stream
 /// and have the headers of the frame before, octet for octet: these are only compared.
 #[derive(Debug)]
@@ -118,10 +131,14 @@ struct Last {
 }
 
 impl Checker {
-    /// Of frames whose checksums the kernel has verified, or has not.
-    pub fn new(is_verified: bool) -> Self {
+    /// Of frames whose checksums are checked in this way.
+    pub fn new(verification: Verification) -> Self {
         Self {
-            parse: if is_verified { parse_verified } else { parse },
+            parse: match verification {
+                Verification::Kernel => parse_verified,
+                Verification::Full => parse,
+                Verification::Partial => parse_partial,
+            },
             last: None,
         }
     }
@@ -174,7 +191,7 @@ impl Last {
 /// The reason to drop the frame, or [`Dropped::NeighbourTraffic`].
 #[inline]
 pub fn parse(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
-    parse_with::<true>(frame, local)
+    parse_with::<true, false>(frame, local)
 }
 
 /// As [`parse`] of a frame whose checksums the kernel has verified: they are not looked at.
@@ -183,11 +200,16 @@ pub fn parse(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> 
 /// As of [`parse`].
 #[inline]
 pub fn parse_verified(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
-    parse_with::<false>(frame, local)
+    parse_with::<false, false>(frame, local)
+}
+
+/// As [`parse`] of a frame that may be from this machine: see [`Verification::Partial`].
+fn parse_partial(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
+    parse_with::<true, true>(frame, local)
 }
 
 #[inline]
-fn parse_with<const CHECKSUMS: bool>(
+fn parse_with<const CHECKSUMS: bool, const PARTIAL: bool>(
     frame: &[u8],
     local: &LocalInterface,
 ) -> Result<Received, Dropped> {
@@ -196,20 +218,20 @@ fn parse_with<const CHECKSUMS: bool>(
         .ok_or(Dropped::Truncated)?;
     match [header[12], header[13]] {
         ETHERTYPE_IPV4 if header[..6] == local.mac().0 => {
-            parse_ipv4::<CHECKSUMS>(packet, |destination| local.index_of_v4(destination))
+            parse_ipv4::<CHECKSUMS, PARTIAL>(packet, |destination| local.index_of_v4(destination))
         }
         ETHERTYPE_IPV6 if header[..6] == local.mac().0 => {
-            parse_ipv6::<CHECKSUMS>(packet, |destination| local.index_of_v6(destination))
+            parse_ipv6::<CHECKSUMS, PARTIAL>(packet, |destination| local.index_of_v6(destination))
         }
         ETHERTYPE_IPV6 if packet.get(6) == Some(&PROTOCOL_ICMPV6) => Err(Dropped::NeighbourTraffic),
         ETHERTYPE_IPV4 if header[0] & 1 == 1 => {
-            to_all_slots(parse_ipv4::<CHECKSUMS>(packet, |group| {
+            to_all_slots(parse_ipv4::<CHECKSUMS, PARTIAL>(packet, |group| {
                 let is_to_group = header[..6] == MacAddr::of_ipv4_group(group).0;
                 (group.is_multicast() && is_to_group).then_some(NO_INDEX)
             }))
         }
         ETHERTYPE_IPV6 if header[0] & 1 == 1 => {
-            to_all_slots(parse_ipv6::<CHECKSUMS>(packet, |group| {
+            to_all_slots(parse_ipv6::<CHECKSUMS, PARTIAL>(packet, |group| {
                 let is_to_group = header[..6] == MacAddr::of_ipv6_group(group).0;
                 (group.is_multicast() && is_to_group).then_some(NO_INDEX)
             }))
@@ -235,7 +257,7 @@ fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> 
 }
 
 #[inline]
-fn parse_ipv4<const CHECKSUMS: bool>(
+fn parse_ipv4<const CHECKSUMS: bool, const PARTIAL: bool>(
     packet: &[u8],
     ours: impl Fn(Ipv4Addr) -> Option<u8>,
 ) -> Result<Received, Dropped> {
@@ -262,7 +284,7 @@ fn parse_ipv4<const CHECKSUMS: bool>(
         return Err(Dropped::NotUdp);
     }
     let pseudo = Sum::default().octets(&header[12..20]);
-    let udp = parse_udp::<CHECKSUMS>(body, pseudo, false)?;
+    let udp = parse_udp::<CHECKSUMS, PARTIAL>(body, pseudo, false)?;
     if !is_host(IpAddr::V4(source)) {
         return Err(Dropped::BadSource);
     }
@@ -276,7 +298,7 @@ fn parse_ipv4<const CHECKSUMS: bool>(
 }
 
 #[inline]
-fn parse_ipv6<const CHECKSUMS: bool>(
+fn parse_ipv6<const CHECKSUMS: bool, const PARTIAL: bool>(
     packet: &[u8],
     ours: impl Fn(Ipv6Addr) -> Option<u8>,
 ) -> Result<Received, Dropped> {
@@ -304,7 +326,7 @@ fn parse_ipv6<const CHECKSUMS: bool>(
     let (source, destination) = (address(8), address(24));
     let index = ours(destination).ok_or(Dropped::NotForUs)?;
     let pseudo = Sum::default().octets(&header[8..40]);
-    let udp = parse_udp::<CHECKSUMS>(body, pseudo, true)?;
+    let udp = parse_udp::<CHECKSUMS, PARTIAL>(body, pseudo, true)?;
     let ecn = Ecn::from_bits(header[1] >> 4);
     if !is_host(IpAddr::V6(source)) {
         return Err(Dropped::BadSource);
@@ -325,7 +347,7 @@ struct Udp {
 }
 
 #[inline(always)]
-fn parse_udp<const CHECKSUMS: bool>(
+fn parse_udp<const CHECKSUMS: bool, const PARTIAL: bool>(
     segment: &[u8],
     pseudo: Sum,
     checksum_required: bool,
@@ -341,7 +363,8 @@ fn parse_udp<const CHECKSUMS: bool>(
     let computed = word(6) != 0;
     if CHECKSUMS && computed {
         let sum = pseudo.word(u16::from(PROTOCOL_UDP)).word(length);
-        if !sum.octets(segment).is_right() {
+        let is_partial = PARTIAL && sum.word(!word(6)).is_right();
+        if !is_partial && !sum.octets(segment).is_right() {
             return Err(Dropped::BadUdpChecksum);
         }
     } else if CHECKSUMS && checksum_required {
@@ -540,6 +563,30 @@ mod tests {
         assert_eq!(parse(&bad, &local()), Err(Dropped::BadUdpChecksum));
     }
 
+    // As udp4_hwcsum() of Linux, for a device with NETIF_F_HW_CSUM.
+    #[test]
+    fn partial_checksum_is_accepted_only_where_it_may_be_and_full_ones_are_verified() {
+        for version6 in [false, true] {
+            let full = frame(version6, Checksum::Full, b"0123456789");
+            let udp = if version6 { 54 } else { 34 };
+            let addresses = if version6 { 22..54 } else { 26..34 };
+            let length = u16::from_be_bytes([full[udp + 4], full[udp + 5]]);
+            let pseudo = Sum::default().octets(&full[addresses]).word(17);
+            let mut partial = full.clone();
+            let sum = !pseudo.word(length).finish();
+            partial[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(parse(&partial, &local()), Err(Dropped::BadUdpChecksum));
+            let parsed = parse_partial(&partial, &local());
+            assert_eq!(parsed, parse(&full, &local()));
+            assert_eq!(parse_partial(&full, &local()), parsed);
+            for at in udp..full.len() {
+                let mut bad = full.clone();
+                bad[at] ^= 1;
+                assert!(parse_partial(&bad, &local()).is_err(), "octet {at}");
+            }
+        }
+    }
+
     #[test]
     fn dropped_reasons_have_the_index_of_their_place() {
         for (place, reason) in Dropped::ALL.into_iter().enumerate() {
@@ -570,13 +617,17 @@ mod tests {
     // A frame whose headers are those of the frame before is not parsed again.
     #[test]
     fn stream_is_checked_as_each_of_its_frames() {
-        for (version6, checksum, is_verified) in [
-            (false, Checksum::None, false),
-            (false, Checksum::Full, false),
-            (true, Checksum::Full, false),
-            (true, Checksum::Left, true),
+        for (version6, checksum, verification, parse) in [
+            (
+                false,
+                Checksum::None,
+                Verification::Full,
+                parse as fn(&[u8], &LocalInterface) -> Result<Received, Dropped>,
+            ),
+            (false, Checksum::Full, Verification::Full, parse),
+            (true, Checksum::Full, Verification::Partial, parse_partial),
+            (true, Checksum::Left, Verification::Kernel, parse_verified),
         ] {
-            let parse = if is_verified { parse_verified } else { parse };
             let first = frame(version6, checksum, &[1; 100]);
             let others = (0..first.len()).map(|at| {
                 let mut other = first.clone();
@@ -588,7 +639,7 @@ mod tests {
                 frame(version6, checksum, &[1; 99]),
             ];
             for other in others.chain(shorter) {
-                let mut checker = Checker::new(is_verified);
+                let mut checker = Checker::new(verification);
                 for frame in [&first, &other, &other, &first] {
                     let checked = checker.check(frame, &local()).cloned();
                     assert_eq!(checked, parse(frame, &local()));

@@ -129,7 +129,7 @@ impl Control {
             queues: port.lease_queues + 1,
             hardware: report.hardware,
             mbufs: report.pools,
-            notes: [report.notes, self.shared.version_notes()].concat(),
+            notes: [report.notes, self.shared.notes()].concat(),
         };
         Some((status, faults))
     }

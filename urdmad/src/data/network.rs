@@ -14,7 +14,7 @@ use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
 use urdma_underlay::{
     max_datagram, Checker, Checksum, Dropped, Ecn, Headers, LocalInterface, NeighbourResolution,
-    UdpPorts, MAX_SOLICITATION_OCTETS,
+    UdpPorts, Verification, MAX_SOLICITATION_OCTETS,
 };
 
 use super::command::Reply;
@@ -25,7 +25,7 @@ use super::neighbours::Neighbours;
 use super::routes::{NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
-use crate::port::{PacketPort, PortReport, Resolver};
+use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
 /// Frames that wait for a neighbour's resolution at most.
@@ -46,7 +46,7 @@ type Waiting = VecDeque<(Meta, Box<[u8]>)>;
 pub(crate) struct Network {
     wire: Wire,
     local: LocalInterface,
-    /// Checks frames; their checksums only if the kernel has not.
+    /// Checks frames, and their checksums as the port says.
     checker: Checker,
     neighbours: Neighbours,
     routes: Routes,
@@ -70,16 +70,16 @@ impl Network {
     ) -> io::Result<Self> {
         let local = LocalInterface::new(port.mac(), &identity.all_addresses())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let is_verified = port.resolver() == Resolver::Routes;
-        let checksum = match (is_verified, checksum) {
-            (true, _) => Checksum::Left,
-            (false, true) => Checksum::Full,
-            (false, false) => Checksum::None,
+        let verification = port.verification();
+        let checksum = match (verification, checksum) {
+            (Verification::Kernel, _) => Checksum::Left,
+            (_, true) => Checksum::Full,
+            (_, false) => Checksum::None,
         };
         let neighbours = Neighbours::new(local.clone(), port.resolver())?;
         Ok(Self {
             mtu: port.mtu(),
-            checker: Checker::new(is_verified),
+            checker: Checker::new(verification),
             wire: Wire::new(port, Some(start)),
             routes: Routes::new(local.clone(), checksum),
             neighbours,

@@ -16,11 +16,12 @@ use urdma_abi::port::{
     RxFrame, TxBuffer, TxFrame, MAX_BURST, MESSAGE_OCTETS,
 };
 use urdma_ipc::status::{LeaseSteering, PoolStatus};
-use urdma_underlay::MacAddr;
+use urdma_underlay::{MacAddr, Verification};
 
 use super::cause::cause;
 use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
 use crate::config::PortKind;
+use crate::interfaces;
 use crate::lease::LeaseOffer;
 
 /// The library's file name.
@@ -45,6 +46,7 @@ struct Dpdk {
     mac: MacAddr,
     mtu: u16,
     netdev: Option<String>,
+    verification: Verification,
 }
 
 // SAFETY: the functions of a port may be called from any thread, one at a time, which `&mut self`
@@ -171,6 +173,10 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
     })?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
+    let netdev = match &config.kind {
+        PortKind::AfXdp { netdev } => Some(netdev.clone()),
+        _ => None,
+    };
     let port = Dpdk {
         table,
         port: NonNull::new(opened.port).ok_or("there is no port")?,
@@ -180,10 +186,8 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
         filled: ArrayVec::new(),
         mac: MacAddr(opened.mac),
         mtu: config.mtu,
-        netdev: match &config.kind {
-            PortKind::AfXdp { netdev } => Some(netdev.clone()),
-            _ => None,
-        },
+        verification: verification(netdev.as_deref()),
+        netdev,
     };
     // SAFETY: the name ends with a zero octet.
     let device = unsafe { CStr::from_ptr(opened.device.as_ptr()) };
@@ -214,6 +218,17 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
         device,
         leases,
     })
+}
+
+/// How checksums are checked that arrive from this interface of the kernel, if it is one.
+fn verification(netdev: Option<&str>) -> Verification {
+    // An AF_XDP socket gets what the sender's kernel has written. Of an interface without a
+    // device (veth, bridge, macvlan) that may be a kernel of this machine, which expects from the
+    // receiver's kernel that it knows partial checksums.
+    match netdev {
+        Some(netdev) if interfaces::is_virtual(netdev) => Verification::Partial,
+        _ => Verification::Full,
+    }
 }
 
 /// Kind and device of a port, as the library has them.
@@ -270,6 +285,10 @@ impl PacketPort for Dpdk {
         self.netdev
             .as_deref()
             .map_or(Resolver::DataThread, Resolver::Kernel)
+    }
+
+    fn verification(&self) -> Verification {
+        self.verification
     }
 
     fn mtu(&self) -> u16 {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use urdma_ipc::status::PoolStatus;
-use urdma_underlay::MacAddr;
+use urdma_underlay::{MacAddr, Verification};
 
 use crate::config::PortConfig;
 use crate::lease::LeaseOffer;
@@ -20,6 +20,11 @@ pub trait PacketPort: Send {
 
     /// Who resolves the Ethernet addresses of neighbours.
     fn resolver(&self) -> Resolver<'_>;
+
+    /// How the checksums of frames that arrive are checked.
+    fn verification(&self) -> Verification {
+        Verification::Full
+    }
 
     /// Largest IP packet, octets.
     fn mtu(&self) -> u16;

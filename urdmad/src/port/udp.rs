@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use urdma_types::{udp_port, SlotId, PORT_BASE};
-use urdma_underlay::MacAddr;
+use urdma_underlay::{MacAddr, Verification};
 
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
@@ -180,6 +180,10 @@ impl PacketPort for Udp {
 
     fn resolver(&self) -> Resolver<'_> {
         Resolver::Routes
+    }
+
+    fn verification(&self) -> Verification {
+        Verification::Kernel
     }
 
     fn mtu(&self) -> u16 {
