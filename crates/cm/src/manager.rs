@@ -208,6 +208,9 @@ pub struct ConnectionManager {
     requests: HashMap<(Peer, Nonce), ConnId>,
     by_qpn: HashMap<RawQpn, ConnId>,
     timers: BTreeSet<(Time, ConnId)>,
+    /// Deadlines of connections that have ended, in order; one that no longer is the connection's is
+    /// skipped. There are many, so that a tree would cost more.
+    endings: VecDeque<(Time, ConnId)>,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
@@ -230,6 +233,7 @@ impl ConnectionManager {
             requests: HashMap::new(),
             by_qpn: HashMap::new(),
             timers: BTreeSet::new(),
+            endings: VecDeque::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -583,11 +587,21 @@ impl ConnectionManager {
             self.arm(id, None);
             self.fire(now, id);
         }
+        while let Some(&(deadline, id)) = self.endings.front().filter(|ending| ending.0 <= now) {
+            self.endings.pop_front();
+            let conn = self.conns.get_mut(&id);
+            if let Some(conn) = conn.filter(|conn| conn.deadline == Some(deadline)) {
+                conn.deadline = None;
+                self.fire(now, id);
+            }
+        }
     }
 
     /// When [`ConnectionManager::handle_timeout`] must be called next.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|&(deadline, _)| deadline)
+        let timer = self.timers.first().map(|&(deadline, _)| deadline);
+        let ending = self.endings.front().map(|&(deadline, _)| deadline);
+        timer.into_iter().chain(ending).min()
     }
 
     /// Writes the next datagram to send into `buf`, which has at least [`MAX_MESSAGE`] octets.

@@ -59,7 +59,6 @@ impl ConnectionManager {
         private_data: &PrivateData,
     ) {
         self.take_request(id);
-        let keep_until = together(now.plus(self.config.time_wait));
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -70,7 +69,7 @@ impl ConnectionManager {
         self.trace_state(id, from, ConnState::Closed);
         self.release_qpn(qpn, id);
         self.send_current(id);
-        self.arm(id, Some(keep_until));
+        self.arm_ending(now, id);
     }
 
     /// Sends the REP of a datagram service, and keeps the connection for as long as the REQ may be
@@ -82,7 +81,7 @@ impl ConnectionManager {
             conn.state = ConnState::Answered;
             self.trace_state(id, ConnState::ReqRcvd, ConnState::Answered);
         }
-        self.arm(id, Some(together(now.plus(keep))));
+        self.arm(id, Some(now.plus(keep)));
         self.send_current(id);
     }
 
@@ -109,7 +108,6 @@ impl ConnectionManager {
 
     /// Ends a connection that was established.
     pub(super) fn end(&mut self, now: Time, id: ConnId, timed_out: bool) {
-        let deadline = together(now.plus(self.config.time_wait));
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -118,7 +116,7 @@ impl ConnectionManager {
         self.trace_state(id, from, ConnState::TimeWait);
         self.trace_end(id, timed_out);
         self.release_qpn(qpn, id);
-        self.arm(id, Some(deadline));
+        self.arm_ending(now, id);
         self.emit(
             id,
             Event::Disconnected {
@@ -313,6 +311,16 @@ impl ConnectionManager {
         if let Some(new) = deadline {
             conn.deadline = Some(new);
             self.timers.insert((new, id));
+        }
+    }
+
+    /// Sets the timer of a connection that has ended.
+    fn arm_ending(&mut self, now: Time, id: ConnId) {
+        self.arm(id, None);
+        let deadline = together(now.plus(self.config.time_wait));
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.deadline = Some(deadline);
+            self.endings.push_back((deadline, id));
         }
     }
 
