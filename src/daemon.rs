@@ -1,7 +1,7 @@
 //! `urdma up` and `urdma down`.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,19 +33,65 @@ pub(crate) struct UpArgs {
     config: Option<PathBuf>,
 }
 
+/// The standard input of urdmad, by which it gets a configuration that it cannot read itself.
+const STDIN: &str = "/dev/stdin";
+
+/// The configuration of the instance to start.
+struct Configuration<'a> {
+    file: &'a Path,
+    /// What the file contains; None if it cannot be read, which urdmad reports.
+    text: Option<Vec<u8>>,
+}
+
+impl<'a> Configuration<'a> {
+    fn read(file: &'a Path) -> Self {
+        let text = fs::read(file).ok();
+        Self { file, text }
+    }
+
+    /// The name of the instance, if there is one; urdmad reports errors in the rest.
+    fn instance(&self) -> Option<String> {
+        let text = std::str::from_utf8(self.text.as_ref()?).ok()?;
+        let keys: toml::Table = text.parse().ok()?;
+        Some(keys.get("instance")?.as_str()?.to_owned())
+    }
+
+    /// The text, if urdmad would not find it under the file's name: a pipe can be read only once,
+    /// and a descriptor may be another file in urdmad.
+    fn text_for_urdmad(&self) -> Option<&[u8]> {
+        let is_descriptor = ["/dev", "/proc"].iter().any(|at| self.file.starts_with(at));
+        let text = self.text.as_deref()?;
+        (is_descriptor || !self.file.is_file()).then_some(text)
+    }
+
+    /// Starts urdmad with this configuration.
+    fn start(&self, command: &mut Command) -> io::Result<Child> {
+        let Some(text) = self.text_for_urdmad() else {
+            return command.arg("--config").arg(self.file).spawn();
+        };
+        command.args(["--config", STDIN]).stdin(Stdio::piped());
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // It fails only if urdmad has ended, which is reported.
+            let _ = stdin.write_all(text);
+        }
+        Ok(child)
+    }
+}
+
 impl UpArgs {
     /// The instance to start: from the options, else from the configuration.
-    fn target(&self) -> Result<Target, Error> {
+    fn target(&self, configuration: Option<&Configuration>) -> Result<Target, Error> {
         let mut target = self.target.clone();
-        let Some(file) = &self.config else {
+        let Some(configuration) = configuration else {
             return Ok(target);
         };
-        match (&target.instance, configured_instance(file)) {
+        match (&target.instance, configuration.instance()) {
             (Some(asked), Some(named)) if *asked != named => {
                 return Err(Error::sentence(format!(
                     "{} names the instance \"{named}\" and --instance \"{asked}\": leave one of \
                     them out",
-                    file.display()
+                    configuration.file.display()
                 )));
             }
             (None, Some(named)) => target.instance = Some(named),
@@ -55,20 +101,10 @@ impl UpArgs {
     }
 }
 
-/// The name of the instance in a configuration; urdmad reports other errors in it. A pipe can be
-/// read only once, and urdmad reads it.
-fn configured_instance(file: &Path) -> Option<String> {
-    if !file.is_file() {
-        return None;
-    }
-    let text = fs::read_to_string(file).ok()?;
-    let keys: toml::Table = text.parse().ok()?;
-    Some(keys.get("instance")?.as_str()?.to_owned())
-}
-
 /// Starts urdmad in the background and waits until it answers.
 pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
-    let target = args.target()?;
+    let configuration = args.config.as_deref().map(Configuration::read);
+    let target = args.target(configuration.as_ref())?;
     let run_dir = target.run_dir();
     if let Ok(client) = ControlClient::connect(&run_dir, "urdma") {
         return Err(Error::sentence(format!(
@@ -82,9 +118,6 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
     if let Some(instance) = &target.instance {
         command.arg("--instance").arg(instance);
     }
-    if let Some(config) = &args.config {
-        command.arg("--config").arg(config);
-    }
     // SAFETY: setsid and prctl are async-signal-safe and touch only the child about to exec.
     unsafe {
         command.pre_exec(|| {
@@ -94,14 +127,17 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
             Ok(())
         });
     }
-    let (reader, writer) = std::io::pipe().map_err(|error| Error::sentence(error.to_string()))?;
-    let mut child = command
+    let (reader, writer) = io::pipe().map_err(|error| Error::sentence(error.to_string()))?;
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(writer)
-        .spawn()
-        .map_err(|error| not_started(&error))?;
+        .stderr(writer);
+    let started = match configuration {
+        Some(configuration) => configuration.start(&mut command),
+        None => command.spawn(),
+    };
     drop(command);
+    let mut child = started.map_err(|error| not_started(&error))?;
     wait_until_ready(&mut child, reader, &run_dir)?;
     let status = ControlClient::connect(&run_dir, "urdma")?.status()?;
     let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
@@ -122,7 +158,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
 }
 
 /// The error that kept urdmad from starting.
-fn not_started(error: &std::io::Error) -> Error {
+fn not_started(error: &io::Error) -> Error {
     let null = Path::new("/dev/null");
     Error::sentence(if null.exists() {
         format!("cannot start urdmad: {error}")
@@ -133,7 +169,7 @@ fn not_started(error: &std::io::Error) -> Error {
 
 fn wait_until_ready(
     child: &mut Child,
-    mut errors: std::io::PipeReader,
+    mut errors: io::PipeReader,
     run_dir: &RunDir,
 ) -> Result<(), Error> {
     let start = Instant::now();

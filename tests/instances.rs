@@ -112,6 +112,49 @@ fn instance_named_by_its_configuration_runs_under_that_name() {
 }
 
 #[test]
+fn instance_named_by_a_pipe_or_standard_input_runs_under_that_name() {
+    let _alone = alone();
+    let named = Named::new("pipe");
+    let scripts = [
+        r#"cat "$2" | "$1" up --config /dev/stdin"#,
+        r#"exec "$1" up --config /dev/stdin <"$2""#,
+        r#"cat "$2" | "$1" up --config /dev/fd/3 3<&0 </dev/null"#,
+        r#"mkfifo "$2.pipe"; cat "$2" >"$2.pipe" & "$1" up --config "$2.pipe"; wait"#,
+    ];
+    for script in scripts {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]);
+        shell.arg(urdma().unwrap().get_program());
+        shell.arg(named.config());
+        shell
+            .env_remove("URDMA_RUN_DIR")
+            .env_remove("URDMA_INSTANCE");
+        let up = Process::run(&mut shell, LIMIT).unwrap();
+        assert!(up.succeeded(), "{script}: {}", up.describe());
+        let control = named.run_dir().join("control.sock");
+        assert!(control.exists(), "{script}: {}", up.output);
+        let down = ask(&["down", "--instance", &named.name]);
+        assert!(down.succeeded(), "{script}: {}", down.describe());
+    }
+}
+
+#[test]
+fn error_in_a_configuration_on_standard_input_is_reported() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let mut shell = Command::new("sh");
+    let script = r#"echo no_such_key = 1 | "$1" up --run-dir "$2" --config /dev/stdin"#;
+    shell.args(["-c", script, "sh"]);
+    shell.arg(urdma().unwrap().get_program());
+    shell.arg(scratch.path().join("a"));
+    let up = Process::run(&mut shell, LIMIT).unwrap();
+    expect_failure(&up, &["/dev/stdin", "no_such_key"]);
+    let run_dir = scratch.path().join("a").display().to_string();
+    let missing = ask(&["up", "--run-dir", &run_dir, "--config", "/dev/fd/99"]);
+    expect_failure(&missing, &["/dev/fd/99"]);
+}
+
+#[test]
 fn option_and_configuration_that_disagree_start_nothing() {
     let _alone = alone();
     let named = Named::new("clash");
