@@ -21,6 +21,8 @@ use urdma_harness::{pair, Failure};
 pub const VERBS_CHECK: &str = env!("VERBS_CHECK");
 /// How long one end of `verbs-check` may run.
 pub const CHECK_LIMIT: Duration = Duration::from_secs(180);
+/// How long one end may run after the other has failed.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(10);
 /// Longest time until a peer notices that a process was killed.
 pub const NOTICE: Duration = Duration::from_secs(60);
 /// Time limit, on a busy machine, of operations that are quick.
@@ -210,8 +212,9 @@ pub fn leave_in_every_way(
         let start =
             |role, host| check_end("leave", role, host, lease, scratch, &[1, variant]).unwrap();
         let (receiving, sending) = (start("server", receiver), start("client", sender));
-        let sent = sending.wait(CHECK_LIMIT).unwrap();
-        let left = receiving.wait(CHECK_LIMIT).unwrap().describe();
+        let [sent, left] = wait_in_turn(sending, receiving);
+        let sent = sent.unwrap();
+        let left = left.map_or_else(|late| late.to_string(), |ended| ended.describe());
         let said = sent.describe();
         assert!(
             sent.succeeded(),
@@ -240,10 +243,33 @@ pub fn mix_while(
     expect_content("mix", numbers[0], serving, asking);
 }
 
+/// Waits for two ends; the second may wait without a limit for the first, if that has failed.
+fn wait_in_turn(first: Process, second: Process) -> [Result<Ended, Failure>; 2] {
+    let first = first.wait(CHECK_LIMIT);
+    let has_succeeded = first.as_ref().is_ok_and(Ended::succeeded);
+    let limit = if has_succeeded {
+        CHECK_LIMIT
+    } else {
+        AFTER_A_FAILURE
+    };
+    [first, second.wait(limit)]
+}
+
 /// Waits for both ends of a scenario and checks that they succeed; fails with their output.
-fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) {
-    let asked = asking.wait(CHECK_LIMIT);
-    let served = serving.wait(CHECK_LIMIT);
+fn expect_content(scenario: &str, seed: u32, mut serving: Process, mut asking: Process) {
+    wait_until("the end of either", CHECK_LIMIT, || {
+        !(serving.is_running() && asking.is_running())
+    })
+    .unwrap_or_else(|late| {
+        let printed = [asking.printed(), serving.printed()].map(|said| said.trim().to_owned());
+        panic!("{scenario} (URDMA_SEED={seed}): {late}; client, server: {printed:?}")
+    });
+    let (asked, served) = if asking.is_running() {
+        let [served, asked] = wait_in_turn(serving, asking);
+        (asked, served)
+    } else {
+        wait_in_turn(asking, serving).into()
+    };
     let content = |ended: &Result<Ended, Failure>| match ended {
         Ok(ended) if ended.succeeded() => None,
         Ok(ended) => Some(ended.describe()),
@@ -343,4 +369,41 @@ pub fn free_mbufs(host: &Instance) -> Vec<(String, u64)> {
             (name, pool["free"].as_u64().unwrap())
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+    use std::process::Command;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn shell(script: &str) -> Process {
+        Process::start(Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    /// The output of a failed check of two ends, which ends before the time limit of an end.
+    fn failure_of(server: &str, client: &str) -> String {
+        let start = Instant::now();
+        let (serving, asking) = (shell(server), shell(client));
+        let check = AssertUnwindSafe(|| expect_content("pair", 1, serving, asking));
+        let payload = catch_unwind(check).unwrap_err();
+        assert!(start.elapsed() < CHECK_LIMIT);
+        payload.downcast_ref::<String>().unwrap().clone()
+    }
+
+    #[test]
+    fn end_that_waits_for_a_failed_one_is_ended_and_the_failure_is_reported() {
+        let of_client = failure_of("exec sleep 600", "echo no device >&2; exit 1");
+        assert!(
+            of_client.contains("client: exit status 1: no device"),
+            "{of_client}"
+        );
+        let of_server = failure_of("echo no device >&2; exit 1", "exec sleep 600");
+        assert!(
+            of_server.contains("server: exit status 1: no device"),
+            "{of_server}"
+        );
+    }
 }
