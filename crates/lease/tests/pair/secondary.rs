@@ -83,6 +83,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     };
     leased.route = leased.open_route(name).unwrap();
     println!("attached {attach_us}");
+    let mut sunk = 0;
     for line in stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
@@ -92,7 +93,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             "flood" => leased.flood(words[1].parse().unwrap()),
             "hold" => leased.hold(words[1].parse().unwrap()),
             "drain" => leased.drain(),
-            "sink" => leased.sink(words[1].parse().unwrap()),
+            "sink" => sunk = leased.sink(),
+            "stop" => println!("sunk {sunk}"),
             "refusals" => leased.refusals(name),
             "gaps" => leased.gaps(),
             "collect" => leased.collect(words[1].parse().unwrap()),
@@ -110,6 +112,17 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     // SAFETY: the lease is open, and no other call uses it now or later.
     unsafe { (table.close)(leased.lease, 1) };
     ExitCode::SUCCESS
+}
+
+/// Whether a command has come since the last one was read.
+fn is_command_waiting() -> bool {
+    let mut input = libc::pollfd {
+        fd: libc::STDIN_FILENO,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to one structure, which lives during the call.
+    unsafe { libc::poll(&mut input, 1, 0) == 1 }
 }
 
 fn pin(cpu: usize) {
@@ -357,13 +370,12 @@ impl Leased {
         );
     }
 
-    /// Counts the datagrams that arrive for a number of milliseconds.
-    fn sink(&self, milliseconds: u64) {
+    /// Counts the datagrams that arrive until the next command.
+    fn sink(&self) -> usize {
         println!("sinking");
-        let deadline = Instant::now() + Duration::from_millis(milliseconds);
         let mut received = [EMPTY_RX; 32];
         let mut count = 0;
-        while Instant::now() < deadline {
+        while !is_command_waiting() {
             let got = self.receive(&mut received);
             self.release(&received[..got]);
             count += got;
@@ -371,7 +383,7 @@ impl Leased {
                 yield_now();
             }
         }
-        println!("sunk {count}");
+        count
     }
 
     /// Discards datagrams that arrived for an earlier process.
