@@ -162,8 +162,8 @@ fn sideway_passes() {
 #[ignore = "make test-all"]
 fn async_rdma_passes() {
     // One test looks the device up with the command `rdma` of iproute2. The tests of immediate data
-    // are omitted: they expect the completion flags of Soft-RoCE, which reports a GRH in completions
-    // of connections.
+    // are omitted: they expect the completion flags of Soft-RoCE, which reports a GRH in
+    // completions of connections.
     ASYNC_RDMA.expect_tests_to_pass(
         "--lib --test atomic --test device --test loop --test mr_slice \
          --test rmr_access --test rmr_timeout",
