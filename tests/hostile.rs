@@ -27,8 +27,6 @@ const SHARE: f64 = 0.8;
 const COMPARISONS: usize = 12;
 /// How long an attack may take to end after that: it waits for slots and for urdmad.
 const ATTACK_LIMIT: Duration = Duration::from_secs(30);
-/// How long `steady` may take to report progress.
-const REPORT: Duration = Duration::from_secs(4);
 /// Operations of each end of a pair that connects anew again and again.
 const FEW: &str = "300";
 const PROGRAMS: [&str; 5] = [
@@ -210,7 +208,7 @@ impl Steady {
         let start = Instant::now();
         while !has_reported(self) {
             self.expect_alive(when);
-            assert!(start.elapsed() < REPORT, "{when}: no progress");
+            assert!(start.elapsed() < SHORT, "{when}: no progress");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

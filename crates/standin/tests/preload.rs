@@ -163,6 +163,18 @@ fn command_for_an_event_waits_for_it_unless_the_file_is_non_blocking() {
     );
 }
 
+/// Waits until a thread of this process is in poll(2); the test has a time limit.
+fn wait_until_it_polls(thread: libc::pid_t) {
+    let call = format!("/proc/self/task/{thread}/syscall");
+    let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
+    while !polls
+        .iter()
+        .any(|number| std::fs::read_to_string(&call).unwrap().starts_with(number))
+    {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn command_that_waits_for_an_event_outlives_its_closed_file() {
     let test = "command_that_waits_for_an_event_outlives_its_closed_file";
@@ -170,8 +182,13 @@ fn command_that_waits_for_an_event_outlives_its_closed_file() {
         let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
         // SAFETY: an open descriptor.
         let copy = unsafe { libc::dup(fd) };
-        let waiter = std::thread::spawn(move || write(fd, &[12; 16]));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (send, thread) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: gettid touches no memory.
+            send.send(unsafe { libc::gettid() }).unwrap();
+            write(fd, &[12; 16])
+        });
+        wait_until_it_polls(thread.recv().unwrap());
         // SAFETY: nothing else uses the descriptor but the waiting thread, as intended.
         assert_eq!(unsafe { libc::close(fd) }, 0);
         // An event, past the hook: it wakes the thread, whose descriptor is closed by now.

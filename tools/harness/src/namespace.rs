@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::Failure;
 
 /// How long one call of `ip` may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Maximum length of the name of a network interface.
 const NAME_MAX: usize = 15;
