@@ -218,8 +218,8 @@ fn killed(hosts: &mut Hosts) {
 fn peer_restarted(hosts: &mut Hosts) {
     let (mut a, mut b) = pair(hosts);
     round_trips(&mut a, &mut b, 10, 64);
-    // It polls as long as its peer's daemon is away, however long that is: net_memif maps new memory
-    // only in a process that has looked at the link while it was down.
+    // It polls as long as its peer's daemon is away, however long that is: net_memif maps new
+    // memory only in a process that has looked at the link while it was down.
     assert_eq!(a.ask("sink"), "sinking");
     b.kill();
     hosts.replace_b();
