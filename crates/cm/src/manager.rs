@@ -208,8 +208,8 @@ pub struct ConnectionManager {
     requests: HashMap<(Peer, Nonce), ConnId>,
     by_qpn: HashMap<RawQpn, ConnId>,
     timers: BTreeSet<(Time, ConnId)>,
-    /// Deadlines of connections that have ended, in order; one that no longer is the connection's is
-    /// skipped. There are many, so that a tree would cost more.
+    /// Deadlines of connections that have ended, in order; one that no longer is the connection's
+    /// is skipped. There are many, so that a tree would cost more.
     endings: VecDeque<(Time, ConnId)>,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
