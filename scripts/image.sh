@@ -30,6 +30,7 @@ if ! PACKAGE=$package mmdebstrap --variant=apt \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    --dpkgopt='path-include=/usr/share/doc/urdma/third-party-licenses.gz' \
     --customize-hook='cp "$PACKAGE" "$1/urdma.deb"' \
     --customize-hook='chroot "$1" apt-get install -q -y --no-install-recommends /urdma.deb \
         ibverbs-utils perftest rdmacm-utils' \

@@ -20,6 +20,7 @@ log=$folder/build.log
 rm -rf "$folder"/urdma* "$folder/work" "$folder/staged"
 mkdir "$folder/work"
 cp -r debian "$folder/work"
+scripts/licenses.py >"$folder/work/third-party-licenses"
 cat >"$folder/work/debian/changelog" <<EOF
 urdma ($version) unstable; urgency=medium
 

@@ -9,24 +9,13 @@ time give the same octets.
 
 import datetime
 import json
-import os
-import shlex
-import subprocess
 import sys
 import tomllib
 import uuid
 
-from workspace import ROOT
+from workspace import ROOT, metadata
 
 NAME = "urdma"
-
-
-def metadata():
-    """All packages and the graph of their dependencies."""
-    cargo = shlex.split(os.environ.get("CARGO", "cargo"))
-    command = [*cargo, "metadata", "--locked", "--format-version", "1"]
-    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    return json.loads(output)
 
 
 def checksums():
@@ -66,7 +55,7 @@ def component(package, sums):
 def main():
     """Prints the document."""
     (time_s,) = sys.argv[1:]
-    found = metadata()
+    found = metadata("--locked")
     packages = {package["id"]: package for package in found["packages"]}
     sums = checksums()
     root = next(

@@ -1,4 +1,6 @@
-"""The packages of the workspace from `cargo metadata`, for the scripts in this folder."""
+"""The packages of the workspace from `cargo metadata`, and what they depend on, for the scripts in
+this folder.
+"""
 
 import json
 import os
@@ -9,9 +11,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def packages():
-    """The packages of the workspace; runs the cargo that `$CARGO` names."""
+def metadata(*options):
+    """What `cargo metadata` says with these options; runs the cargo that `$CARGO` names."""
     cargo = shlex.split(os.environ.get("CARGO", "cargo"))
-    command = [*cargo, "metadata", "--offline", "--no-deps", "--format-version", "1"]
+    command = [*cargo, "metadata", *options, "--format-version", "1"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    return json.loads(output)["packages"]
+    return json.loads(output)
+
+
+def packages():
+    """The packages of the workspace."""
+    return metadata("--offline", "--no-deps")["packages"]

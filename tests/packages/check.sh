@@ -76,6 +76,13 @@ check_files() {
     for page in man1/urdma.1 man1/urdma-run.1 man1/urdma-bench.1 man8/urdmad.8; do
         gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.SH NAME' || fail "no page $page"
     done
+    licenses=$(gzip -dc /usr/share/doc/urdma/third-party-licenses.gz)
+    for crate in 'serde ' 'seccompiler ' 'Rust Standard Library'; do
+        case $licenses in
+            *"$crate"*) ;;
+            *) fail "no licence of $crate" ;;
+        esac
+    done
     for program in urdma urdmad; do
         completions=/usr/share/bash-completion/completions/$program
         bash -c ". $completions && complete -p $program" >/dev/null || fail "$completions"
