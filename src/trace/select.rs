@@ -59,9 +59,13 @@ impl Connection {
         self.events.push(event);
     }
 
-    /// The event that says why it failed; the first, since later ones follow from it.
+    /// The event that says why it failed; the first, since later ones follow from it. What came
+    /// before it was established was no failure: a request may be repeated after a rejection.
     pub(super) fn failure(&self) -> Option<&Event> {
-        self.events.iter().find(|event| words::is_failure(event))
+        let is_established = |event: &Event| event.kind == Kind::Established;
+        let last = self.events.iter().rposition(is_established);
+        let mut later = self.events.iter().skip(last.unwrap_or(0));
+        later.find(|event| words::is_failure(event))
     }
 
     fn is_selected(&self, selection: Option<Selection>) -> bool {
@@ -174,6 +178,24 @@ mod tests {
             .map(|connection| connection.events.len())
             .collect();
         assert_eq!(lengths, [2, 1]);
+    }
+
+    #[test]
+    fn rejection_before_the_connection_was_established_is_no_failure() {
+        let rejected = Event {
+            // Received, REJ.
+            arguments: [1 | 4 << 8, 8],
+            ..event(1, Kind::Message, 7, 5)
+        };
+        let established = event(2, Kind::Established, 7, 5);
+        let gone = Event {
+            arguments: [2, 0],
+            ..event(3, Kind::End, 7, 5)
+        };
+        let failure = |events: &[Event]| connections(events)[0].failure().copied();
+        assert_eq!(failure(&[rejected]), Some(rejected));
+        assert_eq!(failure(&[rejected, established]), None);
+        assert_eq!(failure(&[rejected, established, gone]), Some(gone));
     }
 
     #[test]
