@@ -79,12 +79,15 @@ pub enum Memory {
     },
 }
 
-/// The drivers that a process with shared DPDK loads; static DPDK has the drivers linked into it.
+/// The drivers that a process with shared DPDK needs; static DPDK has the drivers linked into it.
+///
+/// Shared DPDK loads all drivers of `RTE_EAL_PMD_PATH` whatever `-d` names (doc/configuration.md).
+/// [`Drivers::missing`] finds a needed one that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drivers {
     /// The linked ones only.
     Linked,
-    /// All installed drivers, which is slow.
+    /// Not known: any installed driver.
     All,
     /// These, by the name of the library without `librte_` and `.so`, such as `net_memif`.
     Named(Vec<String>),
@@ -372,7 +375,7 @@ fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
         .collect()
 }
 
-/// Drivers by PCI vendor; loading all installed drivers takes seconds.
+/// Drivers by PCI vendor, of which one has to be installed.
 const DRIVERS_OF_VENDORS: &[(u16, &[&str])] = &[
     (0x14e4, &["net_bnxt"]),
     (0x15ad, &["net_vmxnet3"]),
