@@ -43,6 +43,7 @@ fn page_has_a_row_for_every_key() {
         "[quota]\n",
         "[port]\nkind = \"none\"\n",
         "[kernel]\n",
+        "[metrics]\n",
         "[fault]\n",
     ] {
         let said = check_config(&format!("{table}no_such_key = 1\n"));
@@ -51,7 +52,7 @@ fn page_has_a_row_for_every_key() {
         let (_, expected) = said.output.split_once("expected").unwrap();
         for key in expected.split('`').skip(1).step_by(2) {
             keys += 1;
-            let is_table = ["quota", "kernel", "port", "fault"].contains(&key);
+            let is_table = ["quota", "kernel", "metrics", "port", "fault"].contains(&key);
             let is_there =
                 has_row(&page, key) || is_table && page.contains(&format!("## `[{key}]`"));
             assert!(is_there, "no row for \"{key}\" of {table:?}");
