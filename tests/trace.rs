@@ -206,6 +206,23 @@ fn http(port: u16, request: &str) -> String {
     answer
 }
 
+/// Waits until the metrics have what two ends of a stream make.
+fn expect_metrics(mut text: impl FnMut() -> String) {
+    let has_all = || {
+        let text = text();
+        [
+            "urdma_attached 2\n",
+            "# TYPE urdma_process_queue_pairs gauge\n",
+            "program=\"verbs-check\"} 1\n",
+            "urdma_process_datagrams_sent_total{slot=",
+            "urdma_dropped_total{reason=",
+        ]
+        .iter()
+        .all(|part| text.contains(part))
+    };
+    wait_until("metrics of both ends", SHORT, has_all).unwrap();
+}
+
 #[test]
 fn metrics_come_by_the_control_socket_and_by_http() {
     let _alone = alone();
@@ -214,25 +231,20 @@ fn metrics_come_by_the_control_socket_and_by_http() {
     let one = OneHost::up_with(&["127.0.0.1"], &keys);
     let scratch = one.scratch.path();
     let (serving, asking) = stream(&one.host, &one.host, LeasePolicy::Never, scratch);
-    let mut command = one.host.subcommand("metrics").unwrap();
-    let printed = Process::run(&mut command, SHORT).unwrap();
-    assert!(printed.succeeded(), "{}", printed.describe());
     // A client that sends nothing does not keep others out for ever.
     let silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let answer = http(port, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     drop(silent);
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    for text in [&printed.output, &answer] {
-        for part in [
-            "urdma_attached 2\n",
-            "# TYPE urdma_process_queue_pairs gauge\n",
-            "program=\"verbs-check\"} 1\n",
-            "urdma_process_datagrams_sent_total{slot=",
-            "urdma_dropped_total{reason=",
-        ] {
-            assert!(text.contains(part), "no '{part}' in:\n{text}");
-        }
-    }
+    let printed = || {
+        let mut command = one.host.subcommand("metrics").unwrap();
+        let printed = Process::run(&mut command, SHORT).unwrap();
+        assert!(printed.succeeded(), "{}", printed.describe());
+        printed.output
+    };
+    // On a busy machine a process may be too late with its report.
+    expect_metrics(printed);
+    expect_metrics(|| http(port, "GET /metrics HTTP/1.1\r\n\r\n"));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(3900));
     assert!(http(port, &long).starts_with("HTTP/1.1 200"));
     assert!(http(port, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
@@ -258,33 +270,22 @@ fn top_shows_rates_of_processes_and_connections() {
     let one = OneHost::up();
     let scratch = one.scratch.path();
     let ends = stream(&one.host, &one.host, LeasePolicy::Never, scratch);
-    let mut command = one.host.subcommand("top").unwrap();
-    let ended = Process::run(command.args(["--count", "1"]), SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    let writer = ended
-        .output
-        .lines()
-        .find(|line| line.contains("verbs-check"))
-        .unwrap();
-    assert!(
-        writer.contains("awake") || writer.contains("asleep"),
-        "{}",
-        ended.output
-    );
-    let connection = ended
-        .output
-        .lines()
-        .find(|line| line.contains("MB/s out"))
-        .unwrap();
-    assert!(
-        connection.contains("to 127.0.0.1") || connection.contains("to fe80"),
-        "{connection}"
-    );
-    let moving = ended
-        .output
-        .lines()
-        .any(|line| line.contains("MB/s out") && !(line.contains(" 0.0 MB/s out, 0.0 in")));
-    assert!(moving, "{}", ended.output);
+    let shows_all = || {
+        let mut command = one.host.subcommand("top").unwrap();
+        let ended = Process::run(command.args(["--count", "1"]), SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        let has = |words: &[&str]| {
+            let mut lines = ended.output.lines();
+            lines.any(|line| words.iter().all(|word| line.contains(word)))
+        };
+        let is_idle = |line: &str| line.contains(" 0.0 MB/s out, 0.0 in");
+        let mut lines = ended.output.lines();
+        (has(&["verbs-check", "awake"]) || has(&["verbs-check", "asleep"]))
+            && (has(&["MB/s out", "to 127.0.0.1"]) || has(&["MB/s out", "to fe80"]))
+            && lines.any(|line| line.contains("MB/s out") && !is_idle(line))
+    };
+    // On a busy machine a process may be too late with its report.
+    wait_until("rates of both ends", SHORT, shows_all).unwrap();
     kill_one_end(ends, true);
     one.down();
 }
