@@ -2,6 +2,7 @@
 //!
 //! - [`wire`]: layouts of headers, parsers and encoders.
 //! - [`conn`]: the connection engine of RC and UC queue pairs.
+//! - [`dc`]: the dynamically connected transport, on connections of `conn`.
 //! - [`limit`]: the rate limit of answers to packets without a connection.
 //! - [`sim`]: the deterministic simulator that tests and fuzz targets use.
 
@@ -9,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 pub mod conn;
+pub mod dc;
 pub mod limit;
 pub mod sim;
 pub mod wire;

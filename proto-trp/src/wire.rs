@@ -1,5 +1,6 @@
 //! Wire formats: TRP ([`trp`], [`ext`], [`train`]), DDP ([`ddp`]) and RDMAP ([`rdmap`],
-//! [`terminate`]), the DATAGRAM packet ([`datagram`]), and the messages of a channel ([`message`],
+//! [`terminate`]), the DATAGRAM packet ([`datagram`]), the extensions of
+//! the dynamically connected transport ([`dc`]), and the messages of a channel ([`message`],
 //! [`packet_head`]).
 //!
 //! Each layout is a set of named field positions, and a plain struct that can only hold valid
@@ -17,6 +18,7 @@
 
 mod cause;
 pub mod datagram;
+pub mod dc;
 pub mod ddp;
 mod error;
 pub mod ext;
@@ -34,6 +36,7 @@ mod train_table;
 pub mod trp;
 
 pub use datagram::DatagramHeader;
+pub use dc::{DcConnect, DcRefused, DC_CONNECT_LEN, DC_RESET_LEN, DC_RESET_REASON};
 pub use ddp::{Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 pub use error::{EncodeError, ParseError};
 pub use ext::{

@@ -20,7 +20,7 @@ use super::rxwindow::RxWindow;
 use super::stats::ConnStats;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
-use super::txwindow::TxWindow;
+use super::txwindow::{SegmentSource, TxWindow};
 use crate::wire::{self, connection_id, Flags, Prediction, Terminate};
 use urdma_types::{Psn, Qpn, Time};
 
@@ -444,6 +444,37 @@ impl Connection {
             return (0, 0);
         }
         (self.control.window(), self.recovery.smoothed_rtt_ns())
+    }
+
+    /// The next PSN of the outgoing stream, if every packet before it is acknowledged.
+    pub fn acknowledged_to(&self) -> Option<Psn> {
+        self.tx.is_empty().then(|| self.tx.psn(self.tx.una))
+    }
+
+    /// Sends a PROBE, which the peer answers at once.
+    pub fn probe_peer(&mut self) {
+        if self.state == QpState::Rts && self.sends_stream {
+            self.controls.add(Controls::PROBE);
+        }
+    }
+
+    /// Whether an atomic of this end is acknowledged whose response has not arrived: it was
+    /// executed, and must not be sent on another connection.
+    pub fn has_executed_atomic(&self) -> bool {
+        let begun = self.sq.next.wrapping_sub(self.sq.head);
+        let indices = (0..begun).map(|ahead| self.sq.head.wrapping_add(ahead));
+        let mut atomics = indices.filter(|&index| self.sq.get(index).is_atomic());
+        let is_unacknowledged = |index| {
+            let source = SegmentSource::Request(index);
+            (self.tx.una..self.tx.next).any(|seq| self.tx.get(seq).spec.source == source)
+        };
+        atomics.any(|index| !is_unacknowledged(index))
+    }
+
+    /// Whether this end owes nothing but acknowledgements: every response has been sent and
+    /// acknowledged, and no message has arrived in part.
+    pub fn is_quiescent(&self) -> bool {
+        self.tx.is_empty() && !self.responder.has_answers() && self.rq.len() == 0
     }
 
     /// Receive requests that have not completed.

@@ -223,6 +223,11 @@ impl SendWqe {
         has_response && self.fails.is_none()
     }
 
+    /// Whether it is an atomic, which the peer must not execute twice.
+    pub(super) const fn is_atomic(&self) -> bool {
+        self.is_request() && !matches!(self.kind, Kind::Read)
+    }
+
     /// Whether it is executed locally, without the peer.
     #[inline]
     pub(super) const fn is_local(&self) -> bool {

@@ -1,0 +1,518 @@
+//! The initiator: a send queue whose requests name their targets, and a connection to the target of
+//! the oldest.
+
+use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
+use crate::conn::{
+    Completion, CompletionOp, ConnConfig, Connection, Datagram, Host, Path, Payload, PostError,
+    QpState, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, Status, MAX_MESSAGE_OCTETS,
+};
+use crate::wire::{
+    connection_id, ConnectionId, DcConnect, DcRefused, PacketType, ResetReason, TrpHeader,
+    DC_CONNECT_LEN, DC_RESET_REASON,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use urdma_types::{Qpn, Time};
+
+/// Where requests go: what an address handle and the fields of a work request name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DcTargetAddress {
+    /// The IP address of the target's host.
+    pub address: IpAddr,
+    /// The target's number.
+    pub number: Qpn,
+    /// The target's access key.
+    pub key: u32,
+}
+
+/// The configuration of an initiator.
+#[derive(Clone, Copy, Debug)]
+pub struct DcInitiatorConfig {
+    /// The sizes of the send queue and the seed; what concerns receive requests is ignored.
+    pub conn: ConnConfig,
+    /// Largest datagram of the path, 284..=65507 octets.
+    pub max_datagram_octets: u32,
+    /// Acknowledge timeout, 4.096 us * 2^timeout, 1..=[`DC_TIMEOUT_MAX`].
+    pub timeout: u8,
+    /// Retries, 0..=7.
+    pub retry_cnt: u8,
+    /// RNR retries, 0..=7; 7 for no bound.
+    pub rnr_retry: u8,
+    /// The connection to a target is kept for this long while there are no requests.
+    pub linger_ns: u64,
+    /// Maximum number of targets whose token is kept, 1 or more; to connect to another one takes a
+    /// round trip more.
+    pub known_max: usize,
+}
+
+/// A request that is not complete.
+#[derive(Debug)]
+struct Request {
+    target: DcTargetAddress,
+    wr_id: u64,
+    op: SendOp,
+    imm: Option<u32>,
+    flags: SendFlags,
+    sges: Vec<Sge>,
+    inline: Option<Vec<u8>>,
+}
+
+impl Request {
+    fn post<H: Host>(
+        &self,
+        now: Time,
+        conn: &mut Connection,
+        host: &mut H,
+    ) -> Result<u32, PostError> {
+        let parts = self.inline.as_ref().map(|octets| [octets.as_slice()]);
+        let payload = match &parts {
+            Some(parts) => Payload::Inline(parts),
+            None => Payload::Sges(&self.sges),
+        };
+        let wr = SendWr {
+            wr_id: self.wr_id,
+            op: self.op,
+            imm: self.imm,
+            flags: self.flags,
+            shared_queue: 0,
+            payload,
+        };
+        conn.post_send(|| now, &wr, host)
+    }
+}
+
+/// What is known of a target beyond a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    token: u32,
+    /// The epoch of the latest connection, or the target's floor if that is higher.
+    epoch: u64,
+    /// When it was used last, counted in connections.
+    used: u64,
+}
+
+/// The connection to a target.
+#[derive(Debug)]
+struct Open {
+    target: DcTargetAddress,
+    conn: Connection,
+    connect: DcConnect,
+    sent: ConnectionId,
+    received: ConnectionId,
+    /// Requests at the head of the queue that the connection has.
+    handed: usize,
+    /// When the last packet of the target arrived, or the first request was handed over since all
+    /// were complete, whichever is later.
+    heard: Time,
+    /// Since when there are no requests.
+    idle_since: Time,
+    /// FIN is being sent.
+    is_leaving: bool,
+}
+
+/// An initiator of the dynamically connected transport.
+///
+/// Requests are executed in the order in which they were posted. A request for another target
+/// starts when all before it are complete.
+#[derive(Debug)]
+pub struct DcInitiator {
+    config: DcInitiatorConfig,
+    queue: VecDeque<Request>,
+    open: Option<Open>,
+    known: BTreeMap<DcTargetAddress, Known>,
+    connections: u64,
+    has_failed: bool,
+}
+
+impl DcInitiator {
+    /// An initiator without requests; parameters out of range are clamped.
+    pub fn new(config: DcInitiatorConfig) -> Self {
+        Self {
+            config: DcInitiatorConfig {
+                timeout: config.timeout.clamp(1, DC_TIMEOUT_MAX),
+                retry_cnt: config.retry_cnt.min(7),
+                rnr_retry: config.rnr_retry.min(7),
+                known_max: config.known_max.max(1),
+                max_datagram_octets: config.max_datagram_octets.clamp(DATAGRAM_MIN, 65_507),
+                ..config
+            },
+            queue: VecDeque::new(),
+            open: None,
+            known: BTreeMap::new(),
+            connections: 0,
+            has_failed: false,
+        }
+    }
+
+    /// Whether a request has failed: everything that was posted after it is flushed.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Requests that are not complete.
+    pub fn sends_outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Connections that were begun.
+    pub fn connections(&self) -> u64 {
+        self.connections
+    }
+
+    /// Posts a request to a target.
+    ///
+    /// # Errors
+    /// Nothing was posted: the queue is full, a list is too long, or the operation is a local one.
+    pub fn post_send<H: Host>(
+        &mut self,
+        now: Time,
+        target: DcTargetAddress,
+        wr: &SendWr<'_>,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        if self.queue.len() >= self.config.conn.sq_depth as usize {
+            return Err(PostError::QueueFull);
+        }
+        let (sges, inline) = self.check(wr)?;
+        self.queue.push_back(Request {
+            target,
+            wr_id: wr.wr_id,
+            op: wr.op,
+            imm: wr.imm,
+            flags: wr.flags,
+            sges,
+            inline,
+        });
+        self.advance(now, host);
+        Ok(())
+    }
+
+    /// What a connection will accept later, so that an error shows here.
+    fn check(&self, wr: &SendWr<'_>) -> Result<(Vec<Sge>, Option<Vec<u8>>), PostError> {
+        if matches!(
+            wr.op,
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_)
+        ) {
+            return Err(PostError::InvalidRequest);
+        }
+        match wr.payload {
+            Payload::Inline(parts) => {
+                let octets = parts.concat();
+                if octets.len() > self.config.conn.max_inline as usize {
+                    return Err(PostError::InlineTooLong);
+                }
+                Ok((Vec::new(), Some(octets)))
+            }
+            Payload::Sges(sges) => {
+                if sges.len() > usize::from(self.config.conn.max_send_sge) {
+                    return Err(PostError::TooManySges);
+                }
+                let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                if octets > MAX_MESSAGE_OCTETS {
+                    return Err(PostError::MessageTooLong);
+                }
+                Ok((sges.to_vec(), None))
+            }
+        }
+    }
+
+    /// Removes requests that are complete, connects to the target of the oldest request, and hands
+    /// over the requests to it.
+    fn advance<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.settle(now);
+        if self.has_failed {
+            self.flush(host);
+            return;
+        }
+        let Some(target) = self.queue.front().map(|request| request.target) else {
+            return;
+        };
+        match &mut self.open {
+            None => self.connect(now, target),
+            Some(open) if open.is_leaving => return,
+            // R17.5-1: the next target has its turn when everything is complete.
+            Some(open) if open.target != target => {
+                open.leave();
+                return;
+            }
+            Some(_) => {}
+        }
+        self.hand_over(now, host);
+    }
+
+    /// Removes requests that are complete.
+    fn settle(&mut self, now: Time) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        let left = open.conn.sends_outstanding() as usize;
+        let done = open.handed - left;
+        self.queue.drain(..done);
+        open.handed = left;
+        if open.conn.state() == QpState::Error {
+            self.has_failed = true;
+        } else if left == 0 {
+            if done > 0 {
+                open.idle_since = now;
+            }
+            // R17.4-6
+            if let Some(next) = open.conn.acknowledged_to() {
+                open.connect.confirmed = next;
+            }
+        }
+    }
+
+    fn flush<H: Host>(&mut self, host: &mut H) {
+        for request in self.queue.drain(..) {
+            host.complete(Completion {
+                wr_id: request.wr_id,
+                status: Status::WorkRequestFlushed,
+                op: completion_op(&request.op),
+                byte_len: 0,
+                imm: None,
+                invalidated: None,
+                solicited: true,
+            });
+        }
+    }
+
+    fn hand_over<H: Host>(&mut self, now: Time, host: &mut H) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        for request in self.queue.iter().skip(open.handed) {
+            if request.target != open.target {
+                break;
+            }
+            if open.handed == 0 {
+                open.heard = now;
+            }
+            if request.post(now, &mut open.conn, host).is_err() {
+                // The send queue of the connection has as many entries as this one.
+                break;
+            }
+            open.handed += 1;
+        }
+    }
+
+    /// Begins a connection, whose first packet any of the next ones may be.
+    fn connect(&mut self, now: Time, target: DcTargetAddress) {
+        self.connections += 1;
+        if self.known.len() >= self.config.known_max && !self.known.contains_key(&target) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
+            if let Some(oldest) = oldest.map(|(target, _)| *target) {
+                self.known.remove(&oldest);
+            }
+        }
+        let known = self.known.entry(target).or_default();
+        known.used = self.connections;
+        // R17.1-2
+        known.epoch += 1;
+        let known = *known;
+        self.open = self.new_connection(now, target, known);
+    }
+
+    fn new_connection(&self, now: Time, target: DcTargetAddress, known: Known) -> Option<Open> {
+        let config = &self.config;
+        let local = config.conn.local_qpn;
+        let local_psn = initial_psn(local, target.number, known.epoch);
+        let remote_psn = initial_psn(target.number, local, known.epoch);
+        let mut conn = Connection::new(ConnConfig {
+            rq_depth: 0,
+            shared_recv: false,
+            names_shared_queue: false,
+            unreliable: false,
+            fails_with_peer: false,
+            max_dest_rd_atomic_cap: 0,
+            ..config.conn
+        });
+        conn.to_init().ok()?;
+        let rtr = RtrParams {
+            remote_qpn: target.number,
+            remote_psn,
+            max_datagram_octets: config.max_datagram_octets - CONNECT_LEN,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            path: Path::Network,
+        };
+        conn.to_rtr(now, &rtr).ok()?;
+        let limit = u64::from(config.retry_cnt) + 1;
+        let rts = RtsParams {
+            local_psn,
+            timeout: config.timeout,
+            retry_cnt: config.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            max_rd_atomic: DC_RD_ATOMIC,
+            keepalive_ns: silence_ns(config.timeout, config.retry_cnt) / limit,
+        };
+        conn.to_rts(now, &rts).ok()?;
+        let connect = DcConnect {
+            timeout: config.timeout,
+            retry_cnt: config.retry_cnt,
+            initiator: local,
+            epoch: known.epoch,
+            key: target.key,
+            token: known.token,
+            confirmed: local_psn,
+        };
+        Some(Open {
+            target,
+            conn,
+            connect,
+            sent: connection_id(local, target.number, local_psn),
+            received: connection_id(target.number, local, remote_psn),
+            handed: 0,
+            heard: now,
+            idle_since: now,
+            is_leaving: false,
+        })
+    }
+
+    /// Processes a datagram that came from `address`. Returns the RESET that answers it, if one
+    /// does, which the driver sends at a limited rate.
+    pub fn handle_datagram<H: Host>(
+        &mut self,
+        now: Time,
+        address: IpAddr,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Option<TrpHeader> {
+        let trp = TrpHeader::parse(datagram.head, datagram.len).ok()?;
+        let is_ours = |open: &&mut Open| {
+            open.target.address == address
+                && [open.sent, open.received].contains(&trp.connection_id)
+        };
+        let Some(open) = self.open.as_mut().filter(is_ours) else {
+            // R17.5-3: a connection that the initiator has left holds a context at its target.
+            return TrpHeader::reset_for(&trp, ResetReason::NoQueuePair);
+        };
+        if trp.kind != PacketType::Reset {
+            open.heard = now;
+        } else if trp.window == DC_RESET_REASON {
+            let refused = DcRefused::find(trp.extension_octets(datagram.head))?;
+            self.on_refused(now, &refused, host);
+            self.advance(now, host);
+            return None;
+        }
+        // No state of this connection is answered with a RESET.
+        let _ = open.conn.handle_datagram(now, datagram, host);
+        self.advance(now, host);
+        None
+    }
+
+    /// The target has no context for the connection, and never will have.
+    fn on_refused<H: Host>(&mut self, now: Time, refused: &DcRefused, host: &mut H) {
+        let Some(open) = self.open.as_mut() else {
+            return;
+        };
+        let connect = open.connect;
+        let silence = silence_ns(connect.timeout, connect.retry_cnt);
+        let is_other_token = refused.token != connect.token;
+        // R17.5-5
+        if refused.epoch != connect.epoch || (!is_other_token && refused.floor < connect.epoch) {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(&open.target) {
+            known.token = refused.token;
+            known.epoch = known.epoch.max(refused.floor);
+        }
+        // R17.5-6, R17.5-7, R17.5-8: what may have had an effect is not repeated.
+        let is_restarted = is_other_token && connect.token != 0;
+        let is_late = now.since_ns(open.heard) > silence;
+        if open.handed > 0 && (is_restarted || is_late || open.conn.has_executed_atomic()) {
+            open.conn.give_up(host);
+        } else {
+            self.open = None;
+        }
+    }
+
+    /// Handles the timers that have expired.
+    pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
+        if let Some(open) = &mut self.open {
+            if open.conn.next_deadline().is_some_and(|due| due <= now) {
+                open.conn.handle_timeout(now, host);
+            }
+            if open.is_idle() && open.linger_end(self.config.linger_ns) <= now {
+                open.leave();
+            }
+        }
+        self.advance(now, host);
+    }
+
+    /// When [`DcInitiator::handle_timeout`] is to be called.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let open = self.open.as_ref()?;
+        let deadline = open.conn.next_deadline().unwrap_or(Time::NEVER);
+        let linger_end = if open.is_idle() {
+            open.linger_end(self.config.linger_ns)
+        } else {
+            Time::NEVER
+        };
+        Some(deadline.earlier(linger_end)).filter(|&deadline| deadline != Time::NEVER)
+    }
+
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`, and says to which
+    /// target and how long it is.
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<(DcTargetAddress, usize)> {
+        loop {
+            self.advance(now, host);
+            let open = self.open.as_mut()?;
+            let room = buf.get_mut(DC_CONNECT_LEN..)?;
+            if let Some(transmit) = open.conn.poll_transmit(now, room, host) {
+                let len = DC_CONNECT_LEN + transmit.len;
+                // R17.1-3
+                let is_written = open.connect.add_to(&mut buf[..len]).is_ok();
+                if is_written {
+                    return Some((open.target, len));
+                }
+            } else if open.is_leaving {
+                self.open = None;
+            } else {
+                return None;
+            }
+        }
+    }
+}
+
+/// The shortest bound of a connection, and the extension.
+const DATAGRAM_MIN: u32 = 256 + CONNECT_LEN;
+/// [`DC_CONNECT_LEN`], as the lengths of datagrams are counted.
+const CONNECT_LEN: u32 = 28;
+const _: () = assert!(CONNECT_LEN as usize == DC_CONNECT_LEN);
+
+impl Open {
+    /// Ends the connection, whose requests are complete, with a FIN, which is not repeated.
+    fn leave(&mut self) {
+        if !self.is_leaving {
+            self.is_leaving = true;
+            self.conn.close();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.handed == 0 && !self.is_leaving && self.conn.state() == QpState::Rts
+    }
+
+    fn linger_end(&self, linger_ns: u64) -> Time {
+        self.idle_since.plus_ns(linger_ns)
+    }
+}
+
+/// The operation in the completion of a request that was not started.
+fn completion_op(op: &SendOp) -> CompletionOp {
+    match op {
+        SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
+        SendOp::Write { .. } => CompletionOp::Write,
+        SendOp::Read { .. } => CompletionOp::Read,
+        SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
+        SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+        SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
+        SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
+        SendOp::BindWindow(_) => CompletionOp::BindWindow,
+    }
+}
