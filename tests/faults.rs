@@ -1,7 +1,6 @@
 //! Bad input and killed processes: an error message, the right errno, and no leaks.
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
-    alone, check, expect_all_taken_back, expect_stream_ended, kill_one_end, stream, OneHost,
-    CHECK_LIMIT, SHORT, VERBS_CHECK,
+    alone, check, descriptors_of, expect_all_taken_back, expect_stream_ended, kill_one_end, stream,
+    OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
 };
 
 fn run(command: &mut Command) -> Ended {
@@ -168,14 +167,8 @@ fn kill_while_connecting(rounds: u32) {
         process.wait_for_text(words, SHORT).unwrap();
         process
     };
-    let daemon = format!("/proc/{}/fd", one.host.daemon_pid().unwrap());
-    // Recordings of processes that have ended are kept for a while.
-    let is_recording = |file: &Path| file.to_string_lossy().contains("urdma-recording");
-    let descriptors = || {
-        let all = std::fs::read_dir(&daemon).unwrap();
-        let files = all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
-        files.filter(|file| !is_recording(file)).count()
-    };
+    let daemon = one.host.daemon_pid().unwrap();
+    let descriptors = || descriptors_of(daemon);
     let mut before = None;
     let mut server = start("storm-server", "listening");
     let mut random = std::process::id();

@@ -350,6 +350,15 @@ pub fn expect_all_taken_back(host: &Instance) {
     .unwrap_or_else(|late| panic!("{late}; {} regions are mapped", mapped_regions(host)));
 }
 
+/// Descriptors of a process, without those of recordings of processes that have ended, which urdmad
+/// keeps for a while.
+pub fn descriptors_of(pid: u32) -> usize {
+    let is_recording = |file: &Path| file.to_string_lossy().contains("urdma-recording");
+    let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let files = all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    files.filter(|file| !is_recording(file)).count()
+}
+
 /// Mappings of regions of channels in urdmad, which has two regions for each attached process.
 fn mapped_regions(host: &Instance) -> usize {
     let maps = format!("/proc/{}/maps", host.daemon_pid().unwrap());
