@@ -168,10 +168,7 @@ impl DcTarget {
         }
         let has_context = self.contexts.get(&source).map(|context| context.epoch);
         if has_context != Some(connect.epoch) {
-            if !matches!(
-                trp.kind,
-                PacketType::Data | PacketType::Train | PacketType::Probe
-            ) {
+            if !may_begin(trp.kind) {
                 return self.dropped();
             }
             if !self.floors.admits(&source, connect.epoch) {
@@ -192,11 +189,8 @@ impl DcTarget {
 
     /// Tells an initiator how to connect.
     fn refused(&mut self, source: &DcSource, connect: &DcConnect, trp: &TrpHeader) -> DcVerdict {
-        let answered = matches!(
-            trp.kind,
-            PacketType::Data | PacketType::Train | PacketType::Probe
-        );
-        let reset = TrpHeader::reset_for(trp, ResetReason::NoQueuePair).filter(|_| answered);
+        let reset = TrpHeader::reset_for(trp, ResetReason::NoQueuePair);
+        let reset = reset.filter(|_| may_begin(trp.kind));
         let Some(mut reset) = reset else {
             return self.dropped();
         };
@@ -448,6 +442,14 @@ impl DcTarget {
         }
         None
     }
+}
+
+/// Whether a packet of this type begins a context, or is refused; others are dropped.
+const fn may_begin(kind: PacketType) -> bool {
+    matches!(
+        kind,
+        PacketType::Data | PacketType::Train | PacketType::Probe
+    )
 }
 
 /// Whether a packet carries a request other than a read, which alone may be repeated.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-use rdma_core_sys::rdmacm;
+use rdma_core_sys::{rdmacm, verbs};
 use urdma_perf::verbs_setup::made;
 
 // The program links the system's librdmacm, as other applications do.
@@ -99,6 +99,26 @@ fn parameters() -> rdmacm::rdma_conn_param {
     parameters.retry_count = 7;
     parameters.rnr_retry_count = 7;
     parameters
+}
+
+/// Makes the queue pair of an identifier, with room for `depth` work requests each way. Domain and
+/// completion queue must live.
+pub(crate) fn make_queue_pair(
+    id: Id,
+    pd: *mut verbs::ibv_pd,
+    cq: *mut verbs::ibv_cq,
+    depth: u32,
+) -> Result<(), String> {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut init: verbs::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    (init.send_cq, init.recv_cq) = (cq, cq);
+    init.qp_type = verbs::IBV_QPT_RC;
+    (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
+    (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+    // SAFETY: identifier, domain and queue live, the attributes are ours.
+    called("rdma_create_qp", unsafe {
+        rdmacm::rdma_create_qp(id, pd, &mut init)
+    })
 }
 
 /// Begins to find the address, which ends in an event.

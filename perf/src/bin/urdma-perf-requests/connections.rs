@@ -46,24 +46,11 @@ fn make_queue_pair(id: Id, shared: &mut Option<Shared>) -> Result<(), String> {
         Some(shared) => shared,
         none => none.insert(Shared::new(id)?),
     };
-    // SAFETY: all zeroes is a valid value of this plain structure.
-    let mut init: verbs::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-    (init.send_cq, init.recv_cq) = (shared.cq, shared.cq);
-    init.qp_type = verbs::IBV_QPT_RC;
-    (init.cap.max_send_wr, init.cap.max_recv_wr) = (1, 1);
-    (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-    // SAFETY: identifier and domain live, the attributes are ours.
-    match unsafe { rdmacm::rdma_create_qp(id, shared.pd, &mut init) } {
-        0 => Ok(()),
-        _ => Err(format!(
-            "rdma_create_qp: {}",
-            std::io::Error::last_os_error()
-        )),
-    }
+    cm::make_queue_pair(id, shared.pd, shared.cq, 1)
 }
 
-/// Accepts whoever connects, until the client ends `control`; then the process ends, which may wait
-/// for the next event.
+/// Accepts all connections until the client ends `control`. A thread of its own then ends the
+/// process, since this one waits for the next event.
 pub(crate) fn serve(
     transport: Transport,
     address: Ipv4Addr,

@@ -4,10 +4,10 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-use rdma_core_sys::{rdmacm, verbs};
+use rdma_core_sys::verbs;
 use urdma_perf::verbs_setup::{made, poll, register, request_notification};
 
-use crate::cm::Id;
+use crate::cm::{self, Id};
 use crate::text;
 
 /// The verbs objects of a connection, which exist until the process ends.
@@ -53,17 +53,7 @@ impl Endpoint {
         // SAFETY: context and channel are valid; no user context is given.
         let cq = unsafe { verbs::ibv_create_cq(context, entries, ptr::null_mut(), channel, 0) };
         let cq = made("ibv_create_cq", cq)?;
-        // SAFETY: all zeroes is a valid value of this plain structure.
-        let mut init: verbs::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        (init.send_cq, init.recv_cq) = (cq, cq);
-        init.qp_type = verbs::IBV_QPT_RC;
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-        // SAFETY: identifier and domain live, the attributes are ours.
-        let status = unsafe { rdmacm::rdma_create_qp(id, pd, &mut init) };
-        if status != 0 {
-            return Err(format!("rdma_create_qp: {}", Error::last_os_error()));
-        }
+        cm::make_queue_pair(id, pd, cq, depth)?;
         // SAFETY: the call has given the identifier a queue pair.
         let qp = unsafe { (*id).qp };
         let endpoint = Self {
