@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::LeasePolicy;
-use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
     alone, check_on_one_host, expect_all_taken_back, leave_in_every_way, ports, print_of, run_all,
-    Busy, OneHost, CHECK_LIMIT, VERBS_CHECK,
+    Busy, OneHost,
 };
 
 #[test]
@@ -124,10 +123,7 @@ fn check_alone_at(addresses: &[&str], scenario: &str) {
 }
 
 fn check_alone_on(one: OneHost, scenario: &str) {
-    let argv = [VERBS_CHECK, scenario];
-    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
-    let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
+    urdma_tests::check_alone(&one.host, scenario);
     one.down();
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::Process;
-use urdma_tests::{alone, check, lossy_hosts, OneHost, SHORT, VERBS_CHECK};
+use urdma_tests::{alone, check, check_alone, lossy_hosts, OneHost, SHORT};
 
 /// Probes of the provider and the number of their arguments.
 const OF_PROVIDER: [(&str, usize); 12] = [
@@ -182,12 +182,7 @@ fn scripts_show_connections() {
         ),
     ] {
         let tracing = script(name, first_line);
-        let mut command = one
-            .host
-            .run(LeasePolicy::Never, &[VERBS_CHECK, "cm"])
-            .unwrap();
-        let ended = Process::run(&mut command, SHORT).unwrap();
-        assert!(ended.succeeded(), "{}", ended.describe());
+        check_alone(&one.host, "cm");
         let text = end(tracing);
         for part in parts {
             assert!(text.contains(part), "{NEEDS_BPF}: no '{part}' in:\n{text}");

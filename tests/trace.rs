@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{
-    alone, check, expect_all_taken_back, kill_one_end, lossy_hosts, ports, stream, OneHost, SHORT,
-    VERBS_CHECK,
+    alone, check, check_alone, expect_all_taken_back, kill_one_end, lossy_hosts, ports, stream,
+    OneHost, SHORT,
 };
 
 /// What `urdma trace` prints of an instance.
@@ -64,12 +64,7 @@ fn connect_without_a_listener_is_explained_at_both_ends() {
 fn rejection_by_an_application_is_told_apart() {
     let _alone = alone();
     let one = OneHost::up();
-    let mut command = one
-        .host
-        .run(LeasePolicy::Never, &[VERBS_CHECK, "cm"])
-        .unwrap();
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
+    check_alone(&one.host, "cm");
     let text = trace(&one.host, &["--failed"]);
     for part in [
         "rejected: the peer's application refused the connection (rdma_reject)",

@@ -326,6 +326,14 @@ fn expect_end_that_says(end: Process, words: &str) {
     assert!(ended.output.contains(words), "{}", ended.describe());
 }
 
+/// Runs a check of `verbs-check` in a single process.
+pub fn check_alone(host: &Instance, name: &str) {
+    let argv = [VERBS_CHECK, name];
+    let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
+    let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+}
+
 /// Runs scenarios of `verbs-check` on one host, one after the other.
 pub fn check_on_one_host(scenarios: &[&str]) {
     let _alone = alone();
