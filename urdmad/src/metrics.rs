@@ -31,7 +31,7 @@ pub(crate) fn serve(address: SocketAddr, run_dir: RunDir) -> io::Result<()> {
         .name("urdmad-metrics".to_owned())
         .spawn(move || loop {
             match listener.accept() {
-                // What a client does wrong concerns nobody else.
+                // An error of one client does not end the service of others.
                 Ok((stream, _)) => drop(answer(stream, &mut scraped)),
                 Err(_) => thread::sleep(PAUSE),
             }
