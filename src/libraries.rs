@@ -2,6 +2,7 @@
 //! `../lib/urdma` (an installation).
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -68,11 +69,25 @@ pub(crate) fn companion(name: &str) -> Result<PathBuf, Error> {
 }
 
 fn executable_dir() -> Result<PathBuf, Error> {
-    std::env::current_exe()
-        .and_then(fs::canonicalize)
-        .ok()
-        .and_then(|path| path.parent().map(Path::to_path_buf))
-        .ok_or_else(|| Error::sentence("cannot tell where urdma itself is: /proc is needed"))
+    let urdma = std::env::current_exe().map_err(|error| {
+        Error::sentence(format!(
+            "cannot tell where urdma itself is: /proc is needed: {error}"
+        ))
+    })?;
+    let path = fs::canonicalize(&urdma).map_err(|error| not_reached(&urdma, &error))?;
+    Ok(path.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+/// `urdma` itself, which runs, cannot be looked at.
+fn not_reached(urdma: &Path, error: &io::Error) -> Error {
+    let urdma = urdma.display();
+    Error::sentence(match error.kind() {
+        ErrorKind::PermissionDenied => format!(
+            "no permission to enter the directory of {urdma}, which has urdma's libraries: \
+             use a copy that all users may read, for example by `make install`"
+        ),
+        _ => format!("cannot look at {urdma}, which is urdma itself: {error}"),
+    })
 }
 
 /// Creates the links by which libibverbs finds the plugin, one for each private provider ABI. In a

@@ -1,11 +1,13 @@
 //! Bad input and killed processes: an error message, the right errno, and no leaks.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch};
+use urdma_harness::instance::{urdma, Copies, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
     alone, check, descriptors_of, expect_all_taken_back, expect_stream_ended, kill_one_end, stream,
@@ -73,15 +75,31 @@ fn configuration_error_names_file_line_and_key() {
 #[test]
 fn stranger_to_the_instance_is_told_who_may_use_it() {
     let _alone = alone();
+    let copies = Copies::of_urdma().unwrap();
     let one = OneHost::up();
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(urdma().unwrap().get_program())
+        .arg(copies.path().join("urdma"))
         .args(["status", "--run-dir"])
         .arg(one.host.run_dir());
     expect_sentence(&run(&mut command), &["no permission", "urdma up"]);
     one.down();
+}
+
+/// As in root's home.
+#[test]
+fn urdma_in_a_directory_that_its_user_cannot_enter_says_so() {
+    let copies = Copies::of_urdma().unwrap();
+    fs::set_permissions(copies.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let urdma = copies.path().join("urdma");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    // setpriv gives up root's capabilities with the program that it executes.
+    command.arg(&urdma).args(["up", "--instance", "unreached"]);
+    let shown = urdma.display().to_string();
+    let words = ["no permission", &shown, "make install"];
+    expect_sentence(&run(&mut command), &words);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use urdma_harness::programs::{self, Job};
 use urdma_tests::sockets::{assign, host, spaces, unassign, up, ADDRESSES};
 use urdma_tests::{
     alone, check, expect_peer_given_up, expect_stream_ended, mix_while, ports, run_all, stream,
-    SHORT,
+    SHORT, VERBS_CHECK,
 };
 
 /// Enough operations for two interruptions.
@@ -279,6 +280,32 @@ fn idle_urdmad_sleeps() {
     })
     .unwrap();
     hosts.down().unwrap();
+}
+
+// A build in root's home cannot be entered by the user.
+#[test]
+fn programs_of_another_user_are_not_those_of_the_build() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = spaces(1500);
+    let host = host(&spaces, (0, "a"), scratch.path(), &ADDRESSES[0], "").unwrap();
+    let command = host.run(LeasePolicy::Never, &[VERBS_CHECK]).unwrap();
+    let daemon = fs::read_link(format!("/proc/{}/exe", host.daemon_pid().unwrap())).unwrap();
+    let paths: Vec<&Path> = command.get_args().map(Path::new).collect();
+    let named = |name| paths.iter().find(|path| path.ends_with(name)).unwrap();
+    for program in [&daemon, *named("urdma"), *named("verbs-check")] {
+        for dir in program.ancestors().skip(1) {
+            let mode = fs::metadata(dir).unwrap().permissions().mode();
+            assert_eq!(
+                mode & 0o005,
+                0o005,
+                "{} of {}",
+                dir.display(),
+                program.display()
+            );
+        }
+    }
+    host.down().unwrap();
 }
 
 /// How often urdmad's threads but that of control, which clients wake, have slept.

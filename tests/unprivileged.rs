@@ -7,19 +7,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{binary_dir, Scratch};
+use urdma_harness::instance::Copies;
 use urdma_harness::process::Process;
 use urdma_tests::alone;
 
 /// Debian's `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;
 const LIMIT: Duration = Duration::from_secs(180);
-const FILES: [&str; 4] = [
-    "urdma",
-    "urdmad",
-    "liburdma_provider.so",
-    "liburdma_standin.so",
-];
 
 /// The commands of a user: an instance, two programs, down again.
 const SESSION: &str = r#"
@@ -42,12 +36,8 @@ echo session done
 "#;
 
 /// A home directory owned by `nobody`, with urdma's programs in it.
-fn home() -> Scratch {
-    let home = Scratch::new("home").unwrap();
-    let built = binary_dir().unwrap();
-    for file in FILES {
-        fs::copy(built.join(file), home.path().join(file)).unwrap();
-    }
+fn home() -> Copies {
+    let home = Copies::of_urdma().unwrap();
     fs::write(home.path().join("session.sh"), SESSION).unwrap();
     fs::write(home.path().join("stamp"), "").unwrap();
     fs::create_dir(home.path().join("run")).unwrap();

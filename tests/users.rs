@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
+use urdma_harness::instance::{Copies, LeasePolicy};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost, CHECK_LIMIT, VERBS_CHECK};
 
@@ -17,22 +17,11 @@ const VICTIM: u32 = 64_002;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A copy of urdma's programs that all users can execute.
-struct Programs(Scratch);
+struct Programs(Copies);
 
 impl Programs {
     fn new() -> Self {
-        let scratch = Scratch::new("users").unwrap();
-        let built = binary_dir().unwrap();
-        for file in [
-            "urdma",
-            "urdmad",
-            "liburdma_provider.so",
-            "liburdma_standin.so",
-        ] {
-            fs::copy(built.join(file), scratch.path().join(file)).unwrap();
-        }
-        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Self(scratch)
+        Self(Copies::of_urdma().unwrap())
     }
 
     /// `urdma` as a user without a runtime directory.
@@ -181,7 +170,7 @@ fn programs_of_two_users_communicate_on_an_instance_of_everyone() {
     let _alone = alone();
     let programs = Programs::new();
     let dir = programs.0.path();
-    fs::copy(VERBS_CHECK, dir.join("verbs-check")).unwrap();
+    programs.0.of(Path::new(VERBS_CHECK)).unwrap();
     let meet = dir.join("meet");
     fs::create_dir(&meet).unwrap();
     allow(&meet, 0o777);

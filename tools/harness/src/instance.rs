@@ -1,7 +1,9 @@
 //! Instances of urdma, through its command line.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -63,6 +65,52 @@ pub fn urdma() -> Result<Command, Failure> {
     Ok(Command::new(binary_dir()?.join("urdma")))
 }
 
+/// Copies of programs that every user can execute. A build may be where only its owner can enter,
+/// such as root's home; the copies are removed when this is dropped.
+#[derive(Debug)]
+pub struct Copies(Scratch);
+
+impl Copies {
+    /// Copies what one host needs: `urdma`, `urdmad` and their libraries.
+    ///
+    /// # Errors
+    /// They have not been built, or cannot be copied.
+    pub fn of_urdma() -> Result<Self, Failure> {
+        let copies = Self(Scratch::new("programs")?);
+        fs::set_permissions(copies.path(), fs::Permissions::from_mode(0o755))?;
+        let built = binary_dir()?;
+        for file in [
+            "urdma",
+            "urdmad",
+            "liburdma_provider.so",
+            "liburdma_standin.so",
+        ] {
+            copies.of(&built.join(file))?;
+        }
+        Ok(copies)
+    }
+
+    /// The copy of a program, made with the first call.
+    ///
+    /// # Errors
+    /// It cannot be copied.
+    pub fn of(&self, program: &Path) -> Result<PathBuf, Failure> {
+        let copy = self.path().join(program.file_name().unwrap_or_default());
+        if !copy.exists() {
+            fs::copy(program, &copy).map_err(|error| {
+                Failure::new(format!("cannot copy {}: {error}", program.display()))
+            })?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(copy)
+    }
+
+    /// Their directory.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
 /// A process that takes an instance down if the program that started it ends without doing so.
 #[derive(Debug)]
 struct Keeper(Child);
@@ -114,7 +162,7 @@ impl Place {
 
     /// A program with its arguments.
     fn command(&self, program: &Path) -> Command {
-        let mut words: Vec<std::ffi::OsString> = Vec::new();
+        let mut words: Vec<OsString> = Vec::new();
         if let Some(namespace) = &self.namespace {
             words.extend(["ip", "netns", "exec", namespace].map(Into::into));
         }
@@ -141,6 +189,8 @@ pub struct Instance {
     is_up: bool,
     /// Dropped when the instance is down.
     keeper: Option<Keeper>,
+    /// What runs in the place of the build's programs if the user is another one.
+    copies: Option<Copies>,
 }
 
 impl Instance {
@@ -211,6 +261,7 @@ impl Instance {
             text += &format!("address = {addresses:?}\n");
         }
         fs::write(&config, text + port)?;
+        let copies = place.user.map(|_| Copies::of_urdma()).transpose()?;
         let mut instance = Self {
             run_dir,
             config,
@@ -218,6 +269,7 @@ impl Instance {
             place,
             is_up: true,
             keeper: None,
+            copies,
         };
         instance.keeper = Some(Keeper::start(&instance.subcommand("down")?)?);
         instance.start_daemon()?;
@@ -271,22 +323,29 @@ impl Instance {
     /// # Errors
     /// `urdma` has not been built.
     pub fn subcommand(&self, name: &str) -> Result<Command, Failure> {
-        let mut command = self.place.command(&binary_dir()?.join("urdma"));
+        let urdma = match &self.copies {
+            Some(copies) => copies.path().join("urdma"),
+            None => binary_dir()?.join("urdma"),
+        };
+        let mut command = self.place.command(&urdma);
         command.arg(name).arg("--run-dir").arg(&self.run_dir);
         Ok(command)
     }
 
-    /// `urdma run -- argv...` for this instance.
+    /// `urdma run -- argv...` for this instance. Another user runs a copy of a program that is
+    /// given by its path.
     ///
     /// # Errors
-    /// `urdma` has not been built.
-    pub fn run<S: AsRef<std::ffi::OsStr>>(
-        &self,
-        lease: LeasePolicy,
-        argv: &[S],
-    ) -> Result<Command, Failure> {
+    /// `urdma` has not been built, or the program cannot be copied.
+    pub fn run<S: AsRef<OsStr>>(&self, lease: LeasePolicy, argv: &[S]) -> Result<Command, Failure> {
         let mut command = self.subcommand("run")?;
-        command.args(["--lease", lease.as_str(), "--"]).args(argv);
+        command.args(["--lease", lease.as_str(), "--"]);
+        match (&self.copies, argv.split_first()) {
+            (Some(copies), Some((program, arguments))) if is_path(program.as_ref()) => {
+                command.arg(copies.of(Path::new(program))?).args(arguments)
+            }
+            _ => command.args(argv),
+        };
         Ok(command)
     }
 
@@ -307,7 +366,7 @@ impl Instance {
     ///
     /// # Errors
     /// It does not end in time.
-    pub fn fault<S: AsRef<std::ffi::OsStr>>(&self, options: &[S]) -> Result<Ended, Failure> {
+    pub fn fault<S: AsRef<OsStr>>(&self, options: &[S]) -> Result<Ended, Failure> {
         Process::run(self.subcommand("fault")?.args(options), CONTROL_LIMIT)
     }
 
@@ -347,6 +406,11 @@ impl Instance {
     fn down_command(&self) -> Result<Ended, Failure> {
         Process::run(&mut self.subcommand("down")?, CONTROL_LIMIT)
     }
+}
+
+/// Whether a program's name is not looked up in PATH.
+fn is_path(program: &OsStr) -> bool {
+    Path::new(program).components().count() > 1
 }
 
 impl Drop for Instance {
