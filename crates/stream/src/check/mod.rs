@@ -1,0 +1,31 @@
+//! The checker: two ends under random schedules, their octets against a model of a byte stream.
+//!
+//! `world` carries what the ends transmit and watches every octet; `schedules` runs it with random
+//! configurations and asserts that it finds each deliberate fault.
+//! A failing seed is printed; `URDMA_SEED` runs it alone.
+
+mod rng;
+mod schedules;
+mod world;
+
+use rng::Rng;
+
+/// Runs `test` on the seed of `URDMA_SEED`, or on as many seeds as `URDMA_SIM_SEEDS` says, or
+/// `usual`.
+fn for_each_seed(usual: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let seeds = match number("URDMA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
+    };
+    for seed in seeds {
+        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("").to_owned();
+            eprintln!(
+                "to see this again: URDMA_SEED={seed} cargo test -p urdma-stream --lib {name}"
+            );
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Random configurations and schedules; the faults that they must find.
+
+use super::world::{Finding, Plan, World};
+use super::{for_each_seed, Rng};
+use crate::fault::Fault;
+use crate::{Choice, Config, Kind, Stats};
+
+const STEPS: u64 = 600;
+const DRAIN_STEPS: usize = 20_000;
+
+/// How the ends of a run choose, and what they carry.
+#[derive(Clone, Copy, Debug)]
+struct Kinds {
+    kind: Kind,
+    choices: [Choice; 2],
+}
+
+const DYNAMIC: Kinds = Kinds {
+    kind: Kind::Octets,
+    choices: [Choice::Dynamic; 2],
+};
+
+fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
+    let mut config = |choice: Choice| Config {
+        kind: kinds.kind,
+        choice,
+        recv_slots: rng.between(8, 24) as u16,
+        max_sends: rng.between(1, 8) as usize,
+        max_recvs: rng.between(1, 8) as u16,
+        send_depth: rng.between(2, 12) as usize,
+        piece_max_octets: rng.between(1, 12) as u32,
+    };
+    let configs = [config(kinds.choices[0]), config(kinds.choices[1])];
+    Plan {
+        configs,
+        rings: [rng.between(1, 40), rng.between(1, 40)],
+        longest: rng.between(1, 24),
+        waitall_percent: [0, 30, 100][rng.below(3) as usize],
+        cancel_percent: [0, 10, 50][rng.below(3) as usize],
+        fault: None,
+        early_immediates: false,
+    }
+}
+
+/// Runs a plan: random steps, then whatever is needed until both halves have ended.
+fn run(plan: &Plan, rng: &mut Rng) -> Result<[Stats; 2], Finding> {
+    let mut world = World::new(plan);
+    let mut weights = new_weights(rng);
+    for _ in 0..STEPS {
+        if rng.percent(1) {
+            weights = new_weights(rng);
+        }
+        step(plan, &mut world, &weights, rng)?;
+        world.invariants()?;
+    }
+    drain(plan, &mut world, rng)?;
+    world.compare(true)?;
+    Ok(world.stats())
+}
+
+const ACTIONS: usize = 7;
+
+/// How often each action of each end is chosen.
+fn new_weights(rng: &mut Rng) -> [u64; 2 * ACTIONS] {
+    std::array::from_fn(|_| rng.between(5, 100))
+}
+
+fn step(
+    plan: &Plan,
+    world: &mut World,
+    weights: &[u64; 2 * ACTIONS],
+    rng: &mut Rng,
+) -> Result<(), Finding> {
+    let mut pick = rng.below(weights.iter().sum());
+    let chosen = weights.iter().position(|&weight| {
+        let here = pick < weight;
+        pick = pick.saturating_sub(weight);
+        here
+    });
+    let chosen = chosen.unwrap_or(0);
+    let index = chosen % 2;
+    let shortest = u64::from(plan.configs[0].kind == Kind::Octets);
+    let len = rng.between(shortest, plan.longest);
+    let end = &mut world.ends[index];
+    match chosen / 2 {
+        0 => end.send(len),
+        1 => end.recv(len, rng.percent(plan.waitall_percent)),
+        2 => {
+            end.transmit()?;
+        }
+        3 => {
+            end.complete();
+        }
+        4 => {
+            end.copy()?;
+        }
+        5 if rng.percent(plan.cancel_percent) => end.cancel_any(rng),
+        _ => {
+            world.deliver(index)?;
+        }
+    }
+    world.ends[index].events()?;
+    world.ends[1 - index].events()
+}
+
+fn drain(plan: &Plan, world: &mut World, rng: &mut Rng) -> Result<(), Finding> {
+    for end in &mut world.ends {
+        end.stream.finish().ok();
+    }
+    for _ in 0..DRAIN_STEPS {
+        let mut any = false;
+        for index in 0..2 {
+            any |= world.deliver(index)?;
+            let end = &mut world.ends[index];
+            any |= end.copy()?;
+            any |= end.transmit()?;
+            any |= end.complete();
+            world.ends[0].events()?;
+            world.ends[1].events()?;
+            let end = &mut world.ends[index];
+            if !end.end_of_stream && end.open_recvs() == 0 {
+                end.recv(rng.between(1, plan.longest), false);
+                any = true;
+            }
+        }
+        world.invariants()?;
+        let ended = world.ends.iter().all(|end| end.closed && end.end_of_stream);
+        if ended && world.is_idle() && !any {
+            let left = world
+                .ends
+                .iter()
+                .any(|end| end.open_sends() + end.open_recvs() > 0);
+            return if left {
+                Err("something did not complete".to_owned())
+            } else {
+                Ok(())
+            };
+        }
+        if !any {
+            return Err(format!("no progress: {world:?}"));
+        }
+    }
+    Err("the stream does not end".to_owned())
+}
+
+fn correct(kinds: Kinds, seed: u64) -> [Stats; 2] {
+    let mut rng = Rng::new(seed);
+    let plan = plan(&mut rng, kinds);
+    match run(&plan, &mut rng) {
+        Ok(stats) => stats,
+        Err(finding) => panic!("{plan:?}: {finding}"),
+    }
+}
+
+#[test]
+fn octets_dynamic_equal_the_model() {
+    let total = std::sync::Mutex::new(Stats::default());
+    for_each_seed(3000, |seed| {
+        let mut total = total.lock().unwrap();
+        for stats in correct(DYNAMIC, seed) {
+            total.direct_transfers += stats.direct_transfers;
+            total.indirect_transfers += stats.indirect_transfers;
+            total.adverts_stale += stats.adverts_stale;
+        }
+    });
+    let total = total.lock().unwrap();
+    println!(
+        "direct {} indirect {} ratio {:.3} stale adverts {}",
+        total.direct_transfers,
+        total.indirect_transfers,
+        total.direct_ratio(),
+        total.adverts_stale
+    );
+}
+
+#[test]
+fn octets_with_any_choice_equal_the_model() {
+    use Choice::{Direct, Dynamic, Indirect};
+    let pairs = [
+        [Direct, Direct],
+        [Indirect, Indirect],
+        [Direct, Dynamic],
+        [Dynamic, Direct],
+        [Indirect, Dynamic],
+        [Dynamic, Indirect],
+    ];
+    for_each_seed(1200, |seed| {
+        let choices = pairs[(seed % 6) as usize];
+        let [a, b] = correct(
+            Kinds {
+                kind: Kind::Octets,
+                choices,
+            },
+            seed,
+        );
+        if choices.contains(&Direct) {
+            assert_eq!(a.indirect_transfers + b.indirect_transfers, 0);
+        }
+        if choices.contains(&Indirect) {
+            assert_eq!(a.direct_transfers + b.direct_transfers, 0);
+        }
+    });
+}
+
+#[test]
+fn messages_equal_the_model() {
+    for_each_seed(600, |seed| {
+        let choices = [Choice::Dynamic; 2];
+        correct(
+            Kinds {
+                kind: Kind::Messages,
+                choices,
+            },
+            seed,
+        );
+    });
+}
+
+/// How many seeds it takes to find a fault, within a limit.
+fn seeds_to_find(fault: Option<Fault>, early_immediates: bool) -> Option<(u64, Finding)> {
+    (0..2000).find_map(|seed| {
+        let mut rng = Rng::new(seed);
+        let mut plan = plan(&mut rng, DYNAMIC);
+        plan.fault = fault;
+        plan.early_immediates = early_immediates;
+        // An assertion of the faulty end is a finding, too.
+        let result = std::panic::catch_unwind(|| run(&plan, &mut rng.clone()));
+        match result {
+            Ok(Ok(_)) => None,
+            Ok(Err(finding)) => Some((seed, finding)),
+            Err(_) => Some((seed, "an assertion".to_owned())),
+        }
+    })
+}
+
+fn assert_found(fault: Fault) {
+    let (seed, finding) =
+        seeds_to_find(Some(fault), false).unwrap_or_else(|| panic!("{fault:?} is not found"));
+    let text: String = finding.chars().take(80).collect();
+    println!("{fault:?}: seed {seed}: {text}");
+}
+
+macro_rules! faults {
+    ($($name:ident: $fault:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            assert_found(Fault::$fault);
+        })*
+    };
+}
+
+faults! {
+    fault_no_phase_advance_is_found: NoPhaseAdvance,
+    fault_no_position_check_is_found: NoPositionCheck,
+    fault_no_phase_check_is_found: NoPhaseCheck,
+    fault_position_in_direct_is_found: PositionInDirect,
+    fault_advert_over_ring_is_found: AdvertOverRing,
+    fault_advert_over_stale_is_found: AdvertOverStale,
+    fault_advert_out_of_order_is_found: AdvertOutOfOrder,
+    fault_printed_estimate_is_found: PrintedEstimate,
+    fault_early_ring_credit_is_found: EarlyRingCredit,
+    fault_immediate_first_is_found: ImmediateFirst,
+    fault_no_wrap_is_found: NoWrap,
+    fault_waitall_restart_is_found: WaitallRestart,
+    fault_cancel_at_once_is_found: CancelAtOnce,
+    fault_withdrawn_early_is_found: WithdrawnEarly,
+    fault_finish_early_is_found: FinishEarly,
+    fault_no_credit_is_found: NoCredit,
+}
+
+#[test]
+fn immediates_before_their_data_are_found() {
+    let (seed, finding) = seeds_to_find(None, true).expect("they are not found");
+    println!("seed {seed}: {finding}");
+}

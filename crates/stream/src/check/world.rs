@@ -1,0 +1,421 @@
+//! Two ends, the connection between them, and the memory of both.
+//!
+//! The connection is reliable and in order, as one of type RC: a work request takes effect at the
+//! peer at some moment after it was posted, and completes at its sender at some moment after that.
+//! The octets of a write are read when it takes effect, so a buffer that was returned too early is
+//! noticed.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::rng::{mix, Rng};
+use crate::fault::{Fault, Faults};
+use crate::wire::{Body, Control, Immediate};
+use crate::{Buffer, Config, Event, Kind, Outcome, Piece, RecvId, SendId, Stats, Stream, Transmit};
+
+const RING_RKEY: u32 = 1;
+const RING_ADDR: u64 = 0x1000;
+
+/// What the checker says when something is wrong.
+pub(super) type Finding = String;
+
+/// The plan of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) configs: [Config; 2],
+    pub(super) rings: [u64; 2],
+    pub(super) longest: u64,
+    pub(super) waitall_percent: u64,
+    pub(super) cancel_percent: u64,
+    pub(super) fault: Option<Fault>,
+    /// The connection delivers immediates before their data is placed.
+    pub(super) early_immediates: bool,
+}
+
+/// The octet at an offset of a send of an end.
+fn octet(end: usize, send: SendId, offset: u64) -> u8 {
+    (mix((send.0 << 34) ^ (offset << 1) ^ end as u64) >> 7) as u8
+}
+
+/// A send, as its user knows it.
+#[derive(Debug)]
+struct Sent {
+    id: SendId,
+    len_octets: u64,
+    done: Option<(u64, Outcome)>,
+}
+
+/// One end, its user, and what is on the way from it.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) stream: Stream,
+    kind: Kind,
+    max_recvs: usize,
+    sends: Vec<Sent>,
+    /// Memory into which the peer may write, by key. Receives that ended have none.
+    memory: HashMap<u32, (u64, Vec<u8>)>,
+    recvs: VecDeque<(RecvId, u32)>,
+    /// The octets of completed receives, and where each of them ends.
+    got: Vec<u8>,
+    ends: Vec<usize>,
+    next_rkey: u32,
+    arrived: u64,
+    on_the_way: VecDeque<Transmit>,
+    taken_effect: usize,
+    /// Data whose immediate was delivered before it.
+    late: Vec<(u32, u64, Vec<u8>)>,
+    pub(super) end_of_stream: bool,
+    pub(super) closed: bool,
+    pub(super) failed: Option<crate::Failure>,
+}
+
+impl End {
+    fn new(plan: &Plan, index: usize) -> Self {
+        let ring = |end: usize| Buffer {
+            addr: RING_ADDR,
+            len_octets: plan.rings[end],
+            rkey: RING_RKEY,
+        };
+        let config = &plan.configs[index];
+        let peer = plan.configs[1 - index].hello(ring(1 - index));
+        let peer = crate::wire::Hello::decode(&peer.encode()).expect("a greeting of our own");
+        let faults = Faults { only: plan.fault };
+        let stream = Stream::with_faults(config, ring(index), &peer, faults).expect("a plan fits");
+        let room = vec![0; plan.rings[index] as usize];
+        Self {
+            stream,
+            kind: config.kind,
+            max_recvs: usize::from(config.max_recvs),
+            sends: Vec::new(),
+            memory: HashMap::from([(RING_RKEY, (RING_ADDR, room))]),
+            recvs: VecDeque::new(),
+            got: Vec::new(),
+            ends: Vec::new(),
+            next_rkey: 100,
+            arrived: 0,
+            on_the_way: VecDeque::new(),
+            taken_effect: 0,
+            late: Vec::new(),
+            end_of_stream: false,
+            closed: false,
+            failed: None,
+        }
+    }
+
+    pub(super) fn open_sends(&self) -> usize {
+        self.sends
+            .iter()
+            .rev()
+            .take(64)
+            .filter(|send| send.done.is_none())
+            .count()
+    }
+
+    pub(super) fn open_recvs(&self) -> usize {
+        self.recvs.len()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.on_the_way.is_empty() && self.taken_effect == 0
+    }
+
+    pub(super) fn send(&mut self, len_octets: u64) {
+        if let Ok(id) = self.stream.send(len_octets) {
+            self.sends.push(Sent {
+                id,
+                len_octets,
+                done: None,
+            });
+        }
+    }
+
+    pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) {
+        if self.recvs.len() >= self.max_recvs {
+            return;
+        }
+        let rkey = self.next_rkey;
+        let addr = u64::from(rkey) << 20;
+        let buffer = Buffer {
+            addr,
+            len_octets,
+            rkey,
+        };
+        if let Ok(id) = self.stream.recv(buffer, waitall) {
+            self.next_rkey += 1;
+            self.memory
+                .insert(rkey, (addr, vec![0; len_octets as usize]));
+            self.recvs.push_back((id, rkey));
+        }
+    }
+
+    pub(super) fn cancel_any(&mut self, rng: &mut Rng) {
+        if rng.percent(50) && !self.recvs.is_empty() {
+            let index = rng.below(self.recvs.len() as u64) as usize;
+            self.stream.cancel_recv(self.recvs[index].0).ok();
+        } else if let Some(send) = self.sends.iter().rev().find(|_| rng.percent(50)) {
+            self.stream.cancel_send(send.id).ok();
+        }
+    }
+
+    /// One copy from the ring. True if there was one.
+    pub(super) fn copy(&mut self) -> Result<bool, Finding> {
+        let Some(copy) = self.stream.poll_copy() else {
+            return Ok(false);
+        };
+        let (_, ring) = &self.memory[&RING_RKEY];
+        let from = copy.ring_offset as usize;
+        let octets = ring.get(from..from + copy.len_octets as usize);
+        let octets = octets.ok_or("a copy from beyond the ring")?.to_vec();
+        let recv = self.recvs.iter().find(|(id, _)| *id == copy.recv);
+        let (_, rkey) = *recv.ok_or("a copy to a receive that has ended")?;
+        place(&mut self.memory, rkey, copy.addr, &octets)?;
+        Ok(true)
+    }
+
+    /// One work request. True if there was one.
+    pub(super) fn transmit(&mut self) -> Result<bool, Finding> {
+        let next = self.stream.poll_transmit();
+        if let Some(Transmit::Control(message)) = next {
+            let message = Control::decode(message.as_slice()).map_err(|error| error.to_string())?;
+            // Useless rather than harmful: the sender has to discard it.
+            match message.body {
+                Body::Advert(advert)
+                    if advert.estimate.0 < self.arrived && self.kind == Kind::Octets =>
+                {
+                    return Err("an advert for octets that have arrived".to_owned());
+                }
+                _ => {}
+            }
+        }
+        self.on_the_way.extend(next);
+        Ok(next.is_some())
+    }
+
+    /// The completion of one work request. True if there was one.
+    pub(super) fn complete(&mut self) -> bool {
+        let any = self.taken_effect > 0;
+        if any {
+            self.taken_effect -= 1;
+            self.stream.handle_sent(1);
+        }
+        any
+    }
+
+    /// All events so far.
+    pub(super) fn events(&mut self) -> Result<(), Finding> {
+        while let Some(event) = self.stream.poll_event() {
+            match event {
+                Event::Sent {
+                    id,
+                    octets,
+                    outcome,
+                } => self.sent(id, octets, outcome)?,
+                Event::Received {
+                    id,
+                    octets,
+                    outcome,
+                } => self.received(id, octets, outcome)?,
+                Event::Closed => self.closed = true,
+                Event::MustDisconnect(failure) => self.failed = Some(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, id: SendId, octets: u64, outcome: Outcome) -> Result<(), Finding> {
+        let send = self.sends.iter_mut().rev().find(|send| send.id == id);
+        let send = send.ok_or("an unknown send completes")?;
+        let whole = octets == send.len_octets;
+        if send.done.is_some() || octets > send.len_octets || (outcome == Outcome::Done && !whole) {
+            return Err(format!(
+                "{id:?} of {} ends {outcome:?} {octets}",
+                send.len_octets
+            ));
+        }
+        send.done = Some((octets, outcome));
+        Ok(())
+    }
+
+    fn received(&mut self, id: RecvId, octets: u64, outcome: Outcome) -> Result<(), Finding> {
+        let index = self.recvs.iter().position(|(known, _)| *known == id);
+        let index = index.ok_or("an unknown receive completes")?;
+        let (_, rkey) = self.recvs.remove(index).unwrap();
+        let (_, room) = self.memory.remove(&rkey).unwrap();
+        let octets = octets as usize;
+        self.got.extend(
+            room.get(..octets)
+                .ok_or("more octets than the receive has room")?,
+        );
+        if outcome == Outcome::EndOfStream {
+            self.end_of_stream = true;
+        } else if outcome == Outcome::Done {
+            if self.end_of_stream {
+                return Err("octets after the end of the stream".to_owned());
+            }
+            if octets == 0 && self.kind == Kind::Octets {
+                return Err("a receive without octets is done".to_owned());
+            }
+            self.ends.push(self.got.len());
+        }
+        Ok(())
+    }
+}
+
+fn place(
+    memory: &mut HashMap<u32, (u64, Vec<u8>)>,
+    rkey: u32,
+    addr: u64,
+    octets: &[u8],
+) -> Result<(), Finding> {
+    if octets.is_empty() {
+        return Ok(());
+    }
+    let (base, room) = memory
+        .get_mut(&rkey)
+        .ok_or("a write into a buffer that was returned")?;
+    let from = addr.checked_sub(*base).ok_or("a write before its buffer")? as usize;
+    let to = room
+        .get_mut(from..from + octets.len())
+        .ok_or("a write beyond its buffer")?;
+    to.copy_from_slice(octets);
+    Ok(())
+}
+
+/// The two ends.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) ends: [End; 2],
+    early_immediates: bool,
+}
+
+impl World {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            ends: [End::new(plan, 0), End::new(plan, 1)],
+            early_immediates: plan.early_immediates,
+        }
+    }
+
+    /// The oldest work request of end `from` takes effect at the other. True if there was one.
+    pub(super) fn deliver(&mut self, from: usize) -> Result<bool, Finding> {
+        let [first, second] = &mut self.ends;
+        let (source, sink) = if from == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        for (rkey, addr, octets) in std::mem::take(&mut sink.late) {
+            place(&mut sink.memory, rkey, addr, &octets)?;
+        }
+        let Some(next) = source.on_the_way.pop_front() else {
+            return Ok(false);
+        };
+        source.taken_effect += 1;
+        let refused = |error: crate::PeerError| format!("end {} refuses: {error}", 1 - from);
+        match next {
+            Transmit::Control(message) => {
+                sink.stream
+                    .handle_control(message.as_slice())
+                    .map_err(refused)?;
+            }
+            Transmit::Write(piece) => {
+                let octets = read(from, source, &piece)?;
+                if self.early_immediates && piece.immediate.is_some() {
+                    sink.late.push((piece.rkey, piece.addr, octets));
+                } else {
+                    place(&mut sink.memory, piece.rkey, piece.addr, &octets)?;
+                }
+                if let Some(word) = piece.immediate {
+                    let (Immediate::Direct(len) | Immediate::Indirect(len)) =
+                        Immediate::decode(word).map_err(refused)?;
+                    sink.arrived += u64::from(len);
+                    sink.stream
+                        .handle_immediate(word, piece.len_octets)
+                        .map_err(refused)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What holds at every moment.
+    pub(super) fn invariants(&self) -> Result<(), Finding> {
+        for end in &self.ends {
+            let (delivered, by_estimate) = end.stream.receiver().positions();
+            if end.kind == Kind::Octets && delivered != by_estimate {
+                return Err(format!(
+                    "S_r is {delivered}, the estimate says {by_estimate}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what each end received with what the other sent. `whole`: all of it was received.
+    pub(super) fn compare(&self, whole: bool) -> Result<(), Finding> {
+        for (index, end) in self.ends.iter().enumerate() {
+            let peer = 1 - index;
+            let mut at = 0;
+            let mut message = 0;
+            for send in &self.ends[peer].sends {
+                let (octets, outcome) = send.done.unwrap_or((send.len_octets, Outcome::Done));
+                for offset in 0..octets {
+                    let Some(&got) = end.got.get(at) else {
+                        break;
+                    };
+                    if got != octet(peer, send.id, offset) {
+                        return Err(format!("octet {at} of end {index} is wrong"));
+                    }
+                    at += 1;
+                }
+                if end.kind == Kind::Messages && outcome == Outcome::Done {
+                    if end
+                        .ends
+                        .get(message)
+                        .is_some_and(|&boundary| boundary != at)
+                    {
+                        return Err(format!("message {message} of end {index} ends elsewhere"));
+                    }
+                    message += 1;
+                }
+            }
+            let sent: u64 = self.ends[peer]
+                .sends
+                .iter()
+                .filter_map(|send| send.done)
+                .map(|d| d.0)
+                .sum();
+            if at != end.got.len() || (whole && at as u64 != sent) {
+                return Err(format!(
+                    "end {index} has {} octets of {sent}",
+                    end.got.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left to happen by itself.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ends.iter().all(End::is_idle)
+    }
+
+    pub(super) fn stats(&self) -> [Stats; 2] {
+        [self.ends[0].stream.stats(), self.ends[1].stream.stats()]
+    }
+}
+
+/// The octets of a piece, from the buffer of its send.
+fn read(from: usize, source: &End, piece: &Piece) -> Result<Vec<u8>, Finding> {
+    let send = source.sends.iter().rev().find(|send| send.id == piece.send);
+    let send = send.ok_or("a write of an unknown send")?;
+    if send.done.is_some() {
+        return Err("a write from a buffer that was returned".to_owned());
+    }
+    let end = piece.offset + u64::from(piece.len_octets);
+    if end > send.len_octets {
+        return Err("a write from beyond its buffer".to_owned());
+    }
+    Ok((piece.offset..end)
+        .map(|offset| octet(from, send.id, offset))
+        .collect())
+}

@@ -1,0 +1,58 @@
+//! Deliberate faults, which tests put into one end to show that the checker finds them.
+
+/// One deviation from the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A discarded advert of a later phase does not advance the sender's phase.
+    NoPhaseAdvance,
+    /// An advert for a position that was sent already is used.
+    NoPositionCheck,
+    /// An advert of an earlier phase is used.
+    NoPhaseCheck,
+    /// The position of an advert is checked in direct phases, too.
+    PositionInDirect,
+    /// Adverts are sent while the ring holds octets.
+    AdvertOverRing,
+    /// Adverts are sent while older ones are stale.
+    AdvertOverStale,
+    /// Adverts are sent for a receive while an older one has none.
+    AdvertOutOfOrder,
+    /// The estimate is kept as printed: a copy to a receive without advert leaves it behind.
+    PrintedEstimate,
+    /// Octets of the ring are credited when they arrive, not when they are copied.
+    EarlyRingCredit,
+    /// A transfer that is cut carries its immediate with the first piece.
+    ImmediateFirst,
+    /// A piece does not end at the end of the ring.
+    NoWrap,
+    /// A second transfer to a MSG_WAITALL advert begins at the start of its buffer again.
+    WaitallRestart,
+    /// A canceled receive is returned while its advert is outstanding.
+    CancelAtOnce,
+    /// A withdrawal is answered before the transfer in progress has ended.
+    WithdrawnEarly,
+    /// The end of the stream is announced when the last send begins.
+    FinishEarly,
+    /// Messages are sent without credit.
+    NoCredit,
+}
+
+/// The faults of one end: none, but for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    #[cfg(test)]
+    pub(crate) only: Option<Fault>,
+}
+
+impl Faults {
+    /// Whether this end has the fault.
+    pub(crate) fn has(self, fault: Fault) -> bool {
+        #[cfg(test)]
+        return self.only == Some(fault);
+        #[cfg(not(test))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Byte streams over RDMA (EXS), sans-IO: the protocol that chooses, per transfer, between an RDMA
+//! Write into the buffer of a posted receive and one into a ring, out of which the receiver copies.
+//! doc/streams.md describes it.
+//!
+//! [`Stream`] is one end. Files, each of which uses only those before it: `types`, `error` and
+//! `fault`; [`wire`], the layout of greetings, control messages and immediate data; `config`,
+//! `credit`; `sender` and `receiver`, the two halves; `stream`, which joins them. `check` holds the
+//! checker: both ends under random schedules against a model of a byte stream.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+#[cfg(test)]
+mod check;
+mod config;
+mod credit;
+mod error;
+mod fault;
+mod receiver;
+mod sender;
+mod stream;
+mod types;
+pub mod wire;
+
+pub use config::{Config, Stats};
+pub use error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
+pub use receiver::RingCopy;
+pub use sender::Piece;
+pub use stream::{Stream, Transmit};
+pub use types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, SendId, Seq};

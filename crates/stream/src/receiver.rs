@@ -1,0 +1,506 @@
+//! The receiving half: adverts sent, estimate, phase, ring, and the queue of receives.
+
+use std::collections::VecDeque;
+
+use crate::config::{Config, Stats};
+use crate::error::{CallError, PeerError};
+use crate::fault::{Fault, Faults};
+use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, Seq};
+use crate::wire::{Advert, Hello};
+
+/// Octets to be copied from the ring into the buffer of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingCopy {
+    /// Where they begin in the ring.
+    pub ring_offset: u64,
+    /// The receive into whose buffer they go.
+    pub recv: RecvId,
+    /// Where they go in that buffer.
+    pub offset: u64,
+    /// The address of that place.
+    pub addr: u64,
+    /// How many.
+    pub len_octets: u64,
+}
+
+/// A queued receive.
+#[derive(Debug)]
+struct Recv {
+    id: RecvId,
+    buffer: Buffer,
+    waitall: bool,
+    filled: u64,
+    /// Its advert, which the peer may use, or has discarded without this end knowing.
+    advert: Option<(AdvertNo, Phase)>,
+    canceled: bool,
+}
+
+impl Recv {
+    fn left(&self) -> u64 {
+        self.buffer.len_octets - self.filled
+    }
+
+    /// The least number of octets that it still takes.
+    fn promise(&self) -> u64 {
+        if self.waitall {
+            self.left()
+        } else {
+            1
+        }
+    }
+}
+
+/// Adverts that the peer is asked to give back.
+#[derive(Clone, Copy, Debug)]
+struct Withdrawal {
+    from: AdvertNo,
+    said: bool,
+}
+
+/// This end's ring. Octets are counted from the beginning of the stream.
+#[derive(Debug)]
+struct Ring {
+    len_octets: u64,
+    written: u64,
+    copied: u64,
+    /// What the peer was last told of `copied`.
+    announced: u64,
+}
+
+/// State of the receiving half.
+#[derive(Debug)]
+pub(crate) struct RecvHalf {
+    faults: Faults,
+    kind: Kind,
+    sends_adverts: bool,
+    max_recvs: usize,
+    max_adverts: usize,
+    /// S_r: octets in the buffers of receives.
+    delivered: Seq,
+    /// S'_r: where the next receive without advert begins at the earliest.
+    estimate: Seq,
+    /// P_r.
+    phase: Phase,
+    ring: Ring,
+    recvs: VecDeque<Recv>,
+    /// How many receives have an advert: the first ones of the queue.
+    advertised: usize,
+    next_recv: u64,
+    next_advert: AdvertNo,
+    withdrawal: Option<Withdrawal>,
+    /// The peer has announced its end.
+    finished: bool,
+    stopped: bool,
+}
+
+impl RecvHalf {
+    pub(crate) fn new(config: &Config, own: &Hello, peer: &Hello, faults: Faults) -> Self {
+        Self {
+            faults,
+            kind: config.kind,
+            sends_adverts: config.choice != Choice::Indirect,
+            max_recvs: usize::from(config.max_recvs),
+            max_adverts: usize::from(peer.max_adverts),
+            delivered: Seq(0),
+            estimate: Seq(0),
+            phase: Phase(0),
+            ring: Ring {
+                len_octets: own.ring.len_octets,
+                written: 0,
+                copied: 0,
+                announced: 0,
+            },
+            recvs: VecDeque::new(),
+            advertised: 0,
+            next_recv: 0,
+            next_advert: AdvertNo(0),
+            withdrawal: None,
+            finished: false,
+            stopped: false,
+        }
+    }
+
+    pub(crate) fn post(
+        &mut self,
+        buffer: Buffer,
+        waitall: bool,
+        events: &mut VecDeque<Event>,
+    ) -> Result<RecvId, CallError> {
+        if self.stopped {
+            return Err(CallError::Finished);
+        }
+        let empty = buffer.len_octets == 0 && self.kind == Kind::Octets;
+        if empty || !buffer.is_addressable() {
+            return Err(CallError::BadBuffer);
+        }
+        if self.recvs.len() >= self.max_recvs {
+            return Err(CallError::QueueFull);
+        }
+        let id = RecvId(self.next_recv);
+        self.next_recv += 1;
+        self.recvs.push_back(Recv {
+            id,
+            buffer,
+            waitall: waitall && self.kind == Kind::Octets,
+            filled: 0,
+            advert: None,
+            canceled: false,
+        });
+        self.end_of_stream(events);
+        Ok(id)
+    }
+
+    /// Octets that are in the ring (b_r).
+    fn held(&self) -> u64 {
+        self.ring.written - self.ring.copied
+    }
+
+    /// The next advert, if the rule permits one (algorithm 2).
+    pub(crate) fn next_advert(&mut self, stats: &mut Stats) -> Option<Advert> {
+        if !self.sends_adverts || self.finished || self.stopped || self.withdrawal.is_some() {
+            return None;
+        }
+        let out_of_order = self.faults.has(Fault::AdvertOutOfOrder);
+        let index = self.advertised;
+        if index >= self.recvs.len() || index >= self.max_adverts {
+            return None;
+        }
+        // k_b: the receives with adverts come first, so this one is the oldest without.
+        let index = if out_of_order {
+            self.recvs.iter().rposition(|recv| recv.advert.is_none())?
+        } else {
+            index
+        };
+        if self.held() > 0 && !self.faults.has(Fault::AdvertOverRing) {
+            return None;
+        }
+        // k_a: adverts are sent in order, so if any is of an earlier phase, the oldest is.
+        let oldest = self.recvs.front().and_then(|recv| recv.advert);
+        let stale = oldest.is_some_and(|(_, phase)| phase != self.phase);
+        if stale && !self.faults.has(Fault::AdvertOverStale) {
+            return None;
+        }
+        if !self.phase.is_direct() {
+            self.phase = self.phase.next();
+        }
+        let number = self.next_advert;
+        self.next_advert.0 += 1;
+        let recv = &mut self.recvs[index];
+        recv.advert = Some((number, self.phase));
+        self.advertised += 1;
+        let estimate = self.estimate;
+        self.estimate = estimate.after(recv.promise());
+        stats.adverts_sent += 1;
+        Some(Advert {
+            number,
+            phase: self.phase,
+            estimate,
+            buffer: Buffer {
+                addr: recv.buffer.addr + recv.filled,
+                len_octets: recv.left(),
+                rkey: recv.buffer.rkey,
+            },
+            waitall: recv.waitall,
+        })
+    }
+
+    /// A direct transfer has been placed.
+    pub(crate) fn handle_direct(
+        &mut self,
+        len_octets: u64,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), PeerError> {
+        if self.finished {
+            return Err(PeerError::AfterFinish);
+        }
+        if len_octets == 0 && self.kind == Kind::Octets {
+            return Err(PeerError::FalseLength);
+        }
+        let phase = self.phase;
+        let recv = self.recvs.front_mut();
+        let recv = recv.filter(|recv| recv.advert.is_some_and(|(_, sent)| sent == phase));
+        let recv = recv.ok_or(PeerError::UnexpectedDirect)?;
+        if !phase.is_direct() {
+            return Err(PeerError::UnexpectedDirect);
+        }
+        if len_octets > recv.left() {
+            return Err(PeerError::DirectOverflow);
+        }
+        recv.filled += len_octets;
+        self.delivered = self.delivered.after(len_octets);
+        if !recv.waitall {
+            self.estimate = Seq((self.estimate.0 + len_octets) - 1);
+        }
+        if !recv.waitall || recv.left() == 0 {
+            self.complete_first(Outcome::Done, events);
+        }
+        Ok(())
+    }
+
+    /// An indirect transfer has been placed.
+    pub(crate) fn handle_indirect(
+        &mut self,
+        len_octets: u64,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), PeerError> {
+        if self.finished {
+            return Err(PeerError::AfterFinish);
+        }
+        if len_octets == 0 {
+            return Err(PeerError::FalseLength);
+        }
+        if self.ring.len_octets == 0 {
+            return Err(PeerError::UnexpectedIndirect);
+        }
+        // The peer knows only of the octets that it was told to be free.
+        let known = self.ring.len_octets - (self.ring.written - self.ring.announced);
+        if len_octets > known {
+            return Err(PeerError::RingOverflow);
+        }
+        if self.phase.is_direct() {
+            self.phase = self.phase.next();
+        }
+        self.ring.written += len_octets;
+        // The peer has passed every advert that it has had, so canceled receives are free.
+        self.retire_canceled(events);
+        if self.stopped {
+            self.drop_ring();
+        }
+        Ok(())
+    }
+
+    /// The next copy out of the ring. The octets count as free from now on.
+    pub(crate) fn next_copy(
+        &mut self,
+        stats: &mut Stats,
+        events: &mut VecDeque<Event>,
+    ) -> Option<RingCopy> {
+        let held = self.held();
+        let recv = self.recvs.front_mut().filter(|_| held > 0)?;
+        let ring_offset = self.ring.copied % self.ring.len_octets;
+        let to_end = self.ring.len_octets - ring_offset;
+        let len_octets = held.min(recv.left()).min(to_end);
+        let copy = RingCopy {
+            ring_offset,
+            recv: recv.id,
+            offset: recv.filled,
+            addr: recv.buffer.addr + recv.filled,
+            len_octets,
+        };
+        recv.filled += len_octets;
+        self.ring.copied += len_octets;
+        self.delivered = self.delivered.after(len_octets);
+        stats.copied_octets += len_octets;
+        let complete = recv.left() == 0 || (!recv.waitall && held == len_octets);
+        match recv.advert {
+            // The line that the printed algorithm lacks: no advert has counted these octets.
+            None => {
+                if !self.faults.has(Fault::PrintedEstimate) {
+                    self.estimate = self.estimate.after(len_octets);
+                }
+            }
+            Some(_) if !recv.waitall => {
+                let counted = u64::from(complete);
+                self.estimate = Seq((self.estimate.0 + len_octets) - counted);
+            }
+            Some(_) => {}
+        }
+        if complete {
+            self.complete_first(Outcome::Done, events);
+        }
+        self.end_of_stream(events);
+        Some(copy)
+    }
+
+    /// The count of octets copied, for a control message that is now sent.
+    pub(crate) fn announce(&mut self) -> u64 {
+        let early = self.faults.has(Fault::EarlyRingCredit);
+        let emptied = if early {
+            self.ring.written
+        } else {
+            self.ring.copied
+        };
+        self.ring.announced = emptied;
+        emptied
+    }
+
+    /// Whether so much of the ring is free that the peer should know.
+    pub(crate) fn owes_update(&self) -> bool {
+        let news = self.ring.copied.saturating_sub(self.ring.announced);
+        news > 0 && news >= self.ring.len_octets / 8
+    }
+
+    /// Cancels a receive: at once if the peer cannot use its buffer, else after a withdrawal.
+    pub(crate) fn cancel(
+        &mut self,
+        id: RecvId,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), CallError> {
+        let index = self.recvs.binary_search_by_key(&id, |recv| recv.id);
+        let index = index.map_err(|_| CallError::NoSuchOperation)?;
+        self.recvs[index].canceled = true;
+        let at_once = self.faults.has(Fault::CancelAtOnce);
+        if !self.is_live(&self.recvs[index]) || at_once {
+            self.retire(index, Outcome::Canceled, events);
+        } else {
+            self.ask_for_canceled();
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may write into the buffer of a receive.
+    fn is_live(&self, recv: &Recv) -> bool {
+        recv.advert.is_some_and(|(_, phase)| phase == self.phase) && !self.finished
+    }
+
+    /// Asks for the adverts of canceled receives, unless an answer is awaited.
+    fn ask_for_canceled(&mut self) {
+        if self.stopped || self.withdrawal.is_some_and(|withdrawal| withdrawal.said) {
+            return;
+        }
+        let oldest = self
+            .recvs
+            .iter()
+            .find(|recv| recv.canceled && self.is_live(recv));
+        if let Some((from, _)) = oldest.and_then(|recv| recv.advert) {
+            self.withdrawal = Some(Withdrawal { from, said: false });
+        }
+    }
+
+    /// The withdrawal that is to be sent.
+    pub(crate) fn withdrawal_due(&self) -> Option<AdvertNo> {
+        self.withdrawal
+            .filter(|withdrawal| !withdrawal.said)
+            .map(|withdrawal| withdrawal.from)
+    }
+
+    pub(crate) fn withdrawal_said(&mut self) {
+        if let Some(withdrawal) = &mut self.withdrawal {
+            withdrawal.said = true;
+        }
+    }
+
+    pub(crate) fn handle_withdrawn(
+        &mut self,
+        from: AdvertNo,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), PeerError> {
+        let expected = self.withdrawal.filter(|withdrawal| withdrawal.said);
+        if expected.map(|withdrawal| withdrawal.from) != Some(from) {
+            return Err(PeerError::UnexpectedWithdrawn);
+        }
+        self.withdrawal = None;
+        for recv in &mut self.recvs {
+            if recv.advert.is_some_and(|(number, _)| number >= from) {
+                recv.advert = None;
+                self.advertised -= 1;
+                self.estimate = Seq(self.estimate.0 - recv.promise());
+            }
+        }
+        self.retire_canceled(events);
+        self.ask_for_canceled();
+        Ok(())
+    }
+
+    /// Completes the canceled receives into whose buffers the peer can no longer write.
+    fn retire_canceled(&mut self, events: &mut VecDeque<Event>) {
+        let mut index = 0;
+        while let Some(recv) = self.recvs.get(index) {
+            if recv.canceled && !self.is_live(recv) {
+                self.retire(index, Outcome::Canceled, events);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Completes a receive that gets no more octets.
+    fn retire(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event>) {
+        let recv = &self.recvs[index];
+        if recv.advert.is_some() {
+            self.estimate = Seq(self.estimate.0 - recv.promise());
+        }
+        self.remove(index, outcome, events);
+    }
+
+    fn complete_first(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+        self.remove(0, outcome, events);
+    }
+
+    fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event>) {
+        let recv = self
+            .recvs
+            .remove(index)
+            .expect("the index is of a queued receive");
+        self.advertised -= usize::from(recv.advert.is_some());
+        events.push_back(Event::Received {
+            id: recv.id,
+            octets: recv.filled,
+            outcome,
+        });
+    }
+
+    /// No more octets are wanted: what the ring holds is dropped, and receives end when the peer
+    /// cannot write into their buffers.
+    pub(crate) fn stop(&mut self, events: &mut VecDeque<Event>) {
+        self.stopped = true;
+        self.drop_ring();
+        for recv in &mut self.recvs {
+            recv.canceled = true;
+        }
+        self.retire_canceled(events);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    fn drop_ring(&mut self) {
+        self.delivered = self.delivered.after(self.held());
+        self.ring.copied = self.ring.written;
+    }
+
+    /// The peer has announced where its octets end.
+    pub(crate) fn handle_finish(
+        &mut self,
+        end: Seq,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), PeerError> {
+        if self.finished {
+            return Err(PeerError::AfterFinish);
+        }
+        if end != self.delivered.after(self.held()) {
+            return Err(PeerError::FalseFinish);
+        }
+        self.finished = true;
+        self.retire_canceled(events);
+        self.end_of_stream(events);
+        Ok(())
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Completes all receives if no octet follows.
+    fn end_of_stream(&mut self, events: &mut VecDeque<Event>) {
+        while self.finished && self.held() == 0 && !self.recvs.is_empty() {
+            self.retire(0, Outcome::EndOfStream, events);
+        }
+    }
+
+    /// Completes every receive: the connection is gone.
+    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+        while !self.recvs.is_empty() {
+            self.complete_first(outcome, events);
+        }
+    }
+
+    /// S_r, and S_r as the estimate and the queue give it; the same in a correct end.
+    #[cfg(test)]
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        let advertised = self.recvs.iter().filter(|recv| recv.advert.is_some());
+        let promised: u64 = advertised.map(Recv::promise).sum();
+        (self.delivered.0, self.estimate.0.wrapping_sub(promised))
+    }
+}

@@ -1,0 +1,539 @@
+//! The sending half: adverts received, phase, ring of the peer, and the queue of sends.
+
+use std::collections::VecDeque;
+
+use crate::config::{Config, Stats};
+use crate::error::{CallError, PeerError};
+use crate::fault::{Fault, Faults};
+use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, SendId, Seq};
+use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
+
+/// One RDMA Write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The send whose octets it carries.
+    pub send: SendId,
+    /// Where they begin in the buffer of the send.
+    pub offset: u64,
+    /// How many; 0 for an empty message.
+    pub len_octets: u32,
+    /// The peer's address of the first octet.
+    pub addr: u64,
+    /// The key of the peer's memory.
+    pub rkey: u32,
+    /// Immediate data, in the last piece of a transfer. The peer may be told of it only after the
+    /// octets of this piece and of those before it are placed, as an RDMA Write with Immediate on a
+    /// reliable connection guarantees.
+    pub immediate: Option<u32>,
+}
+
+/// An advert, and how much of its buffer is used.
+#[derive(Debug)]
+struct Held {
+    advert: Advert,
+    used: u64,
+}
+
+impl Held {
+    fn left(&self) -> u64 {
+        self.advert.buffer.len_octets - self.used
+    }
+
+    /// The least number of octets that the receive still takes.
+    fn promise(&self) -> u64 {
+        if self.advert.waitall {
+            self.left()
+        } else {
+            1
+        }
+    }
+}
+
+/// A queued send.
+#[derive(Debug)]
+struct Send {
+    id: SendId,
+    len_octets: u64,
+    /// Octets that transfers have taken.
+    taken: u64,
+    /// Pieces posted and not complete.
+    in_flight: u64,
+    /// How it ends, once no more of it is sent.
+    ended: Option<Outcome>,
+}
+
+/// A transfer of which pieces are still to be written.
+#[derive(Debug)]
+struct Transfer {
+    send: SendId,
+    offset: u64,
+    len_octets: u64,
+    written: u64,
+    to: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// A buffer, from this address.
+    Direct { addr: u64, rkey: u32 },
+    /// The ring, from this count of octets since the beginning of the stream.
+    Ring { position: u64 },
+}
+
+/// The ring of the peer. Octets are counted from the beginning of the stream.
+#[derive(Debug)]
+struct PeerRing {
+    buffer: Buffer,
+    written: u64,
+    emptied: u64,
+}
+
+impl PeerRing {
+    fn free(&self) -> u64 {
+        self.buffer.len_octets - (self.written - self.emptied)
+    }
+}
+
+/// How far the end of this half has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Open,
+    Asked,
+    Said,
+}
+
+/// State of the sending half.
+#[derive(Debug)]
+pub(crate) struct SendHalf {
+    faults: Faults,
+    kind: Kind,
+    uses_adverts: bool,
+    uses_ring: bool,
+    piece_max: u64,
+    max_sends: usize,
+    max_adverts: usize,
+    /// S_s: the position of the next octet to be sent.
+    position: Seq,
+    /// P_s.
+    phase: Phase,
+    ring: PeerRing,
+    /// q_A.
+    adverts: VecDeque<Held>,
+    /// The number that the next advert must have.
+    next_advert: AdvertNo,
+    /// Phase and estimate of the last advert, unless adverts were withdrawn since.
+    last_advert: Option<(Phase, Seq)>,
+    last_phase: Phase,
+    sends: VecDeque<Send>,
+    /// Index of the first send of which octets are still to be taken.
+    cursor: usize,
+    next_send: u64,
+    transfer: Option<Transfer>,
+    withdraw: Option<AdvertNo>,
+    finish: Finish,
+}
+
+impl SendHalf {
+    pub(crate) fn new(config: &Config, peer: &Hello, faults: Faults) -> Self {
+        let uses_adverts = config.choice != Choice::Indirect;
+        let uses_ring = config.choice != Choice::Direct && config.kind == Kind::Octets;
+        Self {
+            faults,
+            kind: config.kind,
+            uses_adverts,
+            uses_ring: uses_ring && peer.ring.len_octets > 0,
+            piece_max: u64::from(config.piece_max_octets.max(1)),
+            max_sends: config.max_sends,
+            max_adverts: usize::from(config.max_recvs),
+            position: Seq(0),
+            phase: if uses_adverts { Phase(0) } else { Phase(1) },
+            ring: PeerRing {
+                buffer: peer.ring,
+                written: 0,
+                emptied: 0,
+            },
+            adverts: VecDeque::new(),
+            next_advert: AdvertNo(0),
+            last_advert: None,
+            last_phase: Phase(0),
+            sends: VecDeque::new(),
+            cursor: 0,
+            next_send: 0,
+            transfer: None,
+            withdraw: None,
+            finish: Finish::Open,
+        }
+    }
+
+    pub(crate) fn post(&mut self, len_octets: u64) -> Result<SendId, CallError> {
+        if self.finish != Finish::Open {
+            return Err(CallError::Finished);
+        }
+        if len_octets == 0 && self.kind == Kind::Octets {
+            return Err(CallError::BadBuffer);
+        }
+        if len_octets > TRANSFER_MAX_OCTETS && self.kind == Kind::Messages {
+            return Err(CallError::BadBuffer);
+        }
+        if self.sends.len() >= self.max_sends {
+            return Err(CallError::QueueFull);
+        }
+        let id = SendId(self.next_send);
+        self.next_send += 1;
+        self.sends.push_back(Send {
+            id,
+            len_octets,
+            taken: 0,
+            in_flight: 0,
+            ended: None,
+        });
+        Ok(id)
+    }
+
+    /// Ends a send after the transfer in progress, if it is a part of it.
+    pub(crate) fn cancel(
+        &mut self,
+        id: SendId,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), CallError> {
+        let index = self.index_of(id).ok_or(CallError::NoSuchOperation)?;
+        if index >= self.cursor {
+            self.end_from(index, index + 1, Outcome::Canceled, events);
+        }
+        Ok(())
+    }
+
+    /// No more sends are taken; the end is announced when those queued have been sent.
+    pub(crate) fn finish(&mut self) {
+        if self.finish == Finish::Open {
+            self.finish = Finish::Asked;
+        }
+    }
+
+    /// The peer receives no more.
+    pub(crate) fn peer_stopped(&mut self, events: &mut VecDeque<Event>) {
+        self.end_from(self.cursor, self.sends.len(), Outcome::PeerStopped, events);
+        self.adverts.clear();
+        self.finish();
+    }
+
+    /// The position at which this half ends, when that can be announced.
+    pub(crate) fn finish_due(&self) -> Option<Seq> {
+        let left = self.sends.len() - self.cursor;
+        let early = self.faults.has(Fault::FinishEarly) && left <= 1;
+        let all_sent = (left == 0 && self.transfer.is_none()) || early;
+        (self.finish == Finish::Asked && all_sent).then_some(self.position)
+    }
+
+    pub(crate) fn finish_said(&mut self) {
+        self.finish = Finish::Said;
+    }
+
+    /// Completes every send: the connection is gone.
+    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+        self.transfer = None;
+        self.finish = Finish::Said;
+        self.cursor = 0;
+        for send in self.sends.drain(..) {
+            events.push_back(Event::Sent {
+                id: send.id,
+                octets: send.taken,
+                outcome: send.ended.unwrap_or(outcome),
+            });
+        }
+    }
+
+    pub(crate) fn handle_emptied(&mut self, emptied: u64) -> Result<(), PeerError> {
+        if emptied < self.ring.emptied || emptied > self.ring.written {
+            return Err(PeerError::CreditBeyondRing);
+        }
+        self.ring.emptied = emptied;
+        Ok(())
+    }
+
+    pub(crate) fn handle_advert(
+        &mut self,
+        advert: Advert,
+        stats: &mut Stats,
+    ) -> Result<(), PeerError> {
+        self.check_advert(&advert)?;
+        self.next_advert.0 += 1;
+        self.last_advert = Some((advert.phase, advert.estimate));
+        self.last_phase = advert.phase;
+        self.adverts.push_back(Held { advert, used: 0 });
+        self.drop_stale(stats);
+        // Stale adverts are gone, so those left are of receives that are still queued there.
+        if self.adverts.len() > self.max_adverts {
+            return Err(PeerError::TooManyAdverts);
+        }
+        Ok(())
+    }
+
+    fn check_advert(&self, advert: &Advert) -> Result<(), PeerError> {
+        if advert.number != self.next_advert {
+            return Err(PeerError::AdvertSequence);
+        }
+        let empty = advert.buffer.len_octets == 0 && self.kind == Kind::Octets;
+        if empty || !advert.buffer.is_addressable() {
+            return Err(PeerError::AdvertBuffer);
+        }
+        let latest = if self.phase.is_direct() {
+            self.phase
+        } else {
+            self.phase.next()
+        };
+        if !advert.phase.is_direct() || advert.phase < self.last_phase || advert.phase > latest {
+            return Err(PeerError::AdvertPhase);
+        }
+        if self.kind == Kind::Messages || advert.phase < self.phase {
+            return Ok(());
+        }
+        let follows = match self.last_advert {
+            Some((phase, estimate)) if phase == advert.phase => advert.estimate > estimate,
+            _ => true,
+        };
+        // Since the first advert of a phase is exact, all that the others can add is promised.
+        let promised = self
+            .adverts
+            .iter()
+            .map(Held::promise)
+            .fold(0, u64::saturating_add);
+        if !follows || advert.estimate > self.position.after(promised) {
+            return Err(PeerError::AdvertEstimate);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn handle_withdraw(&mut self, from: AdvertNo) -> Result<(), PeerError> {
+        if self.withdraw.is_some() || from >= self.next_advert {
+            return Err(PeerError::UnexpectedWithdraw);
+        }
+        while let Some(held) = self.adverts.pop_back() {
+            if held.advert.number < from {
+                self.adverts.push_back(held);
+                break;
+            }
+            self.pass(held.advert.phase);
+        }
+        self.last_advert = None;
+        self.withdraw = Some(from);
+        Ok(())
+    }
+
+    /// The withdrawal to be answered: not before the transfer in progress has ended, which may be
+    /// one into a buffer that is withdrawn.
+    pub(crate) fn withdrawn_due(&self) -> Option<AdvertNo> {
+        let may = self.transfer.is_none() || self.faults.has(Fault::WithdrawnEarly);
+        self.withdraw.filter(|_| may)
+    }
+
+    pub(crate) fn withdrawn_said(&mut self) {
+        self.withdraw = None;
+    }
+
+    /// Discards adverts for octets that have been sent indirectly (algorithm 1, lines 1 to 7).
+    /// Whether an advert is stale does not change between its arrival and the next transfer.
+    fn drop_stale(&mut self, stats: &mut Stats) {
+        while let Some(held) = self.adverts.front() {
+            let advert = held.advert;
+            if !self.is_stale(&advert) {
+                return;
+            }
+            if !self.faults.has(Fault::NoPhaseAdvance) {
+                self.pass(advert.phase);
+            }
+            self.adverts.pop_front();
+            stats.adverts_stale += 1;
+        }
+    }
+
+    /// An advert of a phase is discarded: while transfers are indirect, this passes the phase.
+    fn pass(&mut self, phase: Phase) {
+        if self.phase < phase {
+            self.phase = phase.next();
+        }
+    }
+
+    fn is_stale(&self, advert: &Advert) -> bool {
+        if !self.uses_adverts {
+            return true;
+        }
+        if self.phase.is_direct() {
+            // Estimates are lower bounds: transfers longer than one octet have passed this one.
+            return self.faults.has(Fault::PositionInDirect) && advert.estimate < self.position;
+        }
+        let passed = advert.estimate < self.position && !self.faults.has(Fault::NoPositionCheck);
+        let old = advert.phase < self.phase && !self.faults.has(Fault::NoPhaseCheck);
+        old || passed
+    }
+
+    /// The next RDMA Write, if anything may be sent.
+    pub(crate) fn next_piece(&mut self, stats: &mut Stats) -> Option<Piece> {
+        if self.transfer.is_none() {
+            self.transfer = self.begin(stats);
+        }
+        let ring = self.ring.buffer;
+        let transfer = self.transfer.as_mut()?;
+        let left = (transfer.len_octets - transfer.written).min(self.piece_max);
+        let (addr, rkey, len) = match transfer.to {
+            Target::Direct { addr, rkey } => (addr + transfer.written, rkey, left),
+            Target::Ring { position } => {
+                let at = (position + transfer.written) % ring.len_octets;
+                let to_end = ring.len_octets - at;
+                let wraps = !self.faults.has(Fault::NoWrap);
+                (
+                    ring.addr + at,
+                    ring.rkey,
+                    if wraps { left.min(to_end) } else { left },
+                )
+            }
+        };
+        let first = transfer.written == 0;
+        let offset = transfer.offset + transfer.written;
+        transfer.written += len;
+        let last = transfer.written == transfer.len_octets;
+        let tells = if self.faults.has(Fault::ImmediateFirst) {
+            first
+        } else {
+            last
+        };
+        let whole = u32::try_from(transfer.len_octets).expect("a transfer has 30 bits");
+        let immediate = tells.then(|| match transfer.to {
+            Target::Direct { .. } => Immediate::Direct(whole).encode(),
+            Target::Ring { .. } => Immediate::Indirect(whole).encode(),
+        });
+        let id = transfer.send;
+        if last {
+            self.transfer = None;
+        }
+        let index = self
+            .index_of(id)
+            .expect("a send stays queued while it has transfers");
+        self.sends[index].in_flight += 1;
+        Some(Piece {
+            send: id,
+            offset,
+            len_octets: u32::try_from(len).expect("a piece is a part of a transfer"),
+            addr,
+            rkey,
+            immediate,
+        })
+    }
+
+    /// Begins the next transfer (algorithm 1).
+    fn begin(&mut self, stats: &mut Stats) -> Option<Transfer> {
+        let send = self.sends.get(self.cursor)?;
+        let (id, offset) = (send.id, send.taken);
+        let left = (send.len_octets - send.taken).min(TRANSFER_MAX_OCTETS);
+        let (to, len_octets) = if let Some(held) = self.adverts.front_mut() {
+            if !self.phase.is_direct() {
+                self.phase = held.advert.phase;
+            }
+            let len = left.min(held.left());
+            let restart = self.faults.has(Fault::WaitallRestart);
+            let addr = held.advert.buffer.addr + if restart { 0 } else { held.used };
+            let rkey = held.advert.buffer.rkey;
+            held.used += len;
+            if !held.advert.waitall || held.left() == 0 {
+                self.adverts.pop_front();
+            }
+            stats.direct_transfers += 1;
+            stats.direct_octets += len;
+            (Target::Direct { addr, rkey }, len)
+        } else {
+            let len = left.min(self.ring.free());
+            if !self.uses_ring || len == 0 {
+                return None;
+            }
+            if self.phase.is_direct() {
+                self.phase = self.phase.next();
+            }
+            let position = self.ring.written;
+            self.ring.written += len;
+            stats.indirect_transfers += 1;
+            stats.indirect_octets += len;
+            (Target::Ring { position }, len)
+        };
+        self.position = self.position.after(len_octets);
+        let send = &mut self.sends[self.cursor];
+        send.taken += len_octets;
+        if send.taken == send.len_octets {
+            self.cursor += 1;
+        }
+        Some(Transfer {
+            send: id,
+            offset,
+            len_octets,
+            written: 0,
+            to,
+        })
+    }
+
+    /// Ends messages that are longer than the receive that is next.
+    pub(crate) fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
+        while self.kind == Kind::Messages {
+            let (Some(send), Some(held)) = (self.sends.get(self.cursor), self.adverts.front())
+            else {
+                return;
+            };
+            if send.len_octets <= held.left() {
+                return;
+            }
+            self.end_from(self.cursor, self.cursor + 1, Outcome::TooLong, events);
+        }
+    }
+
+    /// A piece is complete: the peer has it.
+    pub(crate) fn handle_written(&mut self, id: SendId, events: &mut VecDeque<Event>) {
+        if let Some(index) = self.index_of(id) {
+            self.sends[index].in_flight -= 1;
+            self.complete(events);
+        }
+    }
+
+    /// Ends the sends of a range that begins at the cursor or later.
+    fn end_from(&mut self, from: usize, to: usize, how: Outcome, events: &mut VecDeque<Event>) {
+        let mut index = from;
+        for _ in from..to {
+            if self.sends[index].taken == 0 {
+                let send = self.sends.remove(index).expect("the range is of the queue");
+                events.push_back(Event::Sent {
+                    id: send.id,
+                    octets: 0,
+                    outcome: how,
+                });
+            } else {
+                // Only the send at the cursor can have been taken in part.
+                debug_assert_eq!(index, self.cursor);
+                self.sends[index].ended = Some(how);
+                self.cursor += 1;
+                index += 1;
+            }
+        }
+        self.complete(events);
+    }
+
+    /// Completes sends in the order of the queue.
+    fn complete(&mut self, events: &mut VecDeque<Event>) {
+        while self.cursor > 0 {
+            let Some(send) = self.sends.front() else {
+                return;
+            };
+            let writing = self.transfer.as_ref().is_some_and(|t| t.send == send.id);
+            if send.in_flight > 0 || writing {
+                return;
+            }
+            events.push_back(Event::Sent {
+                id: send.id,
+                octets: send.taken,
+                outcome: send.ended.unwrap_or(Outcome::Done),
+            });
+            self.sends.pop_front();
+            self.cursor -= 1;
+        }
+    }
+
+    fn index_of(&self, id: SendId) -> Option<usize> {
+        self.sends.binary_search_by_key(&id, |send| send.id).ok()
+    }
+}

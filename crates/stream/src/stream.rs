@@ -1,0 +1,416 @@
+//! One end of a stream: both halves, the credits, and the end of it all.
+
+use std::collections::VecDeque;
+
+use crate::config::{Config, Stats};
+use crate::credit::{Credits, Purpose, MIN_SLOTS};
+use crate::error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
+use crate::fault::{Fault, Faults};
+use crate::receiver::{RecvHalf, RingCopy};
+use crate::sender::{Piece, SendHalf};
+use crate::types::{Buffer, Choice, Event, Kind, Outcome, RecvId, SendId};
+use crate::wire::{Body, Control, ControlOctets, Hello, Immediate};
+
+/// A work request for the send queue of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// A SEND of these octets.
+    Control(ControlOctets),
+    /// An RDMA Write, with immediate data if the piece has some.
+    Write(Piece),
+}
+
+/// What a work request that is not complete was.
+#[derive(Clone, Copy, Debug)]
+enum Posted {
+    Control,
+    Finish,
+    Piece(SendId),
+}
+
+/// One end of a stream. It has no clock, no socket and no thread.
+///
+/// The driver passes in what happens on the connection: [`Stream::handle_control`] for a message
+/// received by SEND, [`Stream::handle_immediate`] for immediate data, [`Stream::handle_sent`] for
+/// completions of its own work requests, in the order in which they happen. After each of these,
+/// and after each call of the user, it drains [`Stream::poll_copy`], [`Stream::poll_transmit`] and
+/// [`Stream::poll_event`], in this order, until each returns `None`.
+#[derive(Debug)]
+pub struct Stream {
+    faults: Faults,
+    sender: SendHalf,
+    receiver: RecvHalf,
+    credits: Credits,
+    send_depth: usize,
+    posted: VecDeque<Posted>,
+    events: VecDeque<Event>,
+    stop_due: bool,
+    /// The code of an abort that is to be sent.
+    abort_due: Option<u32>,
+    failure: Option<Failure>,
+    disconnected: bool,
+    finish_complete: bool,
+    closed: bool,
+    stats: Stats,
+}
+
+impl Stream {
+    /// An end with this configuration, whose ring is `ring`, connected to the peer that sent
+    /// `peer`. The peer has been sent `config.hello(ring)`.
+    ///
+    /// # Errors
+    /// If the two ends cannot make a stream.
+    pub fn new(config: &Config, ring: Buffer, peer: &Hello) -> Result<Self, SetupError> {
+        Self::with_faults(config, ring, peer, Faults::default())
+    }
+
+    pub(crate) fn with_faults(
+        config: &Config,
+        ring: Buffer,
+        peer: &Hello,
+        faults: Faults,
+    ) -> Result<Self, SetupError> {
+        let own = config.hello(ring);
+        check_setup(config, &own, peer)?;
+        Ok(Self {
+            faults,
+            sender: SendHalf::new(config, peer, faults),
+            receiver: RecvHalf::new(config, &own, peer, faults),
+            credits: Credits::new(own.recv_slots, peer.recv_slots),
+            send_depth: config.send_depth,
+            posted: VecDeque::new(),
+            events: VecDeque::new(),
+            stop_due: false,
+            abort_due: None,
+            failure: None,
+            disconnected: false,
+            finish_complete: false,
+            closed: false,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Queues a send of so many octets. Its buffer is the stream's until [`Event::Sent`].
+    ///
+    /// # Errors
+    /// If the length is not valid, the queue is full, or this half is finished.
+    pub fn send(&mut self, len_octets: u64) -> Result<SendId, CallError> {
+        self.check_open()?;
+        self.sender.post(len_octets)
+    }
+
+    /// Queues a receive. Its buffer is the stream's until [`Event::Received`]. With `waitall` it
+    /// completes only when its buffer is full or no octet follows (MSG_WAITALL).
+    ///
+    /// # Errors
+    /// If the buffer is not valid, the queue is full, or this end has stopped receiving.
+    pub fn recv(&mut self, buffer: Buffer, waitall: bool) -> Result<RecvId, CallError> {
+        self.check_open()?;
+        self.receiver.post(buffer, waitall, &mut self.events)
+    }
+
+    /// Ends a send as soon as possible. The event says how many octets were transferred.
+    ///
+    /// # Errors
+    /// If it is complete.
+    pub fn cancel_send(&mut self, id: SendId) -> Result<(), CallError> {
+        self.check_open()?;
+        self.sender.cancel(id, &mut self.events)
+    }
+
+    /// Ends a receive: at once if the peer cannot write into its buffer, else when the peer has
+    /// given back its advert. It may complete with data before that.
+    ///
+    /// # Errors
+    /// If it is complete.
+    pub fn cancel_recv(&mut self, id: RecvId) -> Result<(), CallError> {
+        self.check_open()?;
+        self.receiver.cancel(id, &mut self.events)
+    }
+
+    /// Finishes the sending half (SHUT_WR): what is queued is sent, then the peer learns the end.
+    ///
+    /// # Errors
+    /// If the stream has failed.
+    pub fn finish(&mut self) -> Result<(), CallError> {
+        self.check_open()?;
+        self.sender.finish();
+        Ok(())
+    }
+
+    /// Finishes the receiving half (SHUT_RD): octets not delivered are dropped, receives end, and
+    /// the sends of the peer end with [`Outcome::PeerStopped`].
+    ///
+    /// # Errors
+    /// If the stream has failed.
+    pub fn stop(&mut self) -> Result<(), CallError> {
+        self.check_open()?;
+        if !self.receiver.is_stopped() {
+            self.receiver.stop(&mut self.events);
+            self.stop_due = !self.receiver.is_finished();
+        }
+        Ok(())
+    }
+
+    /// Finishes both halves. [`Event::Closed`] follows when the peer has finished, too.
+    ///
+    /// # Errors
+    /// If the stream has failed.
+    pub fn close(&mut self) -> Result<(), CallError> {
+        self.stop()?;
+        self.finish()
+    }
+
+    /// Gives the stream up. The peer is told before anything else is sent; sends and receives end
+    /// with the connection, since only then the peer cannot write into their buffers.
+    pub fn abort(&mut self, code: u32) {
+        if self.failure.is_none() {
+            self.abort_due = Some(code);
+            self.fail(Failure::Aborted(code));
+        }
+    }
+
+    /// A message has been received by SEND.
+    ///
+    /// # Errors
+    /// If no correct peer sends it now; the stream has failed then.
+    pub fn handle_control(&mut self, octets: &[u8]) -> Result<(), PeerError> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        let result = self.credits.receive().and_then(|()| self.control(octets));
+        self.judge(result)
+    }
+
+    /// Immediate data has been received, whose RDMA Write has placed `written_octets`.
+    ///
+    /// # Errors
+    /// If no correct peer sends it now; the stream has failed then.
+    pub fn handle_immediate(&mut self, word: u32, written_octets: u32) -> Result<(), PeerError> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        let result = self
+            .credits
+            .receive()
+            .and_then(|()| self.immediate(word, written_octets));
+        self.judge(result)
+    }
+
+    /// The oldest `count` work requests are complete.
+    pub fn handle_sent(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.posted.pop_front() {
+                Some(Posted::Piece(id)) => self.sender.handle_written(id, &mut self.events),
+                Some(Posted::Finish) => {
+                    self.finish_complete = true;
+                    self.check_closed();
+                }
+                Some(Posted::Control) | None => {}
+            }
+        }
+    }
+
+    /// The connection has ended: neither end can write into the memory of the other any more. All
+    /// sends and receives complete.
+    pub fn handle_disconnected(&mut self) {
+        self.disconnected = true;
+        let failure = self.failure.unwrap_or(Failure::Disconnected);
+        self.failure = Some(failure);
+        self.abort_due = None;
+        self.posted.clear();
+        self.sender.fail(Outcome::Failed(failure), &mut self.events);
+        self.receiver
+            .fail(Outcome::Failed(failure), &mut self.events);
+    }
+
+    /// The next copy from the ring to a buffer. The driver makes it before it calls anything else:
+    /// the stream takes the octets of the ring as free.
+    pub fn poll_copy(&mut self) -> Option<RingCopy> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.receiver.next_copy(&mut self.stats, &mut self.events)
+    }
+
+    /// The next work request. The driver posts them in this order.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        if self.disconnected || self.posted.len() >= self.send_depth {
+            return None;
+        }
+        if let Some(code) = self.abort_due {
+            let body = Body::Abort(code);
+            self.abort_due = None;
+            return self
+                .permits(Purpose::Abort)
+                .then(|| self.message(body, Posted::Control));
+        }
+        // One place of the send queue is kept for an abort.
+        if self.failure.is_some() || self.posted.len() + 1 >= self.send_depth {
+            return None;
+        }
+        self.sender.refuse_long_messages(&mut self.events);
+        if self.permits(Purpose::Ordinary) {
+            if let Some((body, posted)) = self.next_body() {
+                return Some(self.message(body, posted));
+            }
+        }
+        let owes = self.credits.owes_update() || self.receiver.owes_update();
+        if owes && self.permits(Purpose::Update) {
+            return Some(self.message(Body::Update, Posted::Control));
+        }
+        if self.permits(Purpose::Ordinary) {
+            return self.next_write();
+        }
+        None
+    }
+
+    /// The next event for the user.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What this end has counted.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn permits(&self, purpose: Purpose) -> bool {
+        self.credits.permits(purpose) || self.faults.has(Fault::NoCredit)
+    }
+
+    /// The control message that is to be sent next, but for one that only returns credits.
+    fn next_body(&mut self) -> Option<(Body, Posted)> {
+        if self.stop_due {
+            self.stop_due = false;
+            return Some((Body::Stop, Posted::Control));
+        }
+        if let Some(from) = self.sender.withdrawn_due() {
+            self.sender.withdrawn_said();
+            return Some((Body::Withdrawn(from), Posted::Control));
+        }
+        if let Some(from) = self.receiver.withdrawal_due() {
+            self.receiver.withdrawal_said();
+            return Some((Body::Withdraw(from), Posted::Control));
+        }
+        if let Some(end) = self.sender.finish_due() {
+            self.sender.finish_said();
+            return Some((Body::Finish(end), Posted::Finish));
+        }
+        let advert = self.receiver.next_advert(&mut self.stats)?;
+        Some((Body::Advert(advert), Posted::Control))
+    }
+
+    fn message(&mut self, body: Body, posted: Posted) -> Transmit {
+        self.credits.take();
+        self.posted.push_back(posted);
+        self.stats.controls_sent += 1;
+        let control = Control {
+            received: self.credits.announce(),
+            emptied: self.receiver.announce(),
+            body,
+        };
+        Transmit::Control(control.encode())
+    }
+
+    fn next_write(&mut self) -> Option<Transmit> {
+        let piece = self.sender.next_piece(&mut self.stats)?;
+        self.posted.push_back(Posted::Piece(piece.send));
+        if piece.immediate.is_some() {
+            self.credits.take();
+        }
+        Some(Transmit::Write(piece))
+    }
+
+    fn control(&mut self, octets: &[u8]) -> Result<(), PeerError> {
+        let control = Control::decode(octets)?;
+        self.credits.give_back(control.received)?;
+        self.sender.handle_emptied(control.emptied)?;
+        match control.body {
+            Body::Update => {}
+            Body::Advert(advert) => self.sender.handle_advert(advert, &mut self.stats)?,
+            Body::Withdraw(from) => self.sender.handle_withdraw(from)?,
+            Body::Withdrawn(from) => self.receiver.handle_withdrawn(from, &mut self.events)?,
+            Body::Finish(end) => {
+                self.receiver.handle_finish(end, &mut self.events)?;
+                self.check_closed();
+            }
+            Body::Stop => self.sender.peer_stopped(&mut self.events),
+            Body::Abort(code) => self.fail(Failure::Reset(code)),
+        }
+        Ok(())
+    }
+
+    fn immediate(&mut self, word: u32, written_octets: u32) -> Result<(), PeerError> {
+        let immediate = Immediate::decode(word)?;
+        let (Immediate::Direct(len) | Immediate::Indirect(len)) = immediate;
+        // The last piece of a transfer is a part of it, and has octets if the transfer has.
+        if written_octets > len || (written_octets == 0) != (len == 0) {
+            return Err(PeerError::FalseLength);
+        }
+        match immediate {
+            Immediate::Direct(len) => self
+                .receiver
+                .handle_direct(u64::from(len), &mut self.events),
+            Immediate::Indirect(len) => self
+                .receiver
+                .handle_indirect(u64::from(len), &mut self.events),
+        }
+    }
+
+    fn judge(&mut self, result: Result<(), PeerError>) -> Result<(), PeerError> {
+        if let Err(error) = result {
+            self.stats.refused += 1;
+            self.abort_due = Some(ABORT_PROTOCOL);
+            self.fail(Failure::Peer(error));
+        }
+        result
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+        self.events.push_back(Event::MustDisconnect(failure));
+    }
+
+    fn check_open(&self) -> Result<(), CallError> {
+        match self.failure {
+            Some(_) => Err(CallError::Failed),
+            None => Ok(()),
+        }
+    }
+
+    fn check_closed(&mut self) {
+        if self.finish_complete && self.receiver.is_finished() && !self.closed {
+            self.closed = true;
+            self.events.push_back(Event::Closed);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn receiver(&self) -> &RecvHalf {
+        &self.receiver
+    }
+}
+
+fn check_setup(config: &Config, own: &Hello, peer: &Hello) -> Result<(), SetupError> {
+    if own.kind != peer.kind {
+        return Err(SetupError::Kind);
+    }
+    let opposed = |a: &Hello, b: &Hello| a.choice == Choice::Direct && b.choice == Choice::Indirect;
+    if opposed(own, peer) || opposed(peer, own) {
+        return Err(SetupError::Choice);
+    }
+    if own.kind == Kind::Messages && [own.choice, peer.choice].contains(&Choice::Indirect) {
+        return Err(SetupError::Choice);
+    }
+    let ring_needed = |a: &Hello| a.choice == Choice::Indirect && a.ring.len_octets == 0;
+    let few = |hello: &Hello| hello.recv_slots < MIN_SLOTS || hello.max_adverts == 0;
+    let unreachable = !own.ring.is_addressable();
+    if few(own) || few(peer) || config.send_depth < 2 || config.max_sends == 0 || unreachable {
+        return Err(SetupError::Limit);
+    }
+    if ring_needed(own) || ring_needed(peer) {
+        return Err(SetupError::Limit);
+    }
+    Ok(())
+}

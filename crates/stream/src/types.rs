@@ -1,0 +1,125 @@
+//! Identifiers and units of a stream.
+
+/// A position in a stream: how many octets precede it. It does not wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The position `octets` further on.
+    pub(crate) fn after(self, octets: u64) -> Self {
+        Self(self.0.saturating_add(octets))
+    }
+}
+
+/// A phase of transfers: direct if even, indirect if odd. Both ends count phases from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Phase(pub u64);
+
+impl Phase {
+    /// Whether the transfers of the phase go into advertised buffers.
+    pub fn is_direct(self) -> bool {
+        self.0.is_multiple_of(2)
+    }
+
+    /// The phase that follows.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// The number of an advert. The adverts of one receiver are numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AdvertNo(pub u64);
+
+/// A send that the user has posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SendId(pub u64);
+
+/// A receive that the user has posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecvId(pub u64);
+
+/// Registered memory into which the peer may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffer {
+    /// Address of the first octet, as the peer's RDMA Writes name it.
+    pub addr: u64,
+    /// Length.
+    pub len_octets: u64,
+    /// The key of the memory region.
+    pub rkey: u32,
+}
+
+impl Buffer {
+    /// Whether the last octet has an address.
+    pub(crate) fn is_addressable(self) -> bool {
+        self.addr.checked_add(self.len_octets).is_some()
+    }
+}
+
+/// What a stream carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// SOCK_STREAM: octets without boundaries.
+    #[default]
+    Octets,
+    /// SOCK_SEQPACKET: messages, each of which satisfies one receive. Every transfer is direct.
+    Messages,
+}
+
+/// How an end chooses between direct and indirect transfers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Per transfer: direct when an advert for the next octet is at hand, else indirect.
+    #[default]
+    Dynamic,
+    /// Direct only: this end's sends wait for adverts, and it offers its peer no ring.
+    Direct,
+    /// Indirect only: this end sends no adverts and uses none.
+    Indirect,
+}
+
+/// How a send or a receive ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Done,
+    /// The user canceled it, after the octets that the event counts.
+    Canceled,
+    /// The peer has finished its half of the stream (receives only).
+    EndOfStream,
+    /// The peer receives no more (sends only): EPIPE.
+    PeerStopped,
+    /// The message is longer than the receive that was next (sends of messages only): EMSGSIZE.
+    TooLong,
+    /// The stream has failed.
+    Failed(crate::error::Failure),
+}
+
+/// What the user learns from a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A send is complete: its buffer is the user's again.
+    Sent {
+        /// Which.
+        id: SendId,
+        /// How many of its octets were transferred.
+        octets: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A receive is complete: its buffer is the user's again, and the peer does not write into it.
+    Received {
+        /// Which.
+        id: RecvId,
+        /// How many octets its buffer holds.
+        octets: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Both halves are finished. The connection can be closed without loss.
+    Closed,
+    /// The stream has failed. The driver disconnects and then calls `handle_disconnected`, which
+    /// completes all sends and receives.
+    MustDisconnect(crate::error::Failure),
+}
