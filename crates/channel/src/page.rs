@@ -339,8 +339,25 @@ impl OwnPage {
     /// rings.
     #[inline]
     pub fn hand_over(&self) {
-        let sleeps = self.sleeps.load(Ordering::Relaxed);
-        self.change(|word| Some((word.wrapping_add(ONE_SLEEP) & !STATE) | sleeps));
+        let mut sleeps = self.sleeps.load(Ordering::Relaxed);
+        loop {
+            self.change(|word| Some((word.wrapping_add(ONE_SLEEP) & !STATE) | sleeps));
+            fence(Ordering::SeqCst);
+            // Another thread may have begun a sleep of the other kind, and what it has stored may
+            // just have been replaced: a peer would ring where no thread sleeps.
+            let sleeps_now = self.sleeps.load(Ordering::Relaxed);
+            if sleeps_now == sleeps {
+                return;
+            }
+            sleeps = sleeps_now;
+        }
+    }
+
+    /// To be called between a change of the counts that peers are to ring for and a look at the
+    /// channels, by a thread that finds that peers are asked to ring already: either the look finds
+    /// what a peer has stored, or the peer sees the change.
+    #[inline]
+    pub fn fence_before_look(&self) {
         fence(Ordering::SeqCst);
     }
 
@@ -375,9 +392,10 @@ impl OwnPage {
     /// Changes the park word, which several threads of this process do; whether it was changed.
     #[inline]
     fn change(&self, to: impl FnMut(u32) -> Option<u32>) -> bool {
+        // A thread that replaces what another one has stored sees how that one sleeps.
         let changed = self
             .word()
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, to);
         changed.is_ok()
     }
 }

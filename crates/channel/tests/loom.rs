@@ -302,6 +302,91 @@ fn thread_that_naps_is_woken_after_another_one_has_handed_over() {
     });
 }
 
+// Regression: the other thread stored that peers are to ring the bell, after this one had begun a
+// sleep in a call on descriptors, which a bell does not end.
+#[test]
+fn sleeper_in_a_call_is_woken_after_another_thread_has_handed_over() {
+    model(3, || {
+        let [(mut p, _page_p), (q, page_q)] = pair(BEGIN);
+        let (q, page_q) = (Arc::new(Mutex::new(q)), Arc::new(page_q));
+        let sender = thread::spawn(move || {
+            assert!(send(&mut p, Kind::Answer, 1));
+            p.notify();
+            p
+        });
+        let arms = {
+            let (q, page_q) = (q.clone(), page_q.clone());
+            thread::spawn(move || {
+                page_q.hand_over();
+                if q.lock().unwrap().has_work() {
+                    page_q.unpark();
+                }
+            })
+        };
+        let mut bells = Bells::default();
+        while take(&mut q.lock().unwrap(), &mut Vec::new()).is_none() {
+            page_q.listen(&mut bells);
+            q.lock().unwrap().listen(&mut bells);
+            let has_work = || q.lock().unwrap().has_work();
+            let socket = page_q.socket().unwrap();
+            if page_q
+                .park_in_call(&bells, has_work, || socket.wait())
+                .is_some()
+            {
+                socket.take();
+            }
+        }
+        arms.join().unwrap();
+        sender.join().unwrap();
+    });
+}
+
+// Regression: without a fence, the thread that armed a queue did not see the count, and the peer
+// did not see that the count was waited for.
+#[test]
+fn sleeper_misses_no_count_that_another_thread_begins_to_wait_for() {
+    model(3, || {
+        let [(mut p, page_p), (mut q, _page_q)] = pair(BEGIN);
+        assert!(send(&mut p, Kind::Answer, 1));
+        let (p, page_p) = (Arc::new(Mutex::new(p)), Arc::new(page_p));
+        let receiver = thread::spawn(move || {
+            assert_eq!(take(&mut q, &mut Vec::new()), Some(1));
+            q.settle();
+            q.notify();
+            q
+        });
+        let arms = {
+            let (p, page_p) = (p.clone(), page_p.clone());
+            thread::spawn(move || {
+                let mut channel = p.lock().unwrap();
+                channel.set_wake_at(Some(BEGIN + 1));
+                if page_p.is_parked() {
+                    page_p.fence_before_look();
+                } else {
+                    page_p.hand_over();
+                }
+                if channel.has_work() {
+                    page_p.unpark();
+                }
+            })
+        };
+        let mut bells = Bells::default();
+        let mut completed = Vec::new();
+        while completed.is_empty() {
+            page_p.listen(&mut bells);
+            let mut channel = p.lock().unwrap();
+            channel.complete(|owner| completed.push(owner));
+            channel.listen(&mut bells);
+            drop(channel);
+            if completed.is_empty() {
+                page_p.park(&bells, None, || p.lock().unwrap().has_work());
+            }
+        }
+        arms.join().unwrap();
+        receiver.join().unwrap();
+    });
+}
+
 /// The background thread of a process: it drives when no other thread does, until it drives again
 /// after `is_over`.
 fn background(seat: &Seat, page: &OwnPage, channel: &Mutex<Channel>, is_over: &AtomicU32) {

@@ -7,6 +7,19 @@
 //! taken: none is taken while as many completions wait as the application asked for, and the sender
 //! is asked to wait. Pushes happen under the engine's lock, pops do not. Both take the queue's own
 //! lock (order: engine, queue).
+//!
+//! # Events
+//!
+//! An armed queue raises one event, with the next completion of the kind that was asked for. A
+//! completion that came before the queue was armed raises an event at once if the application may
+//! not learn of it otherwise. The specification leaves this open: a program that follows it polls
+//! once more after it has armed the queue. Devices compare the consumer index that arms the queue
+//! with their own, so programs that poll, arm and sleep (UCX) lose no completion on them.
+//!
+//! The application learns of a completion by an event from which it has not yet polled: it is
+//! *announced* as long as the completion that raised the last event waits in the queue. A program
+//! that takes an event, arms the queue and then polls therefore gets no event for what it is about
+//! to poll.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -102,9 +115,12 @@ struct Ring {
     newest: CompletionTime,
     /// When the completion came that was taken last.
     taken: CompletionTime,
+    /// Completions that were taken; the place of the oldest one that waits, beyond the room.
     head: usize,
     len: usize,
     armed: Option<Notify>,
+    /// The value of `head` from which on the completion that raised the last event is taken.
+    announced: usize,
     /// What the application asked for.
     depth: u32,
     /// What the attached queues need.
@@ -148,6 +164,7 @@ impl Cq {
                 head: 0,
                 len: 0,
                 armed: None,
+                announced: 0,
                 depth: config.depth,
                 reserved: 0,
                 shared_users: 0,
@@ -233,7 +250,7 @@ impl Cq {
         let mut ring = self.ring.lock();
         let room = ring.entries.len();
         assert!(ring.len < room, "a completion without reserved room");
-        let at = (ring.head + ring.len) & (room - 1);
+        let at = ring.head.wrapping_add(ring.len) & (room - 1);
         ring.entries[at] = *completion;
         ring.len += 1;
         self.waiting.store(ring.len, Ordering::Release);
@@ -283,16 +300,14 @@ impl Cq {
         let mut ring = self.ring.lock();
         let count = ring.len.min(max);
         if ring.keeps_time && count > 0 {
-            let last = (ring.head + count - 1) & (ring.entries.len() - 1);
+            let last = ring.head.wrapping_add(count - 1) & (ring.entries.len() - 1);
             ring.taken = ring.times[last];
         }
-        let (mut at, mut left) = (ring.head, count);
-        while left > 0 {
+        for offset in 0..count {
+            let at = ring.head.wrapping_add(offset) & (ring.entries.len() - 1);
             take(&ring.entries[at]);
-            at = (at + 1) & (ring.entries.len() - 1);
-            left -= 1;
         }
-        ring.head = at;
+        ring.head = ring.head.wrapping_add(count);
         ring.len -= count;
         self.waiting.store(ring.len, Ordering::Release);
         count
@@ -303,10 +318,20 @@ impl Cq {
         self.ring.lock().taken
     }
 
-    /// Requests an event with the next completion of a kind. A request for any completion is not
-    /// weakened by a later one for solicited completions.
+    /// Requests an event with the next completion of a kind, or at once: see the module. A request
+    /// for any completion is not weakened by a later one for solicited completions.
     pub(super) fn arm(&self, notify: Notify) {
         let mut ring = self.ring.lock();
+        if ring.has_unannounced(notify) {
+            let was_armed = ring.raise().is_some();
+            self.is_watched.store(ring.keeps_time, Ordering::Relaxed);
+            if was_armed {
+                self.set_armed(false);
+            }
+            drop(ring);
+            self.notify();
+            return;
+        }
         if ring.armed.is_none() {
             self.set_armed(true);
         }
@@ -325,20 +350,23 @@ impl Cq {
     /// Removes the completions for which `is_gone` holds.
     pub(super) fn purge(&self, mut is_gone: impl FnMut(&WorkCompletion) -> bool) {
         let mut ring = self.ring.lock();
-        let mask = ring.entries.len().wrapping_sub(1);
         let (head, len) = (ring.head, ring.len);
+        let mask = ring.entries.len().wrapping_sub(1);
+        let place = |offset| head.wrapping_add(offset) & mask;
         let mut kept = 0;
         for offset in 0..len {
-            let entry = ring.entries[(head + offset) & mask];
+            let entry = ring.entries[place(offset)];
             if !is_gone(&entry) {
-                ring.entries[(head + kept) & mask] = entry;
+                ring.entries[place(kept)] = entry;
                 if ring.keeps_time {
-                    ring.times[(head + kept) & mask] = ring.times[(head + offset) & mask];
+                    ring.times[place(kept)] = ring.times[place(offset)];
                 }
                 kept += 1;
             }
         }
         ring.len = kept;
+        // The completion that raised the last event may be gone.
+        ring.announced = head;
         self.waiting.store(ring.len, Ordering::Release);
     }
 }
@@ -379,28 +407,50 @@ impl Ring {
             None => false,
         };
         if raises_event {
-            self.armed = None;
+            self.raise();
         }
         raises_event
     }
 
+    /// The newest completion, or one before it, raises an event: returns what was armed, which is
+    /// nothing then.
+    fn raise(&mut self) -> Option<Notify> {
+        self.announced = self.head.wrapping_add(self.len);
+        self.armed.take()
+    }
+
+    /// Whether a completion of the kind waits, and none that has raised an event.
+    fn has_unannounced(&self, notify: Notify) -> bool {
+        let is_announced = self.announced.wrapping_sub(self.head).cast_signed() > 0;
+        let mask = self.entries.len().wrapping_sub(1);
+        let is_of_kind = |offset| {
+            let entry = &self.entries[self.head.wrapping_add(offset) & mask];
+            notify == Notify::Any || entry.completion.solicited
+        };
+        !is_announced && (0..self.len).any(is_of_kind)
+    }
+
     fn grow(&mut self, room: usize) {
         let mut entries = vec![WorkCompletion::NONE; room].into_boxed_slice();
-        let from = |offset| (self.head + offset) & self.entries.len().wrapping_sub(1);
-        for (offset, place) in entries.iter_mut().take(self.len).enumerate() {
-            *place = self.entries[from(offset)];
+        let mut times = vec![CompletionTime::default(); room].into_boxed_slice();
+        for offset in 0..self.len {
+            let position = self.head.wrapping_add(offset);
+            let from = position & self.entries.len().wrapping_sub(1);
+            let to = position & (room - 1);
+            entries[to] = self.entries[from];
+            if self.keeps_time {
+                times[to] = self.times[from];
+            }
         }
         if self.keeps_time {
-            let mut times = vec![CompletionTime::default(); room].into_boxed_slice();
-            for (offset, place) in times.iter_mut().take(self.len).enumerate() {
-                *place = self.times[from(offset)];
-            }
             self.times = times;
         }
         self.entries = entries;
-        self.head = 0;
     }
 }
+
+#[cfg(test)]
+mod schedules;
 
 #[cfg(test)]
 mod tests {
@@ -501,7 +551,6 @@ mod tests {
         let cq = cq(Some(CompletionChannel::new(OwnedFd::from(write))));
         cq.attach(16).unwrap();
         let mut octets = [0; 64];
-        cq.push(&wc(1, true));
         cq.arm(Notify::Solicited);
         cq.push(&wc(2, false));
         assert!(read.read(&mut octets).is_err());
@@ -512,6 +561,44 @@ mod tests {
         cq.arm(Notify::Any);
         cq.arm(Notify::Solicited);
         cq.push(&wc(5, false));
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+    }
+
+    #[test]
+    fn arm_after_a_poll_raises_an_event_for_what_has_come_since() {
+        let (mut read, write) = UnixStream::pair().unwrap();
+        read.set_nonblocking(true).unwrap();
+        let cq = cq(Some(CompletionChannel::new(OwnedFd::from(write))));
+        cq.attach(16).unwrap();
+        let mut octets = [0; 64];
+        cq.push(&wc(1, false));
+        cq.arm(Notify::Solicited);
+        assert!(read.read(&mut octets).is_err(), "it is not solicited");
+        cq.arm(Notify::Any);
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+        cq.push(&wc(2, false));
+        assert!(read.read(&mut octets).is_err(), "the event was the one");
+        // The one that is announced waits: the program polls after it has armed the queue.
+        cq.arm(Notify::Any);
+        assert!(read.read(&mut octets).is_err());
+        assert_eq!(drain(&cq), [1, 2]);
+        cq.push(&wc(3, false));
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+    }
+
+    #[test]
+    fn purge_of_the_announced_completion_leaves_the_others_unannounced() {
+        let (mut read, write) = UnixStream::pair().unwrap();
+        read.set_nonblocking(true).unwrap();
+        let cq = cq(Some(CompletionChannel::new(OwnedFd::from(write))));
+        cq.attach(64).unwrap();
+        let mut octets = [0; 64];
+        cq.arm(Notify::Any);
+        cq.push(&wc(1, false));
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+        cq.push(&wc(2, false));
+        cq.purge(|wc| wc.completion.wr_id == 1);
+        cq.arm(Notify::Any);
         assert_eq!(read.read(&mut octets).unwrap(), 8);
     }
 

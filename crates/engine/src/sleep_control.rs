@@ -228,6 +228,7 @@ impl SleepControl {
         if self.page.is_parked() {
             // The thread may wait for other counts.
             shard.await_counts();
+            self.page.fence_before_look();
             if shard.channels.have_work() {
                 self.page.unpark();
             }

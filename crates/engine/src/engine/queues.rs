@@ -135,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// Asks for one event on the queue's channel; a completion that is already in the queue raises
-    /// none.
+    /// Asks for one event on the queue's channel. A completion that is already in the queue raises
+    /// it only if the application has polled since the last event.
     ///
     /// # Errors
     /// [`EngineError::Forked`].
