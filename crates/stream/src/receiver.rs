@@ -457,6 +457,7 @@ impl RecvHalf {
 
     fn drop_ring(&mut self) {
         self.delivered = self.delivered.after(self.held());
+        self.estimate = self.estimate.after(self.held());
         self.ring.copied = self.ring.written;
     }
 
@@ -492,7 +493,7 @@ impl RecvHalf {
     /// Completes every receive: the connection is gone.
     pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
         while !self.recvs.is_empty() {
-            self.complete_first(outcome, events);
+            self.retire(0, outcome, events);
         }
     }
 

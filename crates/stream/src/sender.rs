@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::adverts::Adverts;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
@@ -25,28 +26,6 @@ pub struct Piece {
     /// octets of this piece and of those before it are placed, as an RDMA Write with Immediate on a
     /// reliable connection guarantees.
     pub immediate: Option<u32>,
-}
-
-/// An advert, and how much of its buffer is used.
-#[derive(Debug)]
-struct Held {
-    advert: Advert,
-    used: u64,
-}
-
-impl Held {
-    fn left(&self) -> u64 {
-        self.advert.buffer.len_octets - self.used
-    }
-
-    /// The least number of octets that the receive still takes.
-    fn promise(&self) -> u64 {
-        if self.advert.waitall {
-            self.left()
-        } else {
-            1
-        }
-    }
 }
 
 /// A queued send.
@@ -118,7 +97,7 @@ pub(crate) struct SendHalf {
     phase: Phase,
     ring: PeerRing,
     /// q_A.
-    adverts: VecDeque<Held>,
+    adverts: Adverts,
     /// The number that the next advert must have.
     next_advert: AdvertNo,
     /// Phase and estimate of the last advert, unless adverts were withdrawn since.
@@ -152,7 +131,7 @@ impl SendHalf {
                 written: 0,
                 emptied: 0,
             },
-            adverts: VecDeque::new(),
+            adverts: Adverts::default(),
             next_advert: AdvertNo(0),
             last_advert: None,
             last_phase: Phase(0),
@@ -260,7 +239,7 @@ impl SendHalf {
         self.next_advert.0 += 1;
         self.last_advert = Some((advert.phase, advert.estimate));
         self.last_phase = advert.phase;
-        self.adverts.push_back(Held { advert, used: 0 });
+        self.adverts.push(advert);
         self.drop_stale(stats);
         // Stale adverts are gone, so those left are of receives that are still queued there.
         if self.adverts.len() > self.max_adverts {
@@ -293,11 +272,7 @@ impl SendHalf {
             _ => true,
         };
         // Since the first advert of a phase is exact, all that the others can add is promised.
-        let promised = self
-            .adverts
-            .iter()
-            .map(Held::promise)
-            .fold(0, u64::saturating_add);
+        let promised = self.adverts.promised();
         if !follows || advert.estimate > self.position.after(promised) {
             return Err(PeerError::AdvertEstimate);
         }
@@ -308,12 +283,8 @@ impl SendHalf {
         if self.withdraw.is_some() || from >= self.next_advert {
             return Err(PeerError::UnexpectedWithdraw);
         }
-        while let Some(held) = self.adverts.pop_back() {
-            if held.advert.number < from {
-                self.adverts.push_back(held);
-                break;
-            }
-            self.pass(held.advert.phase);
+        if let Some(phase) = self.adverts.discard_from(from) {
+            self.pass(phase);
         }
         self.last_advert = None;
         self.withdraw = Some(from);
@@ -334,15 +305,14 @@ impl SendHalf {
     /// Discards adverts for octets that have been sent indirectly (algorithm 1, lines 1 to 7).
     /// Whether an advert is stale does not change between its arrival and the next transfer.
     fn drop_stale(&mut self, stats: &mut Stats) {
-        while let Some(held) = self.adverts.front() {
-            let advert = held.advert;
+        while let Some((&advert, _)) = self.adverts.first() {
             if !self.is_stale(&advert) {
                 return;
             }
             if !self.faults.has(Fault::NoPhaseAdvance) {
                 self.pass(advert.phase);
             }
-            self.adverts.pop_front();
+            self.adverts.discard_first();
             stats.adverts_stale += 1;
         }
     }
@@ -425,17 +395,14 @@ impl SendHalf {
         let send = self.sends.get(self.cursor)?;
         let (id, offset) = (send.id, send.taken);
         let left = (send.len_octets - send.taken).min(TRANSFER_MAX_OCTETS);
-        let (to, len_octets) = if let Some(held) = self.adverts.front_mut() {
+        let (to, len_octets) = if let Some((&advert, room)) = self.adverts.first() {
+            let len = left.min(room);
             if !self.phase.is_direct() {
-                self.phase = held.advert.phase;
+                self.phase = advert.phase;
             }
-            let len = left.min(held.left());
-            let restart = self.faults.has(Fault::WaitallRestart);
-            let addr = held.advert.buffer.addr + if restart { 0 } else { held.used };
-            let rkey = held.advert.buffer.rkey;
-            held.used += len;
-            if !held.advert.waitall || held.left() == 0 {
-                self.adverts.pop_front();
+            let (mut addr, rkey) = self.adverts.use_first(len)?;
+            if self.faults.has(Fault::WaitallRestart) {
+                addr = advert.buffer.addr;
             }
             stats.direct_transfers += 1;
             stats.direct_octets += len;
@@ -472,11 +439,11 @@ impl SendHalf {
     /// Ends messages that are longer than the receive that is next.
     pub(crate) fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
         while self.kind == Kind::Messages {
-            let (Some(send), Some(held)) = (self.sends.get(self.cursor), self.adverts.front())
-            else {
+            let (send, advert) = (self.sends.get(self.cursor), self.adverts.first());
+            let (Some(send), Some((_, room))) = (send, advert) else {
                 return;
             };
-            if send.len_octets <= held.left() {
+            if send.len_octets <= room {
                 return;
             }
             self.end_from(self.cursor, self.cursor + 1, Outcome::TooLong, events);

@@ -1,11 +1,14 @@
 //! The checker: two ends under random schedules, their octets against a model of a byte stream.
 //!
 //! `world` carries what the ends transmit and watches every octet; `schedules` runs it with random
-//! configurations and asserts that it finds each deliberate fault.
-//! A failing seed is printed; `URDMA_SEED` runs it alone.
+//! configurations and asserts that it finds each deliberate fault;
+//! `hostile` feeds an end what no correct peer sends; `timed` measures both ends over links of a
+//! rate and a delay. A failing seed is printed; `URDMA_SEED` runs it alone.
 
+mod hostile;
 mod rng;
 mod schedules;
+mod timed;
 mod world;
 
 use rng::Rng;

@@ -1,9 +1,9 @@
 //! Random configurations and schedules; the faults that they must find.
 
-use super::world::{Finding, Plan, World};
+use super::world::{Ending, Finding, Plan, World};
 use super::{for_each_seed, Rng};
 use crate::fault::Fault;
-use crate::{Choice, Config, Kind, Stats};
+use crate::{Choice, Config, Failure, Kind, Stats};
 
 const STEPS: u64 = 600;
 const DRAIN_STEPS: usize = 20_000;
@@ -37,25 +37,87 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
         longest: rng.between(1, 24),
         waitall_percent: [0, 30, 100][rng.below(3) as usize],
         cancel_percent: [0, 10, 50][rng.below(3) as usize],
+        ending: {
+            let end = rng.below(2) as usize;
+            match rng.below(12) {
+                0 => Ending::Finish(end),
+                1 => Ending::Stop(end),
+                2 => Ending::Close(end),
+                3 => Ending::Abort(end),
+                4 => Ending::Disconnect,
+                _ => Ending::Later,
+            }
+        },
         fault: None,
         early_immediates: false,
     }
 }
 
-/// Runs a plan: random steps, then whatever is needed until both halves have ended.
+/// Runs a plan: random steps, in the middle of which the stream may end, then whatever is needed
+/// until both halves have ended.
 fn run(plan: &Plan, rng: &mut Rng) -> Result<[Stats; 2], Finding> {
     let mut world = World::new(plan);
     let mut weights = new_weights(rng);
-    for _ in 0..STEPS {
+    let ends_at = rng.below(STEPS);
+    for at in 0..STEPS {
+        if at == ends_at {
+            end_stream(plan.ending, &mut world)?;
+        }
         if rng.percent(1) {
             weights = new_weights(rng);
         }
         step(plan, &mut world, &weights, rng)?;
         world.invariants()?;
     }
-    drain(plan, &mut world, rng)?;
-    world.compare(true)?;
+    match plan.ending {
+        Ending::Abort(end) => drain_failed(&mut world, end)?,
+        Ending::Disconnect => world.compare(false)?,
+        Ending::Stop(_) | Ending::Close(_) => {
+            drain(plan, &mut world, rng)?;
+            world.compare(false)?;
+        }
+        Ending::Finish(_) | Ending::Later => {
+            drain(plan, &mut world, rng)?;
+            world.compare(true)?;
+        }
+    }
     Ok(world.stats())
+}
+
+const ABORT_CODE: u32 = 77;
+
+fn end_stream(ending: Ending, world: &mut World) -> Result<(), Finding> {
+    let result = match ending {
+        Ending::Later => Ok(()),
+        Ending::Finish(end) => world.ends[end].stream.finish(),
+        Ending::Stop(end) => world.ends[end].stream.stop(),
+        Ending::Close(end) => world.ends[end].stream.close(),
+        Ending::Abort(end) => {
+            world.ends[end].stream.abort(ABORT_CODE);
+            // Whatever the credits and the send queue are, the abort is next.
+            if !world.ends[end].transmit()? {
+                return Err("the abort has to wait".to_owned());
+            }
+            Ok(())
+        }
+        Ending::Disconnect => return world.disconnect(),
+    };
+    result.map_err(|error| error.to_string())
+}
+
+/// After an abort the peer learns of it, and everything completes with the connection.
+fn drain_failed(world: &mut World, aborted: usize) -> Result<(), Finding> {
+    while world.deliver(0)? || world.deliver(1)? {
+        world.ends[0].events()?;
+        world.ends[1].events()?;
+    }
+    let failures = [world.ends[aborted].failed, world.ends[1 - aborted].failed];
+    let expected = [Failure::Aborted(ABORT_CODE), Failure::Reset(ABORT_CODE)].map(Some);
+    if failures != expected {
+        return Err(format!("the ends fail by {failures:?}"));
+    }
+    world.disconnect()?;
+    world.compare(false)
 }
 
 const ACTIONS: usize = 7;
@@ -84,7 +146,7 @@ fn step(
     let end = &mut world.ends[index];
     match chosen / 2 {
         0 => end.send(len),
-        1 => end.recv(len, rng.percent(plan.waitall_percent)),
+        1 => drop(end.recv(len, rng.percent(plan.waitall_percent))),
         2 => {
             end.transmit()?;
         }
@@ -119,12 +181,16 @@ fn drain(plan: &Plan, world: &mut World, rng: &mut Rng) -> Result<(), Finding> {
             world.ends[1].events()?;
             let end = &mut world.ends[index];
             if !end.end_of_stream && end.open_recvs() == 0 {
-                end.recv(rng.between(1, plan.longest), false);
-                any = true;
+                any |= end.recv(rng.between(1, plan.longest), false);
             }
         }
         world.invariants()?;
-        let ended = world.ends.iter().all(|end| end.closed && end.end_of_stream);
+        let ended = |index: usize| {
+            let stopped = [Ending::Stop(index), Ending::Close(index)].contains(&plan.ending);
+            let end = &world.ends[index];
+            end.closed && (end.end_of_stream || stopped)
+        };
+        let ended = ended(0) && ended(1);
         if ended && world.is_idle() && !any {
             let left = world
                 .ends

@@ -18,6 +18,23 @@ const RING_ADDR: u64 = 0x1000;
 /// What the checker says when something is wrong.
 pub(super) type Finding = String;
 
+/// What ends a stream in the middle of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Nothing does.
+    Later,
+    /// This end finishes its sending half.
+    Finish(usize),
+    /// This end stops receiving.
+    Stop(usize),
+    /// This end closes.
+    Close(usize),
+    /// This end aborts.
+    Abort(usize),
+    /// The connection breaks.
+    Disconnect,
+}
+
 /// The plan of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -26,6 +43,7 @@ pub(super) struct Plan {
     pub(super) longest: u64,
     pub(super) waitall_percent: u64,
     pub(super) cancel_percent: u64,
+    pub(super) ending: Ending,
     pub(super) fault: Option<Fault>,
     /// The connection delivers immediates before their data is placed.
     pub(super) early_immediates: bool,
@@ -49,7 +67,6 @@ struct Sent {
 pub(super) struct End {
     pub(super) stream: Stream,
     kind: Kind,
-    max_recvs: usize,
     sends: Vec<Sent>,
     /// Memory into which the peer may write, by key. Receives that ended have none.
     memory: HashMap<u32, (u64, Vec<u8>)>,
@@ -84,7 +101,6 @@ impl End {
         Self {
             stream,
             kind: config.kind,
-            max_recvs: usize::from(config.max_recvs),
             sends: Vec::new(),
             memory: HashMap::from([(RING_RKEY, (RING_ADDR, room))]),
             recvs: VecDeque::new(),
@@ -128,10 +144,8 @@ impl End {
         }
     }
 
-    pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) {
-        if self.recvs.len() >= self.max_recvs {
-            return;
-        }
+    /// True if the receive was queued.
+    pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) -> bool {
         let rkey = self.next_rkey;
         let addr = u64::from(rkey) << 20;
         let buffer = Buffer {
@@ -139,12 +153,14 @@ impl End {
             len_octets,
             rkey,
         };
-        if let Ok(id) = self.stream.recv(buffer, waitall) {
-            self.next_rkey += 1;
-            self.memory
-                .insert(rkey, (addr, vec![0; len_octets as usize]));
-            self.recvs.push_back((id, rkey));
-        }
+        let Ok(id) = self.stream.recv(buffer, waitall) else {
+            return false;
+        };
+        self.next_rkey += 1;
+        self.memory
+            .insert(rkey, (addr, vec![0; len_octets as usize]));
+        self.recvs.push_back((id, rkey));
+        true
     }
 
     pub(super) fn cancel_any(&mut self, rng: &mut Rng) {
@@ -345,6 +361,20 @@ impl World {
                 return Err(format!(
                     "S_r is {delivered}, the estimate says {by_estimate}"
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection ends: what is on the way is lost.
+    pub(super) fn disconnect(&mut self) -> Result<(), Finding> {
+        for end in &mut self.ends {
+            end.on_the_way.clear();
+            end.taken_effect = 0;
+            end.stream.handle_disconnected();
+            end.events()?;
+            if end.open_sends() + end.open_recvs() > 0 {
+                return Err("something survives the connection".to_owned());
             }
         }
         Ok(())
