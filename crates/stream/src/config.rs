@@ -21,6 +21,9 @@ pub struct Config {
     /// The most octets that one RDMA Write carries. A longer transfer is cut, so that control
     /// messages and other streams get their turn between its pieces.
     pub piece_max_octets: u32,
+    /// An indirect flow pauses for one round trip, so that it can become direct again, when it has
+    /// sent this many times what it could send in the pause; 0: never. doc/streams.md has the rule.
+    pub pause_every: u32,
 }
 
 impl Default for Config {
@@ -33,6 +36,7 @@ impl Default for Config {
             max_recvs: 256,
             send_depth: 128,
             piece_max_octets: 256 << 10,
+            pause_every: 32,
         }
     }
 }
@@ -66,6 +70,8 @@ pub struct Stats {
     pub adverts_sent: u64,
     /// Adverts received and discarded since their octets had been sent indirectly.
     pub adverts_stale: u64,
+    /// Pauses of indirect flows.
+    pub pauses: u64,
     /// Octets copied out of the ring.
     pub copied_octets: u64,
     /// Control messages sent.

@@ -97,6 +97,12 @@ pub enum PeerError {
     /// A withdrawal before the last was answered, or of adverts that were never sent.
     #[error("a withdrawal out of turn")]
     UnexpectedWithdraw,
+    /// A pause before the last was answered, or of another position than the data has reached.
+    #[error("a pause out of turn")]
+    UnexpectedPause,
+    /// The answer to a pause that was not made.
+    #[error("a pause answered that was not made")]
+    UnexpectedResume,
     /// Data, or the end once more, after the end of the stream.
     #[error("data after the end of the stream")]
     AfterFinish,

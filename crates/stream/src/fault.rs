@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     ImmediateFirst,
     /// A piece does not end at the end of the ring.
     NoWrap,
+    /// Adverts that arrive during a pause, sent before it was known, are kept.
+    PauseKeepsAdverts,
     /// A second transfer to a MSG_WAITALL advert begins at the start of its buffer again.
     WaitallRestart,
     /// A canceled receive is returned while its advert is outstanding.

@@ -4,8 +4,9 @@
 //!
 //! [`Stream`] is one end. Files, each of which uses only those before it: `types`, `error` and
 //! `fault`; [`wire`], the layout of greetings, control messages and immediate data; `config`,
-//! `credit`, `adverts`; `sender` and `receiver`, the two halves; `stream`, which joins them.
-//! `check` holds the checker: both ends under random schedules against a model of a byte stream.
+//! `credit`, `adverts`, `resync`; `sender` and `receiver`, the two halves; `stream`, which joins
+//! them. `check` holds the checker: both ends under random schedules against a model of a byte
+//! stream.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -17,6 +18,7 @@ mod credit;
 mod error;
 mod fault;
 mod receiver;
+mod resync;
 mod sender;
 mod stream;
 mod types;

@@ -57,6 +57,19 @@ struct Withdrawal {
     said: bool,
 }
 
+/// The answer to a pause of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Renewal {
+    /// There is no pause.
+    None,
+    /// The adverts that are out are still to be taken back.
+    Asked,
+    /// They are; the next advert is the first of the answer.
+    Begun,
+    /// Adverts of the answer are out.
+    Sent,
+}
+
 /// This end's ring. Octets are counted from the beginning of the stream.
 #[derive(Debug)]
 struct Ring {
@@ -88,6 +101,7 @@ pub(crate) struct RecvHalf {
     next_recv: u64,
     next_advert: AdvertNo,
     withdrawal: Option<Withdrawal>,
+    renewal: Renewal,
     /// The peer has announced its end.
     finished: bool,
     stopped: bool,
@@ -115,6 +129,7 @@ impl RecvHalf {
             next_recv: 0,
             next_advert: AdvertNo(0),
             withdrawal: None,
+            renewal: Renewal::None,
             finished: false,
             stopped: false,
         }
@@ -157,7 +172,8 @@ impl RecvHalf {
 
     /// The next advert, if the rule permits one (algorithm 2).
     pub(crate) fn next_advert(&mut self, stats: &mut Stats) -> Option<Advert> {
-        if !self.sends_adverts || self.finished || self.stopped || self.withdrawal.is_some() {
+        let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
+        if !self.sends_adverts || self.finished || self.stopped || asked {
             return None;
         }
         let out_of_order = self.faults.has(Fault::AdvertOutOfOrder);
@@ -191,6 +207,10 @@ impl RecvHalf {
         let estimate = self.estimate;
         self.estimate = estimate.after(recv.promise());
         stats.adverts_sent += 1;
+        let renewed = self.renewal == Renewal::Begun;
+        if renewed {
+            self.renewal = Renewal::Sent;
+        }
         Some(Advert {
             number,
             phase: self.phase,
@@ -201,7 +221,48 @@ impl RecvHalf {
                 rkey: recv.buffer.rkey,
             },
             waitall: recv.waitall,
+            renewed,
         })
+    }
+
+    /// The peer sends nothing after this position until it is answered. It has discarded all
+    /// adverts, and discards those that are on the way.
+    pub(crate) fn handle_pause(&mut self, position: Seq) -> Result<(), PeerError> {
+        let arrived = self.delivered.after(self.held());
+        if self.renewal != Renewal::None || self.finished || position != arrived {
+            return Err(PeerError::UnexpectedPause);
+        }
+        self.renewal = Renewal::Asked;
+        Ok(())
+    }
+
+    /// Takes all adverts back if the peer waits for that, as soon as the ring is empty or cannot
+    /// be emptied.
+    pub(crate) fn renew(&mut self, events: &mut VecDeque<Event>) {
+        let settled = self.held() == 0 || self.recvs.is_empty();
+        if self.renewal != Renewal::Asked || self.withdrawal.is_some() || !settled {
+            return;
+        }
+        self.renewal = Renewal::Begun;
+        if self.phase.is_direct() {
+            self.phase = self.phase.next();
+        }
+        self.retire_canceled(events);
+        for recv in &mut self.recvs {
+            if recv.advert.take().is_some() {
+                self.estimate = Seq(self.estimate.0 - recv.promise());
+            }
+        }
+        self.advertised = 0;
+    }
+
+    /// Whether the answer to a pause is complete, once no advert can be sent.
+    pub(crate) fn resume_due(&self) -> bool {
+        matches!(self.renewal, Renewal::Begun | Renewal::Sent)
+    }
+
+    pub(crate) fn resume_said(&mut self) {
+        self.renewal = Renewal::None;
     }
 
     /// A direct transfer has been placed.

@@ -6,6 +6,7 @@ use crate::adverts::Adverts;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
+use crate::resync::{Pause, Resync};
 use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, SendId, Seq};
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
@@ -109,6 +110,7 @@ pub(crate) struct SendHalf {
     next_send: u64,
     transfer: Option<Transfer>,
     withdraw: Option<AdvertNo>,
+    resync: Resync,
     finish: Finish,
 }
 
@@ -140,6 +142,7 @@ impl SendHalf {
             next_send: 0,
             transfer: None,
             withdraw: None,
+            resync: Resync::new(config.pause_every),
             finish: Finish::Open,
         }
     }
@@ -236,6 +239,12 @@ impl SendHalf {
         stats: &mut Stats,
     ) -> Result<(), PeerError> {
         self.check_advert(&advert)?;
+        if advert.renewed {
+            if self.resync.pause != Pause::Asked {
+                return Err(PeerError::UnexpectedResume);
+            }
+            self.resync.pause = Pause::Renewed;
+        }
         self.next_advert.0 += 1;
         self.last_advert = Some((advert.phase, advert.estimate));
         self.last_phase = advert.phase;
@@ -309,6 +318,8 @@ impl SendHalf {
             if !self.is_stale(&advert) {
                 return;
             }
+            let on_the_way = self.position.0.saturating_sub(advert.estimate.0);
+            self.resync.handle_stale(on_the_way);
             if !self.faults.has(Fault::NoPhaseAdvance) {
                 self.pass(advert.phase);
             }
@@ -326,6 +337,10 @@ impl SendHalf {
 
     fn is_stale(&self, advert: &Advert) -> bool {
         if !self.uses_adverts {
+            return true;
+        }
+        // The receiver takes back what it has sent before it knew of the pause.
+        if self.resync.pause == Pause::Asked && !self.faults.has(Fault::PauseKeepsAdverts) {
             return true;
         }
         if self.phase.is_direct() {
@@ -392,6 +407,9 @@ impl SendHalf {
 
     /// Begins the next transfer (algorithm 1).
     fn begin(&mut self, stats: &mut Stats) -> Option<Transfer> {
+        if self.resync.pause != Pause::None {
+            return None;
+        }
         let send = self.sends.get(self.cursor)?;
         let (id, offset) = (send.id, send.taken);
         let left = (send.len_octets - send.taken).min(TRANSFER_MAX_OCTETS);
@@ -422,6 +440,7 @@ impl SendHalf {
             (Target::Ring { position }, len)
         };
         self.position = self.position.after(len_octets);
+        self.resync.count(len_octets, self.phase.is_direct());
         let send = &mut self.sends[self.cursor];
         send.taken += len_octets;
         if send.taken == send.len_octets {
@@ -436,8 +455,34 @@ impl SendHalf {
         })
     }
 
+    /// What is decided before the next message or transfer is chosen.
+    pub(crate) fn prepare(&mut self, events: &mut VecDeque<Event>) {
+        self.refuse_long_messages(events);
+        let idle = self.transfer.is_none() && self.cursor < self.sends.len();
+        let next_is_indirect = idle && self.adverts.len() == 0 && !self.phase.is_direct();
+        self.resync.consider(next_is_indirect && self.uses_adverts);
+    }
+
+    /// The position of the pause that is to be announced.
+    pub(crate) fn pause_due(&self) -> Option<Seq> {
+        (self.resync.pause == Pause::Due).then_some(self.position)
+    }
+
+    pub(crate) fn pause_said(&mut self) {
+        self.resync.pause = Pause::Asked;
+    }
+
+    /// The peer has sent the adverts that it can send.
+    pub(crate) fn handle_resume(&mut self) -> Result<(), PeerError> {
+        if !matches!(self.resync.pause, Pause::Asked | Pause::Renewed) {
+            return Err(PeerError::UnexpectedResume);
+        }
+        self.resync.pause = Pause::None;
+        Ok(())
+    }
+
     /// Ends messages that are longer than the receive that is next.
-    pub(crate) fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
+    fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
         while self.kind == Kind::Messages {
             let (send, advert) = (self.sends.get(self.cursor), self.adverts.first());
             let (Some(send), Some((_, room))) = (send, advert) else {

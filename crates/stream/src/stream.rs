@@ -249,7 +249,8 @@ impl Stream {
         if self.failure.is_some() || self.posted.len() + 1 >= self.send_depth {
             return None;
         }
-        self.sender.refuse_long_messages(&mut self.events);
+        self.sender.prepare(&mut self.events);
+        self.receiver.renew(&mut self.events);
         if self.permits(Purpose::Ordinary) {
             if let Some((body, posted)) = self.next_body() {
                 return Some(self.message(body, posted));
@@ -297,8 +298,19 @@ impl Stream {
             self.sender.finish_said();
             return Some((Body::Finish(end), Posted::Finish));
         }
-        let advert = self.receiver.next_advert(&mut self.stats)?;
-        Some((Body::Advert(advert), Posted::Control))
+        if let Some(position) = self.sender.pause_due() {
+            self.sender.pause_said();
+            self.stats.pauses += 1;
+            return Some((Body::Pause(position), Posted::Control));
+        }
+        if let Some(advert) = self.receiver.next_advert(&mut self.stats) {
+            return Some((Body::Advert(advert), Posted::Control));
+        }
+        if self.receiver.resume_due() {
+            self.receiver.resume_said();
+            return Some((Body::Resume, Posted::Control));
+        }
+        None
     }
 
     fn message(&mut self, body: Body, posted: Posted) -> Transmit {
@@ -336,6 +348,8 @@ impl Stream {
                 self.check_closed();
             }
             Body::Stop => self.sender.peer_stopped(&mut self.events),
+            Body::Pause(position) => self.receiver.handle_pause(position)?,
+            Body::Resume => self.sender.handle_resume()?,
             Body::Abort(code) => self.fail(Failure::Reset(code)),
         }
         Ok(())

@@ -121,6 +121,8 @@ pub struct Advert {
     pub buffer: Buffer,
     /// Whether the receive completes only when its buffer is full.
     pub waitall: bool,
+    /// Whether it is the first that was sent after a pause of the peer was known.
+    pub renewed: bool,
 }
 
 /// What a control message says.
@@ -138,6 +140,11 @@ pub enum Body {
     Finish(Seq),
     /// The sender of this message receives no more data.
     Stop,
+    /// The sender of this message sends no data after this position before it gets RESUME, and
+    /// uses no advert that was sent before this message was received.
+    Pause(Seq),
+    /// The answer: the adverts that are possible now have been sent.
+    Resume,
     /// The stream is given up, with a code of the user's.
     Abort(u32),
 }
@@ -179,12 +186,14 @@ impl Control {
             Body::Finish(_) => 5,
             Body::Stop => 6,
             Body::Abort(_) => 7,
+            Body::Pause(_) => 8,
+            Body::Resume => 9,
         };
         out.put([code, 0, 0, 0]);
         out.put(self.received.to_be_bytes());
         out.put(self.emptied.to_be_bytes());
         match self.body {
-            Body::Update | Body::Stop => {}
+            Body::Update | Body::Stop | Body::Resume => {}
             Body::Advert(advert) => {
                 out.put(advert.number.0.to_be_bytes());
                 out.put(advert.phase.0.to_be_bytes());
@@ -192,10 +201,11 @@ impl Control {
                 out.put(advert.buffer.addr.to_be_bytes());
                 out.put(advert.buffer.len_octets.to_be_bytes());
                 out.put(advert.buffer.rkey.to_be_bytes());
-                out.put(u32::from(advert.waitall).to_be_bytes());
+                let flags = u32::from(advert.waitall) | u32::from(advert.renewed) << 1;
+                out.put(flags.to_be_bytes());
             }
             Body::Withdraw(number) | Body::Withdrawn(number) => out.put(number.0.to_be_bytes()),
-            Body::Finish(seq) => out.put(seq.0.to_be_bytes()),
+            Body::Finish(seq) | Body::Pause(seq) => out.put(seq.0.to_be_bytes()),
             Body::Abort(code) => out.put(u64::from(code).to_be_bytes()),
         }
         ControlOctets {
@@ -229,6 +239,8 @@ impl Control {
             5 => Body::Finish(Seq(input.u64()?)),
             6 => Body::Stop,
             7 => Body::Abort(u32::try_from(input.u64()?).ok()?),
+            8 => Body::Pause(Seq(input.u64()?)),
+            9 => Body::Resume,
             _ => return None,
         };
         input.0.is_empty().then_some(Self {
@@ -246,11 +258,10 @@ fn parse_advert(input: &mut Reader<'_>) -> Option<Advert> {
     let addr = input.u64()?;
     let len_octets = input.u64()?;
     let rkey = input.u32()?;
-    let waitall = match input.u32()? {
-        0 => false,
-        1 => true,
-        _ => return None,
-    };
+    let flags = input.u32()?;
+    if flags > 3 {
+        return None;
+    }
     Some(Advert {
         number,
         phase,
@@ -260,7 +271,8 @@ fn parse_advert(input: &mut Reader<'_>) -> Option<Advert> {
             len_octets,
             rkey,
         },
-        waitall,
+        waitall: flags & 1 != 0,
+        renewed: flags & 2 != 0,
     })
 }
 

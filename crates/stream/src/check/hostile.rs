@@ -45,6 +45,7 @@ fn advert(number: u64, phase: u64, estimate: u64) -> Advert {
         estimate: Seq(estimate),
         buffer: buffer(10),
         waitall: false,
+        renewed: false,
     }
 }
 
@@ -282,6 +283,25 @@ fn withdrawals_out_of_turn_are_refused() {
 }
 
 #[test]
+fn pauses_out_of_turn_are_refused() {
+    let pause = |at| Body::Pause(Seq(at));
+    assert_refused(end(), PeerError::UnexpectedPause, |s| tell(s, pause(1)));
+    assert_refused(end(), PeerError::UnexpectedResume, |s| {
+        tell(s, Body::Resume)
+    });
+    let mut renewed = advert(0, 0, 0);
+    renewed.renewed = true;
+    assert_refused(end(), PeerError::UnexpectedResume, |s| {
+        tell(s, Body::Advert(renewed))
+    });
+    // The first pause waits for the ring, which a receive is about to empty.
+    let mut stream = receiving(10);
+    indirect(&mut stream, 1).unwrap();
+    tell(&mut stream, pause(1)).unwrap();
+    assert_eq!(tell(&mut stream, pause(1)), Err(PeerError::UnexpectedPause));
+}
+
+#[test]
 fn data_after_the_end_is_refused() {
     assert_refused(end(), PeerError::FalseFinish, |s| {
         tell(s, Body::Finish(Seq(1)))
@@ -354,7 +374,9 @@ fn random_body(rng: &mut Rng) -> Body {
         0 => rng.bits(),
         _ => rng.below(6),
     };
-    match rng.below(8) {
+    match rng.below(10) {
+        8 => Body::Pause(Seq(small(rng))),
+        9 => Body::Resume,
         0 => Body::Withdraw(AdvertNo(small(rng))),
         1 => Body::Withdrawn(AdvertNo(small(rng))),
         2 => Body::Finish(Seq(small(rng))),
@@ -364,6 +386,7 @@ fn random_body(rng: &mut Rng) -> Body {
             let mut advert = advert(small(rng), small(rng), small(rng));
             advert.buffer.len_octets = small(rng);
             advert.waitall = rng.percent(50);
+            advert.renewed = rng.percent(20);
             Body::Advert(advert)
         }
     }

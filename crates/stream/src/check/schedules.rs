@@ -29,6 +29,7 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
         max_recvs: rng.between(1, 8) as u16,
         send_depth: rng.between(2, 12) as usize,
         piece_max_octets: rng.between(1, 12) as u32,
+        pause_every: [0, 1, 4][rng.below(3) as usize],
     };
     let configs = [config(kinds.choices[0]), config(kinds.choices[1])];
     Plan {
@@ -227,15 +228,17 @@ fn octets_dynamic_equal_the_model() {
             total.direct_transfers += stats.direct_transfers;
             total.indirect_transfers += stats.indirect_transfers;
             total.adverts_stale += stats.adverts_stale;
+            total.pauses += stats.pauses;
         }
     });
     let total = total.lock().unwrap();
     println!(
-        "direct {} indirect {} ratio {:.3} stale adverts {}",
+        "direct {} indirect {} ratio {:.3} stale adverts {} pauses {}",
         total.direct_transfers,
         total.indirect_transfers,
         total.direct_ratio(),
-        total.adverts_stale
+        total.adverts_stale,
+        total.pauses
     );
 }
 
@@ -327,6 +330,7 @@ faults! {
     fault_early_ring_credit_is_found: EarlyRingCredit,
     fault_immediate_first_is_found: ImmediateFirst,
     fault_no_wrap_is_found: NoWrap,
+    fault_pause_keeps_adverts_is_found: PauseKeepsAdverts,
     fault_waitall_restart_is_found: WaitallRestart,
     fault_cancel_at_once_is_found: CancelAtOnce,
     fault_withdrawn_early_is_found: WithdrawnEarly,

@@ -11,8 +11,7 @@ use crate::{Buffer, Choice, Config, Event, Stats, Stream, Transmit};
 
 const HEADER_OCTETS: u64 = 64;
 
-/// A link and what its users do: sends of one length, as many as are permitted at a time. The first
-/// send is posted one round trip after the first receives.
+/// A link and what its users do: sends of one length, as many as are permitted at a time.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     rtt_ns: u64,
@@ -22,6 +21,9 @@ struct Case {
     recvs: u16,
     len_octets: u64,
     ring_octets: u64,
+    /// When the first send is posted, after the first receives.
+    begins_ns: u64,
+    pause_every: u32,
     /// How long the flow lasts.
     rtts: u64,
 }
@@ -67,6 +69,7 @@ impl Timed {
             max_sends: case.sends,
             max_recvs: case.recvs,
             send_depth: 8192,
+            pause_every: case.pause_every,
             ..Config::default()
         };
         let ring = Buffer {
@@ -97,7 +100,7 @@ impl Timed {
         let steady_ns = end_ns / 4;
         let mut before = None;
         self.serve(1);
-        self.schedule(self.case.rtt_ns, What::Begins, 0);
+        self.schedule(self.case.begins_ns, What::Begins, 0);
         while let Some(Reverse((at_ns, _, what, end))) = self.due.pop() {
             if at_ns > end_ns {
                 break;
@@ -224,6 +227,8 @@ fn sends_16_against_receives_32_are_direct() {
         recvs: 32,
         len_octets: 64 << 10,
         ring_octets: 1 << 20,
+        begins_ns: 10_000,
+        pause_every: 0,
         rtts: 4000,
     };
     let dynamic = measure("local", case);
@@ -241,6 +246,35 @@ fn sends_16_against_receives_32_are_direct() {
     );
 }
 
+/// The first sends are posted before any advert has arrived. Only a pause makes the flow direct.
+#[test]
+fn sends_before_adverts_become_direct_by_a_pause() {
+    let case = Case {
+        rtt_ns: 10_000,
+        gbit_per_s: 40.0,
+        choice: Choice::Dynamic,
+        sends: 16,
+        recvs: 32,
+        len_octets: 64 << 10,
+        ring_octets: 1 << 20,
+        begins_ns: 0,
+        pause_every: Config::default().pause_every,
+        rtts: 4000,
+    };
+    let pausing = measure("sends first", case);
+    let never = measure(
+        "sends first, no pauses",
+        Case {
+            pause_every: 0,
+            ..case
+        },
+    );
+    assert!(pausing.stats.direct_ratio() >= 0.95, "{pausing:?}");
+    assert!(pausing.share >= 0.97, "{pausing:?}");
+    assert!(pausing.stats.pauses <= 2, "{pausing:?}");
+    assert!(never.stats.direct_ratio() < 0.05, "{never:?}");
+}
+
 /// 32 receives of 128 KB are 0.70 of what 48 ms of 1 Gbit/s hold; 64 sends are more than that.
 #[test]
 fn distance_48_ms_dynamic_fills_the_link_where_direct_waits() {
@@ -252,6 +286,8 @@ fn distance_48_ms_dynamic_fills_the_link_where_direct_waits() {
         recvs: 32,
         len_octets: 128 << 10,
         ring_octets: 8 << 20,
+        begins_ns: 48_000_000,
+        pause_every: Config::default().pause_every,
         rtts: 60,
     };
     let dynamic = measure("distance", case);
@@ -290,6 +326,8 @@ fn links_dynamic_is_as_fast_as_the_better_choice() {
                 recvs,
                 len_octets: (in_flight_octets / 24).max(1000),
                 ring_octets: in_flight_octets * 3 / 2 + 64_000,
+                begins_ns: rtt_ns,
+                pause_every: Config::default().pause_every,
                 rtts: 40,
             };
             let [dynamic, direct, indirect] = [Choice::Dynamic, Choice::Direct, Choice::Indirect]
