@@ -14,7 +14,7 @@ build="$build librdmacm-dev libnuma-dev"
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf qperf"
 perf="ucx-utils"
-all="bpftrace ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
+all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      python3-venv libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"

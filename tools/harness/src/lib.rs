@@ -2,14 +2,17 @@
 //!
 //! Used by the demo, the black-box tests and the measurements:
 //! - [`process`]: one program with its output and a time limit; it never outlives its owner;
+//! - [`calls`]: how many system calls a program makes;
 //! - [`hugepages`]: reservation of hugepages;
 //! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
 //! - [`namespace`]: network namespaces as hosts;
 //! - [`link`]: raw frames of a network interface, as an attacker on the link sends and sees them;
 //! - [`programs`]: the catalogue of programs, their command lines and output;
 //! - [`pair`]: a server and a client of one program over a path;
-//! - [`tshark`]: a capture as Wireshark reads it.
+//! - [`tshark`]: a capture as Wireshark reads it;
+//! - [`valkey`]: Valkey's server and benchmark over urdma and over TCP.
 
+pub mod calls;
 pub mod hugepages;
 pub mod instance;
 pub mod link;
@@ -18,6 +21,7 @@ pub mod pair;
 pub mod process;
 pub mod programs;
 pub mod tshark;
+pub mod valkey;
 
 /// The failure of a run, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

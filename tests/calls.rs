@@ -1,0 +1,201 @@
+//! System calls of programs that sleep while they wait, over urdma and over TCP. They depend little
+//! on the machine, and have bars. `doc/wakeups.md` has a table of them.
+//!
+//! `scripts/valkey.sh` builds Valkey, since Debian's packages have no RDMA.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use urdma_harness::calls::{Calls, Counted};
+use urdma_harness::pair::is_ready;
+use urdma_harness::process::wait_until;
+use urdma_harness::programs::{words, Ready};
+use urdma_harness::valkey::{Load, Over, Valkey};
+use urdma_tests::{alone, ports, OneHost, SHORT};
+
+/// How long a client may run.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The directory in which `make test-all` builds Valkey.
+const VALKEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/valkey");
+/// Round trips of the longer run of a ping-pong, and of the shorter one.
+const ROUND_TRIPS: [u32; 2] = [6_000, 2_000];
+
+/// The most calls of an end for a request or a round trip, sched_yield(2) not counted.
+struct Bar {
+    what: &'static str,
+    server: f64,
+    client: f64,
+}
+
+/// Bars are about one and a half times the calls of 2026-11-24, and fall as these do.
+const BARS: [Bar; 6] = [
+    bar("Valkey, 1 client", 9.0, 30.0),
+    bar("Valkey, 1 client, 16 in a row", 0.7, 2.3),
+    bar("Valkey, 50 clients", 7.0, 25.0),
+    bar("Valkey, 50 clients, 16 in a row", 0.5, 1.7),
+    bar("UCX, ud_verbs", f64::INFINITY, 48.0),
+    bar("rsockets", 12.0, 12.0),
+];
+
+const fn bar(what: &'static str, server: f64, client: f64) -> Bar {
+    Bar {
+        what,
+        server,
+        client,
+    }
+}
+
+/// Calls of the server and of the client.
+type Ends = [Calls; 2];
+
+/// Prints the calls of ends that have a bar, and returns those over urdma that exceed it.
+fn compare(what: &str, over_urdma: &Ends, over_tcp: &Ends) -> Vec<String> {
+    let bar = BARS.iter().find(|bar| bar.what == what).unwrap();
+    let mut exceeded = Vec::new();
+    for (end, name, most) in [(0, "server", bar.server), (1, "client", bar.client)] {
+        if most.is_infinite() {
+            continue;
+        }
+        let (ours, tcp) = (&over_urdma[end], &over_tcp[end]);
+        println!("{what}, {name}, urdma: {ours}");
+        println!("{what}, {name}, TCP: {tcp}");
+        if ours.without_yields() > most {
+            exceeded.push(format!("{what}, {name}: at most {most}: {ours}"));
+        }
+    }
+    exceeded
+}
+
+/// The calls of each of the requests that the longer of two runs has more.
+fn of_each([long, short]: [u32; 2], mut run: impl FnMut(u32) -> Ends) -> Ends {
+    let [of_long, of_short] = [long, short].map(&mut run);
+    let [server, client] = [0, 1].map(|end| of_long[end].of_each(&of_short[end], long - short));
+    [server, client]
+}
+
+fn valkey_ends(valkey: &Valkey, over: Over<'_>, load: Load, dir: &Path) -> Ends {
+    let port = ports();
+    let mut serving = Counted::start(&valkey.server(over, port, dir).unwrap()).unwrap();
+    let ready = serving.process().wait_for_text(Valkey::ready(over), SHORT);
+    ready.unwrap();
+    let asking = Counted::start(&valkey.benchmark(over, port, load).unwrap()).unwrap();
+    let (ended, client) = asking.wait(LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    Valkey::rate(&ended.output).unwrap();
+    serving.terminate().unwrap();
+    let (ended, server) = serving.wait(SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    [server, client]
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn valkey_makes_few_calls() {
+    let _alone = alone();
+    let valkey = Valkey::built_in(Path::new(VALKEY)).unwrap();
+    let one = OneHost::up();
+    let mut exceeded = Vec::new();
+    for (what, clients, in_a_row, requests) in [
+        ("Valkey, 1 client", 1, 1, 10_000),
+        ("Valkey, 1 client, 16 in a row", 1, 16, 80_000),
+        ("Valkey, 50 clients", 50, 1, 40_000),
+        ("Valkey, 50 clients, 16 in a row", 50, 16, 200_000),
+    ] {
+        let [over_urdma, over_tcp] = [Over::Urdma(&one.host), Over::Tcp].map(|over| {
+            of_each([3 * requests, requests], |requests| {
+                let load = Load {
+                    clients,
+                    in_a_row,
+                    requests,
+                };
+                valkey_ends(&valkey, over, load, one.scratch.path())
+            })
+        });
+        exceeded.extend(compare(what, &over_urdma, &over_tcp));
+    }
+    one.down();
+    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
+}
+
+/// A ping-pong of two programs that end by themselves.
+fn ping_pong_ends(one: &OneHost, over: Over<'_>, ready: Ready, argv: [&str; 2]) -> Ends {
+    let start = |line| Counted::start(&over.command(&words(line)).unwrap()).unwrap();
+    let mut serving = start(argv[0]);
+    wait_until("listening", SHORT, || {
+        is_ready(ready, &one.host) || !serving.process().is_running()
+    })
+    .unwrap();
+    let asking = start(argv[1]);
+    let (ended, client) = asking.wait(LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}: {}", argv[1], ended.describe());
+    let (ended, server) = serving.wait(SHORT).unwrap();
+    assert!(ended.succeeded(), "{}: {}", argv[0], ended.describe());
+    [server, client]
+}
+
+/// `ucx_perftest` whose ends sleep, without a warm-up, over a transport of UCX and a device.
+fn ucx(one: &OneHost, over: Over<'_>, transport: &str, device: &str) -> Ends {
+    of_each(ROUND_TRIPS, |round_trips| {
+        let port = ports();
+        let server = format!(
+            "env UCX_TLS={transport},self UCX_NET_DEVICES={device} ucx_perftest -p {port} -E sleep"
+        );
+        let client = format!("{server} 127.0.0.1 -t tag_lat -s 8 -w 0 -n {round_trips}");
+        ping_pong_ends(one, over, Ready::Tcp(port), [&server, &client])
+    })
+}
+
+// Both ends do the same; only the server makes calls while it waits for its client. Connections
+// (rc_verbs) are not measured: they hang.
+#[test]
+#[ignore = "make test-all"]
+fn ucx_that_sleeps_makes_few_calls() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let over_urdma = ucx(&one, Over::Urdma(&one.host), "ud_verbs", "urdma0:1");
+    let over_tcp = ucx(&one, Over::Tcp, "tcp", "lo");
+    let exceeded = compare("UCX, ud_verbs", &over_urdma, &over_tcp);
+    one.down();
+    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
+}
+
+/// rsockets poll for a while before they sleep if no file says that they should not.
+const RSTREAM: &str = "\
+set -e
+mount -t tmpfs none /etc/rdma
+mkdir /etc/rdma/rsocket
+echo 0 >/etc/rdma/rsocket/polling_time
+exec rstream \"$@\"
+";
+
+/// `rstream` with blocking calls.
+fn rstream(one: &OneHost, over: Over<'_>) -> Ends {
+    let script = one.scratch.path().join("rstream.sh");
+    fs::write(&script, RSTREAM).unwrap();
+    let rstream = format!("unshare --mount sh {}", script.display());
+    of_each(ROUND_TRIPS, |round_trips| {
+        let port = ports();
+        let (sockets, ready) = match over {
+            Over::Urdma(_) => ("", Ready::Cm(port)),
+            Over::Tcp => (" -T s", Ready::Tcp(port)),
+        };
+        let server = format!("{rstream} -p {port} -T b{sockets}");
+        let client = format!("{server} -s 127.0.0.1 -S 64 -C 1 -I {round_trips}");
+        let server = format!("{server} -S 64 -C 1 -I {round_trips}");
+        ping_pong_ends(one, over, ready, [&server, &client])
+    })
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn rsockets_that_sleep_make_few_calls() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let [over_urdma, over_tcp] =
+        [Over::Urdma(&one.host), Over::Tcp].map(|over| rstream(&one, over));
+    let exceeded = compare("rsockets", &over_urdma, &over_tcp);
+    one.down();
+    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
+}

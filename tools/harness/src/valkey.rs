@@ -1,0 +1,154 @@
+//! Valkey's server and benchmark over urdma and over TCP; `scripts/valkey.sh` builds them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::instance::{Instance, LeasePolicy};
+use crate::Failure;
+
+/// What the server prints when it can be reached.
+const READY: [&str; 2] = [
+    "Ready to accept connections rdma",
+    "Ready to accept connections tcp",
+];
+/// The address of both ends.
+const ADDRESS: &str = "127.0.0.1";
+
+/// What the octets go over.
+#[derive(Debug, Clone, Copy)]
+pub enum Over<'a> {
+    /// Queue pairs of this instance, which has the address 127.0.0.1.
+    Urdma(&'a Instance),
+    /// Sockets of the kernel.
+    Tcp,
+}
+
+impl Over<'_> {
+    /// A program with its arguments.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn command(&self, argv: &[String]) -> Result<Command, Failure> {
+        if let Self::Urdma(host) = self {
+            return host.run(LeasePolicy::Never, argv);
+        }
+        let (program, arguments) = argv
+            .split_first()
+            .ok_or_else(|| Failure::new("there is no program"))?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok(command)
+    }
+}
+
+/// What the benchmark does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Clients, which are in one thread.
+    pub clients: u32,
+    /// Requests that a client sends at once.
+    pub in_a_row: u32,
+    /// GET requests of all clients.
+    pub requests: u32,
+}
+
+/// Where Valkey was built.
+#[derive(Debug, Clone)]
+pub struct Valkey(PathBuf);
+
+impl Valkey {
+    /// The programs below `directory`.
+    ///
+    /// # Errors
+    /// They have not been built.
+    pub fn built_in(directory: &Path) -> Result<Self, Failure> {
+        let valkey = Self(directory.to_owned());
+        for program in [valkey.program("server"), valkey.program("benchmark")] {
+            if !Path::new(&program).exists() {
+                return Err(Failure::new(format!(
+                    "{program} is missing: scripts/valkey.sh target/valkey"
+                )));
+            }
+        }
+        Ok(valkey)
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.0
+            .join(format!("src/valkey-{name}"))
+            .display()
+            .to_string()
+    }
+
+    /// The server, which keeps its files in `dir`. It listens over one of both alone, so that
+    /// nothing can bypass the other.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn server(&self, over: Over<'_>, port: u16, dir: &Path) -> Result<Command, Failure> {
+        let (port, dir) = (port.to_string(), dir.display().to_string());
+        let listen: [&str; 6] = match over {
+            Over::Urdma(_) => ["--port", "0", "--rdma-bind", ADDRESS, "--rdma-port", &port],
+            Over::Tcp => ["--port", &port, "--bind", ADDRESS, "--tcp-backlog", "511"],
+        };
+        let rest = ["--protected-mode", "no", "--save", "", "--dir", &dir];
+        let words = listen.iter().chain(&rest).map(ToString::to_string);
+        let argv: Vec<String> = [self.program("server")].into_iter().chain(words).collect();
+        over.command(&argv)
+    }
+
+    /// What the server prints when it can be reached.
+    pub const fn ready(over: Over<'_>) -> &'static str {
+        match over {
+            Over::Urdma(_) => READY[0],
+            Over::Tcp => READY[1],
+        }
+    }
+
+    /// The benchmark, which prints one line.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn benchmark(&self, over: Over<'_>, port: u16, load: Load) -> Result<Command, Failure> {
+        let Load {
+            clients,
+            in_a_row,
+            requests,
+        } = load;
+        let options =
+            format!("-h {ADDRESS} -p {port} -t get -q -c {clients} -P {in_a_row} -n {requests}");
+        let mut argv = vec![self.program("benchmark")];
+        argv.extend(options.split(' ').map(str::to_owned));
+        if let Over::Urdma(_) = over {
+            argv.push("--rdma".to_owned());
+        }
+        over.command(&argv)
+    }
+
+    /// Requests a second, as the benchmark prints them.
+    ///
+    /// # Errors
+    /// It printed something else.
+    pub fn rate(printed: &str) -> Result<f64, Failure> {
+        let mut parts = printed.split(['\r', '\n']).rev();
+        let line = parts.find_map(|part| part.trim().strip_prefix("GET: "));
+        let rate = line.and_then(|line| line.split_once(" requests per second"));
+        rate.and_then(|(rate, _)| rate.parse().ok())
+            .ok_or_else(|| Failure::new(format!("the benchmark printed no rate: {printed}")))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_is_that_of_the_end() {
+        let printed = "GET: rps=0.0 (overall: 0.0)\rGET: rps=9.0 (overall: 9.0)\r      \r\
+                       GET: 52260.26 requests per second, p50=0.879 msec\n\n";
+        let rate = Valkey::rate(printed).unwrap();
+        assert!((rate - 52_260.26).abs() < 1e-9);
+        assert!(Valkey::rate("Could not connect").is_err());
+    }
+}
