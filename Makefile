@@ -41,8 +41,9 @@ test-all: test deny test-image
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
-		--test applications --test programs --test wheels --test crates --test valkey \
-		--test calls --test faults --test soak --test hostile --test probes -- --ignored
+		--test applications --test asleep --test programs --test wheels --test crates \
+		--test valkey --test calls --test faults --test soak --test hostile \
+		--test probes -- --ignored
 	@$(CARGO) test --locked -p proto-trp --test sim_dc -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.

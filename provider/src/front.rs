@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{look, wait, FrontTable, LookFn, PutFn, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{look, take, wait, FrontTable, LookFn, PutFn, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
 use urdma_engine::{
-    CompletionChannel, Driven, Engine, LeaseState, Look, Member, SetCall, Sleep, Waited,
+    CompletionChannel, Driven, Engine, LeaseState, Look, Member, SetCall, Sleep, Taken, Waited,
 };
 
 static TABLE: FrontTable = FrontTable {
@@ -348,12 +348,18 @@ unsafe extern "C" fn channel_has_read(read_fd: c_int) {
 
 unsafe extern "C" fn channel_take(read_fd: c_int, event: *mut u64) -> i64 {
     answer(|| {
-        let taken = channel(read_fd).and_then(|channel| channel.unread().take());
-        if let Some(taken) = taken {
-            // SAFETY: the stand-in passes a word of its own.
-            unsafe { event.write(taken) };
-        }
-        Ok(i64::from(taken.is_some()))
+        let Some(channel) = channel(read_fd) else {
+            return Ok(take::NOT_IN_MEMORY);
+        };
+        Ok(match channel.unread().take() {
+            Taken::Event(taken) => {
+                // SAFETY: the stand-in passes a word of its own.
+                unsafe { event.write(taken) };
+                take::TAKEN
+            }
+            Taken::InSocket => take::NOT_IN_MEMORY,
+            Taken::Nothing => take::NOTHING,
+        })
     })
 }
 

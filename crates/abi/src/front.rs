@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 7;
+pub const FRONT_ABI: u32 = 8;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -92,7 +92,7 @@ pub struct FrontTable {
     /// The thread has read `read_fd` after [`wait::BYSTANDER`].
     pub channel_has_read: unsafe extern "C" fn(read_fd: c_int),
     /// Takes an event of the completion channel `read_fd` that is in the provider's memory: stores
-    /// what read(2) would have returned in `event`, and returns 1; 0 if there is none.
+    /// what read(2) would have returned in `event`. Returns one of [`take`].
     pub channel_take: unsafe extern "C" fn(read_fd: c_int, event: *mut u64) -> i64,
     /// An event was read from the socket `read_fd`.
     pub channel_has_received: unsafe extern "C" fn(read_fd: c_int),
@@ -142,6 +142,16 @@ pub struct FrontTable {
     pub interrupts: unsafe extern "C" fn() -> u32,
     /// A thread is to act on a request to cancel it: ends all waits.
     pub interrupt: unsafe extern "C" fn(),
+}
+
+/// Results of [`FrontTable::channel_take`].
+pub mod take {
+    /// None is in memory; the socket may have one, or the descriptor is no completion channel.
+    pub const NOT_IN_MEMORY: i64 = 0;
+    /// An event was taken.
+    pub const TAKEN: i64 = 1;
+    /// None is in memory or in the socket.
+    pub const NOTHING: i64 = 2;
 }
 
 /// Results of [`FrontTable::channel_wait`], [`FrontTable::set_wait`] and

@@ -17,11 +17,13 @@
 //! thread that waits takes an AWAY seat without a system call. The background thread takes it if n
 //! does not change, and a SITTING one if the driver does not answer.
 //!
-//! While the seat is AWAY, the background thread is in a bounded sleep. It therefore costs a
-//! program that returns to its wait in less time no wake-up of another thread. When a driver sits
-//! for longer, the background thread sleeps without a limit; the driver then wakes it when it
-//! leaves. The driver stores AWAY and loads whether that sleep is without a limit; the background
-//! thread stores that it is and loads the seat. One of them sees what the other has stored.
+//! While the seat is AWAY, the background thread is in a bounded sleep, after which it takes the
+//! seat unless the application polls meanwhile, which makes progress as a driver does. It therefore
+//! costs a program that returns to its wait in less time no wake-up of another thread. When a
+//! driver sits for longer, the background thread sleeps without a limit; the driver then wakes it
+//! when it leaves. The driver stores AWAY and loads whether that sleep is without a limit; the
+//! background thread stores that it is and loads the seat. One of them sees what the other has
+//! stored.
 
 use std::time::Duration;
 
@@ -75,6 +77,8 @@ pub enum Watched {
     Changed,
     /// Another thread sits and has not moved in the time given.
     Still,
+    /// The seat is AWAY, and the application makes progress without a wait.
+    Busy,
 }
 
 const fn with(word: u32, state: u32) -> u32 {
@@ -178,8 +182,14 @@ impl Seat {
 
     /// One step of the background thread, between two turns: gives the seat to a thread that has
     /// requested it, and sleeps while another thread has it: at most `away_max` while that thread
-    /// may have left, and `still_max`, which is longer, while it sits.
-    pub fn watch(&self, away_max: Duration, still_max: Duration) -> Watched {
+    /// may have left, and `still_max`, which is longer, while it sits. A seat that is AWAY for so
+    /// long stays so if `is_busy`.
+    pub fn watch(
+        &self,
+        away_max: Duration,
+        still_max: Duration,
+        is_busy: impl FnOnce() -> bool,
+    ) -> Watched {
         let word = self.word.load(Ordering::SeqCst);
         match word & STATE {
             BACKGROUND => Watched::Mine,
@@ -195,6 +205,9 @@ impl Seat {
                 }
                 if state == SITTING {
                     return self.watch_sitter(word, still_max);
+                }
+                if is_busy() {
+                    return Watched::Busy;
                 }
                 if self.change(word, with(word, BACKGROUND)) {
                     return Watched::Mine;
@@ -267,7 +280,7 @@ mod tests {
         let seat = Seat::default();
         assert!(sit(&seat).is_none());
         assert!(!seat.is_requested());
-        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG, || false), Watched::Mine);
     }
 
     #[test]
@@ -286,7 +299,7 @@ mod tests {
         while !seat.is_requested() {
             thread::yield_now();
         }
-        assert_eq!(seat.watch(LONG, LONG), Watched::Changed);
+        assert_eq!(seat.watch(LONG, LONG, || false), Watched::Changed);
         let seated = sits.join().unwrap().unwrap();
         assert!(seat.is_held(seated));
         assert!(sit(&seat).is_none(), "the seat is taken");
@@ -299,8 +312,16 @@ mod tests {
         seat.leave(seated, false);
         seat.touch();
         assert!(seat.is_away());
-        assert_eq!(seat.watch(SHORT, LONG), Watched::Mine);
+        assert_eq!(seat.watch(SHORT, LONG, || false), Watched::Mine);
         assert!(!seat.is_away());
+    }
+
+    #[test]
+    fn driver_away_keeps_the_seat_while_it_polls() {
+        let seat = away();
+        assert_eq!(seat.watch(SHORT, LONG, || true), Watched::Busy);
+        assert!(seat.is_away());
+        assert_eq!(seat.watch(SHORT, LONG, || false), Watched::Mine);
     }
 
     #[test]
@@ -308,7 +329,8 @@ mod tests {
         let seat = Arc::new(away());
         let seated = sit(&seat).unwrap();
         let other = Arc::clone(&seat);
-        let background = thread::spawn(move || while other.watch(LONG, LONG) != Watched::Mine {});
+        let background =
+            thread::spawn(move || while other.watch(LONG, LONG, || false) != Watched::Mine {});
         seat.leave(seated, true);
         background.join().unwrap();
     }
@@ -317,7 +339,7 @@ mod tests {
     fn driver_that_sits_and_does_not_move_keeps_the_seat() {
         let seat = away();
         let seated = sit(&seat).unwrap();
-        assert_eq!(seat.watch(SHORT, SHORT), Watched::Still);
+        assert_eq!(seat.watch(SHORT, SHORT, || false), Watched::Still);
         assert!(seat.is_held(seated));
     }
 
@@ -328,13 +350,13 @@ mod tests {
         seat.seize(&page);
         assert!(!seat.is_held(seated));
         seat.leave(seated, false);
-        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG, || false), Watched::Mine);
     }
 
     #[test]
     fn thread_that_needs_progress_recalls_the_background_thread() {
         let seat = away();
         seat.recall();
-        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG, || false), Watched::Mine);
     }
 }

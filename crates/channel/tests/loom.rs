@@ -392,7 +392,7 @@ fn sleeper_misses_no_count_that_another_thread_begins_to_wait_for() {
 fn background(seat: &Seat, page: &OwnPage, channel: &Mutex<Channel>, is_over: &AtomicU32) {
     let mut bells = Bells::default();
     loop {
-        while seat.watch(Duration::ZERO, Duration::MAX) != Watched::Mine {}
+        while seat.watch(Duration::ZERO, Duration::MAX, || false) != Watched::Mine {}
         if is_over.load(Ordering::SeqCst) == 1 {
             return;
         }

@@ -225,8 +225,11 @@ impl Engine {
         let mut has_waited = false;
         while !seat.is_background() {
             let [away_max, still_max] = [NAP_MAX_NS, look].map(Duration::from_nanos);
-            match seat.watch(away_max, still_max) {
+            let polls = || self.sleep_control.polls.load(Ordering::Relaxed);
+            let before = polls();
+            match seat.watch(away_max, still_max, || polls() != before) {
                 Watched::Mine => break,
+                Watched::Busy => self.stand_in_for_driver(),
                 Watched::Changed => (look, has_waited) = (LOOK_NS.0, false),
                 Watched::Still => {
                     let waits = self.shard.lock().channels.have_work();
@@ -239,6 +242,16 @@ impl Engine {
             }
         }
         self.sleep_control.local_events.end();
+    }
+
+    /// Does what the application's thread does not that drives in its waits and has polled for long
+    /// without one: the timers, and the events for those that wait without the provider's help.
+    fn stand_in_for_driver(&self) {
+        self.turn_once();
+        if self.cm_deadline_ns() <= clock::now_ns() {
+            self.cm_timeout();
+        }
+        self.sleep_control.local_events.send();
     }
 
     /// Whether urdmad has ended and the thread has no work left; rdma_cm has timers until the

@@ -298,14 +298,17 @@ impl Engine {
 
     /// Leaves the seat, for a moment or for good.
     fn leave(&self, seated: Seated, for_good: bool) {
+        // Timers that are set from now on are looked at by the next driver: no thread sleeps on the
+        // bell.
+        self.sleep_control.wake_at.store(0, Ordering::SeqCst);
         self.sleep_control.seat.leave(seated, for_good);
         if for_good {
             self.sleep_control.local_events.end();
         }
     }
 
-    /// One turn of a thread that spins.
-    fn turn_once(&self) {
+    /// One turn of a thread that does not sleep after it.
+    pub(super) fn turn_once(&self) {
         let mut shard = self.shard.lock();
         if !shard.is_dead {
             shard.progress(&self.info);

@@ -170,7 +170,7 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
-pub use unread::{send_nowait, Member, Unread};
+pub use unread::{send_nowait, Member, Taken, Unread};
 pub use urdma_ipc::{HostMemory, Personality};
 pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

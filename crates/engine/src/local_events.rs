@@ -154,6 +154,11 @@ impl LocalEvents {
         }
     }
 
+    /// Sends the events that are in memory. Those that come later may stay there.
+    pub(super) fn send(&self) {
+        self.lock().send_all(self.id());
+    }
+
     /// Ends the hold of another thread.
     pub(super) fn end_of_others(&self) {
         let current = self.lock().current;
@@ -210,7 +215,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::super::events::{CompletionChannel, CompletionSink};
-    use super::super::unread::Member;
+    use super::super::unread::{Member, Taken};
     use super::*;
 
     const SET: RawFd = 1000;
@@ -273,7 +278,7 @@ mod tests {
         assert_eq!(reported(&local, 4), [7], "it was not read");
         assert_eq!(
             [channel.unread().take(), channel.unread().take()],
-            [Some(1), Some(2)]
+            [Taken::Event(1), Taken::Event(2)]
         );
         assert!(reported(&local, 4).is_empty());
         assert!(sent(&reader).is_empty());
@@ -284,7 +289,7 @@ mod tests {
     fn channel_is_reported_once() {
         let (local, (channel, _reader)) = (held(), member(7));
         channel.notify(1);
-        assert_eq!(channel.unread().take(), Some(1));
+        assert_eq!(channel.unread().take(), Taken::Event(1));
         channel.notify(2);
         assert_eq!(reported(&local, 4), [7]);
     }
@@ -308,6 +313,18 @@ mod tests {
         channel.notify(2);
         assert_eq!(sent(&reader), [1, 2]);
         assert!(reported(&local, 4).is_empty());
+    }
+
+    #[test]
+    fn events_are_sent_and_the_hold_goes_on() {
+        let (local, (channel, reader)) = (held(), member(7));
+        channel.notify(1);
+        local.send();
+        assert_eq!(sent(&reader), [1]);
+        channel.unread().has_received();
+        channel.notify(2);
+        assert!(sent(&reader).is_empty());
+        assert_eq!(reported(&local, 4), [7]);
     }
 
     #[test]
@@ -397,7 +414,7 @@ mod tests {
         local.begin(Target::reader(own.unread()));
         own.notify(1);
         other.notify(2);
-        assert_eq!(own.unread().take(), Some(1));
+        assert_eq!(own.unread().take(), Taken::Event(1));
         assert!(sent(&own_reader).is_empty());
         assert_eq!(sent(&other_reader), [2]);
     }

@@ -49,6 +49,17 @@ impl Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ListId(pub(super) usize);
 
+/// What [`Unread::take`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// An event in memory.
+    Event(u64),
+    /// None in memory, and most likely one in the socket.
+    InSocket,
+    /// No event.
+    Nothing,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// In memory, oldest first; none if some are in the socket.
@@ -156,8 +167,13 @@ impl Unread {
     }
 
     /// Takes the oldest event if it is in memory.
-    pub fn take(&self) -> Option<u64> {
-        self.state().cookies.pop_front()
+    pub fn take(&self) -> Taken {
+        let mut state = self.state();
+        match state.cookies.pop_front() {
+            Some(cookie) => Taken::Event(cookie),
+            None if state.sent > 0 => Taken::InSocket,
+            None => Taken::Nothing,
+        }
     }
 
     /// Whether events are in memory.

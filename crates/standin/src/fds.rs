@@ -3,6 +3,12 @@
 //! One cell per descriptor, 0 for other files. A cell refers to an entry: the kind of file, the
 //! process that opened it, and its device and inode number, which detect a descriptor that was
 //! closed without a hooked call and reused.
+//!
+//! That check, [`find`], is a system call. All functions of the C library that close, replace and
+//! copy a descriptor are hooked, so only a program that closes one by a system call of its own
+//! needs it. It is made where a wrong answer would lose the program's octets or a file of its own:
+//! before commands, closing and copying. Calls that are made for each event trust the table
+//! ([`find_unchecked`]).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -67,6 +73,18 @@ struct Entry {
     handle: AtomicI64,
     dev: AtomicU64,
     ino: AtomicU64,
+    /// One of [`mode`].
+    mode: AtomicU32,
+}
+
+/// Whether reads of a descriptor wait, as far as that is known.
+mod mode {
+    /// To be asked.
+    pub(super) const UNKNOWN: u32 = 0;
+    pub(super) const BLOCKING: u32 = 1;
+    pub(super) const NON_BLOCKING: u32 = 2;
+    /// Another descriptor of the same open file may change it: to be asked each time.
+    pub(super) const SHARED: u32 = 3;
 }
 
 impl Entry {
@@ -78,6 +96,7 @@ impl Entry {
         handle: AtomicI64::new(0),
         dev: AtomicU64::new(0),
         ino: AtomicU64::new(0),
+        mode: AtomicU32::new(mode::UNKNOWN),
     };
 
     fn found(&self) -> Found {
@@ -154,6 +173,7 @@ pub(crate) fn add(fd: c_int, kind: Kind, handle: i64) -> bool {
     entry.handle.store(handle, Ordering::Relaxed);
     entry.dev.store(dev, Ordering::Relaxed);
     entry.ino.store(ino, Ordering::Relaxed);
+    entry.mode.store(mode::UNKNOWN, Ordering::Relaxed);
     let stale = set(cell, fd, index);
     if let Some(stale) = stale {
         release(stale);
@@ -178,9 +198,51 @@ pub(crate) fn find(fd: c_int) -> Option<Found> {
 }
 
 /// As [`find`], but without the check that detects a descriptor that was closed without a hooked
-/// call and reused.
+/// call and reused: no system call.
 pub(crate) fn find_unchecked(fd: c_int) -> Option<Found> {
     Some(entry_of(cell(fd)?.load(Ordering::Acquire))?.found())
+}
+
+/// Whether reads of a stand-in file wait. `ask` finds out where it is not known.
+pub(crate) fn is_blocking(fd: c_int, ask: impl FnOnce() -> bool) -> bool {
+    let entry = cell(fd).and_then(|cell| entry_of(cell.load(Ordering::Acquire)));
+    let Some(entry) = entry else {
+        return ask();
+    };
+    match entry.mode.load(Ordering::Relaxed) {
+        mode::BLOCKING => true,
+        mode::NON_BLOCKING => false,
+        known => {
+            let is_blocking = ask();
+            if known == mode::UNKNOWN {
+                let found = if is_blocking {
+                    mode::BLOCKING
+                } else {
+                    mode::NON_BLOCKING
+                };
+                let order = Ordering::Relaxed;
+                // Another thread may have made a copy meanwhile.
+                let _ = entry
+                    .mode
+                    .compare_exchange(mode::UNKNOWN, found, order, order);
+            }
+            is_blocking
+        }
+    }
+}
+
+/// The mode of a descriptor may have changed.
+#[cold]
+pub(crate) fn forget_mode(fd: c_int) {
+    set_mode(fd, mode::UNKNOWN);
+}
+
+fn set_mode(fd: c_int, to: u32) {
+    if let Some(entry) = cell(fd).and_then(|cell| entry_of(cell.load(Ordering::Acquire))) {
+        let order = Ordering::Relaxed;
+        let change = |known: u32| (known != mode::SHARED).then_some(to);
+        let _ = entry.mode.fetch_update(order, order, change);
+    }
 }
 
 /// `fd` is about to be closed. Does nothing in a vforked child, whose tables are its parent's.
@@ -216,6 +278,7 @@ pub(crate) fn copy(fd: c_int, new_fd: c_int) {
     let Some(entry) = entry_of(value).filter(|_| owner::owns_tables()) else {
         return;
     };
+    set_mode(fd, mode::SHARED);
     let kind = Kind::from_number(entry.kind.load(Ordering::Relaxed));
     if !matches!(kind, Kind::Device(_)) || find(fd).is_none() {
         return;
@@ -320,6 +383,30 @@ mod tests {
         assert!(!is_hit(fd));
         // SAFETY: the test owns the descriptor, and this is its last use.
         unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+
+    #[test]
+    fn mode_is_asked_for_once_until_it_may_have_changed() {
+        owner::take_tables();
+        let fd = null();
+        let asked = std::cell::Cell::new(0);
+        let is_blocking = || {
+            is_blocking(fd.as_raw_fd(), || {
+                asked.set(asked.get() + 1);
+                true
+            })
+        };
+        assert!(add(fd.as_raw_fd(), Kind::Channel, 0));
+        assert!(is_blocking() && is_blocking());
+        assert_eq!(asked.get(), 1);
+        forget_mode(fd.as_raw_fd());
+        assert!(is_blocking() && is_blocking());
+        assert_eq!(asked.get(), 2);
+        // A copy, which is not tracked, has the same mode and may change it.
+        copy(fd.as_raw_fd(), null().as_raw_fd());
+        assert!(is_blocking() && is_blocking());
+        assert_eq!(asked.get(), 4);
+        remove(fd.as_raw_fd());
     }
 
     #[test]

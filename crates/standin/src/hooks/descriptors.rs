@@ -40,6 +40,12 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             };
         }
     }
+    if request == libc::FIONBIO && fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        let result = unsafe { real::ioctl(fd, request, argument) };
+        fds::forget_mode(fd);
+        return result;
+    }
     // SAFETY: the arguments of the caller.
     unsafe { real::ioctl(fd, request, argument) }
 }
@@ -185,10 +191,14 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
     after_fcntl(fd, command, result)
 }
 
-/// Tracks the copies that fcntl makes.
+/// Tracks the copies that fcntl makes, and changes of the mode.
 fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => after_copy(fd, result),
+        libc::F_SETFL if fds::is_hit(fd) => {
+            fds::forget_mode(fd);
+            result
+        }
         _ => result,
     }
 }
@@ -299,11 +309,13 @@ unsafe fn is_cm_command(buf: *const c_void, len: size_t) -> bool {
         && usize::from(u16::from_ne_bytes([low, high])) == len - HEADER
 }
 
-/// Whether the descriptor is in blocking mode.
+/// Whether a stand-in file is in blocking mode.
 pub(super) fn is_blocking(fd: c_int) -> bool {
-    // SAFETY: fcntl with F_GETFL touches no memory.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_NONBLOCK == 0
+    fds::is_blocking(fd, || {
+        // SAFETY: fcntl with F_GETFL touches no memory.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK == 0
+    })
 }
 
 /// # Safety

@@ -9,7 +9,6 @@ use crate::device::Device;
 use crate::fds::{self, Kind};
 use crate::provider;
 use crate::real;
-use urdma_abi::cancel::Disabled;
 use urdma_abi::front::{look as looked, wait, FrontTable, LookFn};
 
 /// A list of descriptors in a call. It has nothing to drop, since the thread may be cancelled in
@@ -75,11 +74,7 @@ pub(super) fn source_among(fds: impl Iterator<Item = c_int>) -> Option<Source> {
 /// The file, if it is one whose events the provider raises.
 #[cold]
 pub(super) fn source(fd: c_int) -> Option<Source> {
-    let _uncancelled = Disabled::new();
-    let before = real::errno();
-    let found = fds::find(fd).filter(|found| found.is_mine);
-    real::set_errno(before);
-    let found = found?;
+    let found = fds::find_unchecked(fd).filter(|found| found.is_mine)?;
     let file = match found.kind {
         Kind::Channel => File::Channel(fd),
         Kind::Device(Device::RdmaCm) => File::RdmaCm(found.handle),

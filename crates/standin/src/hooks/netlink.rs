@@ -21,7 +21,7 @@ use std::ptr::{from_ref, null_mut};
 
 use libc::{iovec, size_t, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 
-use crate::fds::{self, Kind};
+use crate::fds::{self, Found, Kind};
 use crate::real::{self, set_errno};
 use crate::{active, netlink, owner};
 use urdma_abi::cancel::Disabled;
@@ -143,10 +143,14 @@ unsafe extern "C" fn is_libibverbs(
 
 #[cold]
 fn is_ours(fd: c_int) -> bool {
+    let is_netlink = |found: Found| found.kind == Kind::Netlink && found.is_mine;
+    if !fds::find_unchecked(fd).is_some_and(is_netlink) {
+        return false;
+    }
     let before = real::errno();
     let found = fds::find(fd);
     set_errno(before);
-    found.is_some_and(|found| found.kind == Kind::Netlink && found.is_mine)
+    found.is_some_and(is_netlink)
 }
 
 /// Takes a datagram of the program and answers it; what sendmsg(2) returns.

@@ -48,7 +48,7 @@ fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
     let before = real::errno();
     if let Some(Source { table, file }) = lists::source(fd) {
         let is_known = |found: Found| found.kind == Kind::Set && found.is_mine;
-        if !fds::find(set).is_some_and(is_known) {
+        if !fds::find_unchecked(set).is_some_and(is_known) {
             // SAFETY: no precondition; what was known of that descriptor is of another set.
             unsafe { (table.set_close)(set) };
             // Without room in the table, its waits are as they are.
@@ -175,8 +175,8 @@ impl SetWait {
         if self.call.is_look() {
             return None;
         }
-        let _uncancelled = Disabled::new();
-        let found = fds::find(self.set).filter(|found| found.kind == Kind::Set && found.is_mine)?;
+        let is_ours = |found: &Found| found.kind == Kind::Set && found.is_mine;
+        let found = fds::find_unchecked(self.set).filter(is_ours)?;
         let table = provider::own()?;
         // SAFETY: no precondition.
         let waker = unsafe { (table.set_waker)(self.set) };

@@ -5,11 +5,10 @@ use std::ffi::{c_int, c_void};
 
 use libc::{pthread_t, size_t, ssize_t};
 
-use crate::fds::{self, Kind};
+use crate::fds::{self, Found, Kind};
 use crate::provider;
 use crate::real::{self, set_errno};
-use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{wait, FrontTable};
+use urdma_abi::front::{take, wait, FrontTable};
 
 extern "C-unwind" {
     fn pthread_testcancel();
@@ -35,9 +34,13 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the arguments of the caller, and no value here needs to be dropped.
     unsafe { pthread_testcancel() };
     // SAFETY: the arguments of the caller.
-    let taken = unsafe { take_event(fd, buf, len) };
-    if let Some(taken) = taken.filter(|taken| *taken >= 0) {
-        return taken;
+    match unsafe { take_event(fd, buf, len) } {
+        Taken::Read(taken) if taken >= 0 => return taken,
+        Taken::Nothing if !super::descriptors::is_blocking(fd) => {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+        Taken::Nothing | Taken::Read(_) => {}
     }
     set_errno(before);
     let Some(table) = channel_table(fd) else {
@@ -57,8 +60,14 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
         match waited {
             wait::READY => {
                 // SAFETY: the arguments of the caller.
-                let taken = unsafe { take_event(fd, buf, len) };
-                if let Some(taken) = taken {
+                let mut taken = unsafe { take_event(fd, buf, len) };
+                if matches!(taken, Taken::Nothing) {
+                    // Another thread has taken it, or the socket has what the provider did not
+                    // send, such as its end.
+                    // SAFETY: the arguments of the caller.
+                    taken = unsafe { take_from_socket(fd, buf, len) };
+                }
+                if let Taken::Read(taken) = taken {
                     return taken;
                 }
                 set_errno(before);
@@ -86,9 +95,9 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
 /// The provider's table if a thread of this process that reads the descriptor may sleep in a
 /// completion channel.
 fn channel_table(fd: c_int) -> Option<&'static FrontTable> {
-    let _uncancelled = Disabled::new();
     let before = real::errno();
-    let found = fds::find(fd).filter(|found| found.kind == Kind::Channel && found.is_mine);
+    let is_ours = |found: &Found| found.kind == Kind::Channel && found.is_mine;
+    let found = fds::find_unchecked(fd).filter(is_ours);
     let is_blocking = found.is_some() && super::descriptors::is_blocking(fd);
     set_errno(before);
     if is_blocking {
@@ -98,16 +107,30 @@ fn channel_table(fd: c_int) -> Option<&'static FrontTable> {
     }
 }
 
-/// Reads an event without sleeping; `None` if there is none. errno is set. The C library's function
-/// would be a cancellation point.
+/// What a read without sleeping has found.
+enum Taken {
+    /// The result of read(2); errno is set.
+    Read(ssize_t),
+    /// No event.
+    Nothing,
+}
+
+/// Reads an event without sleeping. The C library's function would be a cancellation point.
 ///
 /// # Safety
 /// As read(2).
-unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Taken {
     // SAFETY: the caller guarantees it.
     if let Some(taken) = unsafe { take_from_memory(fd, buf, len) } {
-        return Some(taken);
+        return taken;
     }
+    // SAFETY: the caller guarantees it.
+    unsafe { take_from_socket(fd, buf, len) }
+}
+
+/// # Safety
+/// As read(2).
+unsafe fn take_from_socket(fd: c_int, buf: *mut c_void, len: size_t) -> Taken {
     let no_address = std::ptr::null_mut::<c_void>();
     // SAFETY: the buffer of the caller; the sender's address is not asked for.
     let taken = unsafe {
@@ -122,29 +145,30 @@ unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t
         )
     };
     if taken < 0 && real::errno() == libc::EAGAIN {
-        return None;
+        return Taken::Nothing;
     }
     note_received(fd, taken > 0);
-    ssize_t::try_from(taken).ok()
+    Taken::Read(ssize_t::try_from(taken).unwrap_or(-1))
 }
 
-/// Takes an event that is in the provider's memory.
+/// Takes an event that is in the provider's memory. `None`: the socket may have one.
 ///
 /// # Safety
 /// As read(2).
-unsafe fn take_from_memory(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+unsafe fn take_from_memory(fd: c_int, buf: *mut c_void, len: size_t) -> Option<Taken> {
     let table = provider::own()?;
     let mut event = 0;
     // SAFETY: a word of this function.
-    let taken = unsafe { (table.channel_take)(fd, &raw mut event) };
-    if taken <= 0 {
-        return None;
+    match unsafe { (table.channel_take)(fd, &raw mut event) } {
+        take::TAKEN => {}
+        take::NOTHING => return Some(Taken::Nothing),
+        _ => return None,
     }
     let octets = event.to_ne_bytes();
     let len = len.min(octets.len());
     // SAFETY: the caller's buffer has room for so many.
     unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), buf.cast(), len) };
-    ssize_t::try_from(len).ok()
+    Some(Taken::Read(ssize_t::try_from(len).unwrap_or(0)))
 }
 
 /// Sleeps in read(2).
