@@ -10,6 +10,7 @@
 //! | `messages` | through the memory of channels |
 //! | `offers` | by offers of channels |
 //! | `lies` | through the control socket |
+//! | `linger` | by descriptors whose close takes long |
 //! | `recordings` | by flight recordings |
 //! | `corrupt` | a peer of verbs-check that ends its channel |
 //! | `attach`, `forge`, `random`, `memory` | slots and channels; cells; numbers; memory (unsafe) |
@@ -20,6 +21,7 @@ mod corrupt;
 mod escape;
 mod forge;
 mod lies;
+mod linger;
 mod memory;
 mod messages;
 mod offers;
@@ -38,7 +40,7 @@ use forge::Connection;
 use random::Random;
 
 /// Attacks that need no peer of their own, by name.
-const ATTACKS: [(&str, Attack); 23] = [
+const ATTACKS: [(&str, Attack); 24] = [
     ("escape", escape::escape),
     ("random", messages::random),
     ("aimed", messages::aimed),
@@ -56,6 +58,7 @@ const ATTACKS: [(&str, Attack); 23] = [
     ("descriptors", offers::descriptors),
     ("unread", offers::unread),
     ("quotas", offers::quotas),
+    ("lingering", linger::lingering),
     ("forbidden", lies::forbidden),
     ("garbage", lies::garbage),
     ("reports", lies::reports),

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -30,7 +29,7 @@ const ANSWERS_WAITING_MAX: usize = 4;
 /// A connection and the resources of its process.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) socket: Arc<PacketSocket>,
+    pub(crate) socket: PacketSocket,
     /// The peer's credentials, from the kernel.
     pub(crate) peer: UnixCredentials,
     /// The program name that the client states in its hello.
@@ -47,6 +46,8 @@ pub(crate) struct Client {
     unread: usize,
     /// It is to be disconnected once its requests are handled.
     pub(crate) is_broken: bool,
+    /// Descriptors that it must not send, to be closed with the connection.
+    pub(crate) rejected: Vec<OwnedFd>,
 }
 
 /// A slot in use.
@@ -62,7 +63,7 @@ pub(crate) struct Attachment {
 impl Client {
     pub(crate) fn new(socket: PacketSocket, peer: UnixCredentials) -> Self {
         Self {
-            socket: Arc::new(socket),
+            socket,
             peer,
             program: None,
             attached: None,
@@ -72,6 +73,7 @@ impl Client {
             waiting: VecDeque::new(),
             unread: 0,
             is_broken: false,
+            rejected: Vec::new(),
         }
     }
 
@@ -175,6 +177,12 @@ impl Client {
                 Err(errno) => return self.is_broken_by(errno),
             }
         }
+    }
+
+    /// Has it disconnected for the descriptors that it has sent.
+    pub(crate) fn reject(&mut self, fds: Vec<OwnedFd>) {
+        self.is_broken = true;
+        self.rejected.extend(fds);
     }
 
     fn is_broken_by(&mut self, errno: Errno) {

@@ -28,15 +28,15 @@ use nix::sys::signalfd::SignalFd;
 use urdma_channel::OwnDirectory;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromClient;
-use urdma_ipc::packet::PacketListener;
+use urdma_ipc::packet::{NotReceived, PacketListener};
 use urdma_ipc::status::Counters;
 use urdma_ipc::Event;
 
 use self::acceptor::Acceptor;
 use crate::client::{Client, PendingStatus};
+use crate::closing::Closer;
 use crate::config::Config;
 use crate::data::command::DataHandle;
-use crate::descriptors::close_apart;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
 use crate::lease::Leases;
@@ -81,6 +81,7 @@ pub(crate) struct Control {
     pub(crate) clients: BTreeMap<Token, Client>,
     pub(crate) next_token: Token,
     pub(crate) recordings: Recordings,
+    pub(crate) closer: Closer,
     pub(crate) pending: Vec<PendingStatus>,
     pub(crate) counters: Counters,
     pub(crate) ready_at: Instant,
@@ -133,6 +134,7 @@ impl Control {
                 self.accept_from(&mut acceptor);
             }
             self.serve_kernel();
+            self.answer_resolved();
             self.drop_offenders();
             self.drop_broken();
             self.answer_due_statuses(Instant::now());
@@ -228,15 +230,16 @@ impl Control {
                     Ok(message) => self.handle(ready.token, message, packet.fds),
                     Err(error) => {
                         tracing::warn!("process {}: not a request: {error}", client.peer.pid());
-                        client.is_broken = true;
-                        close_apart(packet.fds);
+                        client.reject(packet.fds);
                     }
                 },
-                Err(Errno::EAGAIN) => break,
                 Ok(None) => client.is_broken = true,
-                Err(errno) => {
+                Err(NotReceived { errno, fds }) => {
+                    if errno == Errno::EAGAIN {
+                        break;
+                    }
                     tracing::warn!("process {}: cannot receive: {errno}", client.peer.pid());
-                    client.is_broken = true;
+                    client.reject(fds);
                 }
             }
         }
@@ -275,10 +278,24 @@ impl Control {
             self.detach(token, true);
             if let Some(client) = self.clients.remove(&token) {
                 self.end_capture_of(&client);
+                self.close(client);
             }
             for pending in &mut self.pending {
                 pending.missing.remove(&token);
             }
+        }
+    }
+
+    /// Ends the connection of a client, and has closed what it has sent.
+    fn close(&self, client: Client) {
+        let (uid, socket) = (client.peer.uid(), client.socket);
+        self.closer.close(uid, Some(socket), client.rejected);
+    }
+
+    /// Ends the connections of all clients.
+    pub(crate) fn close_all(&mut self) {
+        for client in std::mem::take(&mut self.clients).into_values() {
+            self.close(client);
         }
     }
 

@@ -18,6 +18,7 @@ use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::{Event, RunDir};
 
+use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::{Control, Ended};
 use crate::data;
@@ -75,7 +76,7 @@ fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Dae
     }
 }
 
-/// More descriptors than the sockets of all clients have room for.
+/// More descriptors than the sockets of all clients have room for at the kernel's default limits.
 const DESCRIPTORS: u64 = 1 << 19;
 
 /// Runs an instance until it is stopped.
@@ -116,7 +117,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     drop(listener);
     control.data.stop();
     drop(owned);
-    drop(control);
+    control.close_all();
     match outcome.map_err(system("wait for clients"))? {
         Ended::Asked => Ok(()),
         Ended::DataThreadLost => Err(DaemonError::DataThread(options.run_dir.log_file())),
@@ -156,6 +157,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
+    let closer = Closer::start().map_err(system("start the closing thread"))?;
     let mut kernel = KernelDevice::new(
         config,
         path.clone(),
@@ -186,6 +188,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         clients: std::collections::BTreeMap::new(),
         next_token: 1,
         recordings,
+        closer,
         pending: Vec::new(),
         counters: Counters::default(),
         ready_at: Instant::now(),
@@ -250,14 +253,14 @@ fn block_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// Each client takes up to two descriptors. The limit is also that of descriptors on their way to
+/// Each client takes up to five descriptors. The limit is also that of descriptors on their way to
 /// clients, two for each offered channel: one that is low lets clients which read nothing keep the
 /// others from opening channels.
 fn raise_descriptor_limit() {
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
     };
-    // Only root may go beyond the limit that it was started with.
+    // Only with CAP_SYS_RESOURCE may it go beyond the limit that it was started with.
     let wanted = hard.max(DESCRIPTORS);
     if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
         // A failure only means fewer clients.

@@ -481,9 +481,13 @@ impl DataPlane {
                 self.close(slot);
                 let _ = done.send(());
             }
-            (Command::Resolve { ip, reply }, Some(network)) => network.resolve(now_ns, ip, reply),
+            (Command::Resolve { ip, reply }, Some(network)) => {
+                network.resolve(now_ns, ip, reply, &self.shared);
+            }
             (Command::Send(answer), _) => self.send_own(now_ns, &answer),
-            (Command::Resolve { reply, .. }, None) => reply.resolved(Resolution::NoHost),
+            (Command::Resolve { reply, .. }, None) => {
+                self.shared.give_resolved(reply, Resolution::NoHost);
+            }
             (
                 Command::Lend {
                     queue,

@@ -29,17 +29,6 @@ pub(crate) fn are_offer(fds: &[OwnedFd], regions: usize) -> bool {
         && socket.iter().all(Waker::accepts)
 }
 
-/// Closes descriptors of any kind, which may block, in a thread of its own. A client that sends
-/// them is disconnected, so there are at most as many such threads as it has connections.
-pub(crate) fn close_apart(fds: Vec<OwnedFd>) {
-    let is_harmless = |fd| is_region(fd) || Waker::accepts(fd);
-    if !fds.is_empty() && !fds.iter().all(is_harmless) {
-        let _ = std::thread::Builder::new()
-            .name("urdmad-close".to_owned())
-            .spawn(move || drop(fds));
-    }
-}
-
 /// Offers, of three descriptors each, that the processes of one user may leave unread: a quarter of
 /// what the kernel lets urdmad have on the way, which is the limit of open files.
 pub(crate) fn unread_max() -> usize {

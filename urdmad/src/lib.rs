@@ -17,6 +17,7 @@
 //! | `sandbox` | capabilities and system calls that it gives up after its start |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
+//! | `closing` | closing the sockets of clients, and what they have sent |
 //! | `recordings` | the flight recordings of processes, also of some that have ended |
 //! | `users` | the groups of users |
 //!
@@ -29,6 +30,7 @@
 pub mod arguments;
 pub mod capture;
 mod client;
+mod closing;
 pub mod config;
 mod control;
 pub mod counters;

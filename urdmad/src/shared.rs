@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use proto_trp::wire::trp::VERSION;
 use urdma_cm::wire::MAX_MESSAGE;
+use urdma_ipc::Resolution;
 use urdma_trace::Recorder;
 use urdma_types::{SlotId, MAX_SLOTS};
 use urdma_underlay::Dropped;
@@ -20,6 +21,7 @@ use crate::capture::Capture;
 use crate::counters::DataCounters;
 use crate::groups::{Groups, SlotSet};
 use crate::listeners::Listeners;
+use crate::slots::Token;
 
 /// Capacity of the queue of CM datagrams for slot 0: at [`MAX_MESSAGE`] octets each, about a
 /// megabyte. CM retransmits what a full queue drops.
@@ -35,6 +37,15 @@ pub enum NotGiven {
     NotForControl,
     /// The queue is full; the datagram is counted as `drop_cm_queue_full`.
     Full,
+}
+
+/// The client and request that an answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// The client.
+    pub(crate) token: Token,
+    /// The number of its request.
+    pub(crate) id: u64,
 }
 
 /// Shared state of the daemon's threads. Locks are held for a few microseconds, never two at a
@@ -54,6 +65,8 @@ pub struct Shared {
     lessees: [AtomicBool; MAX_SLOTS as usize],
     /// Slots whose processes sent what no process sends, for the control thread to disconnect.
     offenders: Mutex<SlotSet>,
+    /// Resolutions for the control thread to answer with.
+    resolved: Mutex<Vec<(Reply, Resolution)>>,
     /// Hosts that have sent packets of another version of the protocol, and the version.
     other_versions: Mutex<BTreeMap<IpAddr, u8>>,
     /// Whether slot 0 manages connections.
@@ -81,6 +94,7 @@ impl Shared {
             users: [const { AtomicU32::new(0) }; MAX_SLOTS as usize],
             lessees: [const { AtomicBool::new(false) }; MAX_SLOTS as usize],
             offenders: Mutex::default(),
+            resolved: Mutex::default(),
             other_versions: Mutex::default(),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
@@ -142,6 +156,21 @@ impl Shared {
         self.offenders
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For the data thread: has the control thread answer a request.
+    pub(crate) fn give_resolved(&self, reply: Reply, resolution: Resolution) {
+        self.lock_resolved().push((reply, resolution));
+        self.ring_control();
+    }
+
+    /// For the control thread: the requests to answer.
+    pub(crate) fn take_resolved(&self) -> Vec<(Reply, Resolution)> {
+        std::mem::take(&mut *self.lock_resolved())
+    }
+
+    fn lock_resolved(&self) -> MutexGuard<'_, Vec<(Reply, Resolution)>> {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes slot 0 manage connections, for the kernel module.

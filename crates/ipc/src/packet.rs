@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use nix::fcntl::{open, OFlag};
 use nix::libc;
 use nix::sys::socket::{
-    accept4, bind, connect, getsockopt, listen, recv, sendmsg, setsockopt, socket, sockopt,
-    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
-    UnixCredentials,
+    accept4, bind, connect, getsockopt, listen, recv, sendmsg, setsockopt, shutdown, socket,
+    sockopt, AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType,
+    UnixAddr, UnixCredentials,
 };
 use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
@@ -23,8 +23,6 @@ const SOCKET_PATH_OCTETS_MAX: usize = 107;
 const SEND_BUFFER_OCTETS: usize = 208 * 1024;
 /// Words of the control buffer of one packet: a `cmsghdr` and four descriptors.
 const CONTROL_WORDS: usize = 4;
-/// Words for as many as a packet can have (SCM_MAX_FD, 253): a `cmsghdr` and 254 descriptors.
-const CONTROL_WORDS_MAX: usize = 2 + 254 / 2;
 
 /// One received packet.
 #[derive(Debug)]
@@ -42,6 +40,23 @@ impl Packet {
     /// The packet is not valid JSON, or not a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.octets)
+    }
+}
+
+/// Why there is no packet, with the descriptors of a refused one that were opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", errno.desc())]
+pub struct NotReceived {
+    /// The error.
+    pub errno: Errno,
+    /// The caller decides which thread closes them.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl From<Errno> for NotReceived {
+    fn from(errno: Errno) -> Self {
+        let fds = Vec::new();
+        Self { errno, fds }
     }
 }
 
@@ -115,31 +130,12 @@ impl PacketSocket {
     /// Those of recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it has
     /// more than four descriptors, or more than this process may open.
     pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
-    }
-
-    /// As [`Self::recv`], but does not block, and receives as many descriptors as a packet can
-    /// have. The last close(2) of a descriptor may block as long as its sender chooses (a socket
-    /// that lingers, a file of a FUSE file system), so the caller decides which thread closes it.
-    ///
-    /// # Errors
-    /// EAGAIN if there is no packet; else those of recvmsg(2); EMSGSIZE and EMFILE as for
-    /// [`Self::recv`].
-    pub fn try_recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        let mut control = [0; CONTROL_WORDS_MAX];
-        self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT, &mut control)
-    }
-
-    fn recv_flags(
-        &self,
-        octets_max: usize,
-        flags: MsgFlags,
-        control: &mut [u64],
-    ) -> Result<Option<Packet>, Errno> {
         // The buffer is allocated for this packet, since one for the longest takes 50 pages.
-        let waiting = self.wait_for_packet(flags)?;
+        let waiting = self.wait_for_packet()?;
         let mut octets = vec![0; waiting.min(octets_max)];
-        let received = past_reset(|| recvmsg(self.0.as_fd(), &mut octets, control, flags))?;
+        let mut control = [0; CONTROL_WORDS];
+        let flags = MsgFlags::empty();
+        let received = past_reset(|| recvmsg(self.0.as_fd(), &mut octets, &mut control, flags))?;
         if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
@@ -156,10 +152,62 @@ impl PacketSocket {
         }))
     }
 
-    /// The length of the next packet, which stays in the queue; 0 if the other side has closed.
-    fn wait_for_packet(&self, flags: MsgFlags) -> Result<usize, Errno> {
+    /// As [`Self::recv`], but does not block, and leaves a packet that it refuses in the queue: the
+    /// last close(2) of a descriptor may block as long as its sender chooses (a socket that
+    /// lingers, a file of a FUSE file system), so the caller decides which thread closes the
+    /// socket with what is queued, and the descriptors of the refused packet that are open already.
+    ///
+    /// # Errors
+    /// EAGAIN if there is no packet; EMSGSIZE if it is longer than `octets_max`; EMFILE if it has
+    /// more than four descriptors, or more than this process may open; EBADMSG if it has
+    /// descriptors and no octets; else those of recvmsg(2).
+    pub fn try_recv(&self, octets_max: usize) -> Result<Option<Packet>, NotReceived> {
+        let mut control = [0; CONTROL_WORDS];
+        let flags = MsgFlags::MSG_DONTWAIT;
         let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        let waiting = past_reset(|| recvmsg(self.0.as_fd(), &mut [], &mut control, peek))?;
+        let (len, fds) = (waiting.length_octets, waiting.fds);
+        if waiting.flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(NotReceived {
+                errno: Errno::EMFILE,
+                fds,
+            });
+        }
+        if len > octets_max {
+            return Err(NotReceived {
+                errno: Errno::EMSGSIZE,
+                fds,
+            });
+        }
+        if len == 0 {
+            return match fds.is_empty() {
+                true => Ok(None),
+                false => Err(NotReceived {
+                    errno: Errno::EBADMSG,
+                    fds,
+                }),
+            };
+        }
+        let mut octets = vec![0; len];
+        // Without a control buffer the kernel closes the descriptors of the packet itself, of which
+        // `fds` are copies, so this is the last close of none.
+        match past_reset(|| recv(self.0.as_raw_fd(), &mut octets, flags)) {
+            Ok(_) => Ok(Some(Packet { octets, fds })),
+            Err(errno) => Err(NotReceived { errno, fds }),
+        }
+    }
+
+    /// The length of the next packet, which stays in the queue; 0 if the other side has closed.
+    fn wait_for_packet(&self) -> Result<usize, Errno> {
+        let peek = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
         past_reset(|| recv(self.0.as_raw_fd(), &mut [], peek))
+    }
+
+    /// Ends the connection, while the socket stays open: the other side receives what was sent to
+    /// it, and then the end.
+    pub fn end(&self) {
+        // An error means that the other side has ended it already.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 
     /// The credentials of the other end, from the kernel.
@@ -331,6 +379,7 @@ unsafe fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::{fcntl, FcntlArg};
     use std::io::{ErrorKind, PipeReader, Read};
 
     fn pair() -> (PacketSocket, PacketSocket) {
@@ -352,8 +401,7 @@ mod tests {
 
     /// Whether no process has the other end of the pipe open.
     fn is_closed(mut pipe: PipeReader) -> bool {
-        let flags = nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
-        nix::fcntl::fcntl(&pipe, flags).unwrap();
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         match pipe.read(&mut [0]) {
             Ok(length) => length == 0,
             Err(error) => {
@@ -384,9 +432,29 @@ mod tests {
     }
 
     #[test]
-    fn packet_with_as_many_descriptors_as_the_kernel_allows_comes_with_all() {
+    fn packet_that_is_refused_stays_in_the_queue_with_its_descriptors() {
+        for (copies, octets_max, open, errno) in [
+            (253, 64, 4, Errno::EMFILE),
+            (5, 64, 4, Errno::EMFILE),
+            (3, 6, 3, Errno::EMSGSIZE),
+        ] {
+            let (one, other) = pair();
+            let mut pipe = send_pipe(&one, copies);
+            let refused = other.try_recv(octets_max).unwrap_err();
+            assert_eq!((refused.errno, refused.fds.len()), (errno, open));
+            drop(refused);
+            fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+            let error = pipe.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            drop(other);
+            assert!(is_closed(pipe));
+        }
+    }
+
+    #[test]
+    fn packet_that_is_taken_comes_with_its_descriptors_once() {
         let (one, other) = pair();
-        for copies in [1, 4, 253] {
+        for copies in [1, 4] {
             let pipe = send_pipe(&one, copies);
             let packet = other.try_recv(64).unwrap().unwrap();
             assert_eq!(packet.parse::<String>().unwrap(), "hello");
@@ -394,6 +462,18 @@ mod tests {
             drop(packet);
             assert!(is_closed(pipe));
         }
+        assert_eq!(other.try_recv(64).unwrap_err().errno, Errno::EAGAIN);
+    }
+
+    #[test]
+    fn connection_that_is_ended_gives_what_was_sent_and_then_its_end() {
+        let (one, other) = pair();
+        one.send(&"farewell", &[]).unwrap();
+        one.end();
+        let packet = other.recv(64).unwrap().unwrap();
+        assert_eq!(packet.parse::<String>().unwrap(), "farewell");
+        assert!(other.recv(64).unwrap().is_none());
+        assert_eq!(other.send(&"late", &[]), Err(Errno::EPIPE));
     }
 
     #[test]

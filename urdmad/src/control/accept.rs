@@ -17,6 +17,9 @@ impl Control {
     /// Accepts the connections of the backlog.
     pub(super) fn accept_from(&mut self, acceptor: &mut Acceptor<'_>) {
         acceptor.open();
+        if self.closer.is_behind() {
+            return acceptor.wait_for_closing();
+        }
         for _ in 0..ACCEPTS_AT_ONCE {
             match acceptor.accept() {
                 Ok(socket) => self.admit(socket, &acceptor.places),
@@ -26,31 +29,35 @@ impl Control {
                     let Some(socket) = acceptor.accept_surplus() else {
                         return;
                     };
-                    refuse(&socket, no_descriptor_left(errno));
-                    drop(socket);
-                    acceptor.keep_spare();
+                    self.refuse(socket, no_descriptor_left(errno));
+                    // The spare descriptor is free again when the closing thread has closed it.
+                    return acceptor.wait_for_closing();
                 }
             }
         }
     }
 
     fn admit(&mut self, socket: PacketSocket, places: &Places) {
-        let Ok(peer) = socket.peer() else { return };
+        let Ok(peer) = socket.peer() else {
+            return self.closer.close_refused(socket);
+        };
+        let leaving = self.closer.users();
         let users = self.clients.values().map(|client| client.peer.uid());
-        if let Err(refusal) = places.admit(peer.uid(), users) {
+        if let Err(refusal) = places.admit(peer.uid(), users.chain(leaving.iter().copied())) {
             tracing::warn!("process {}: {refusal}", peer.pid());
-            return refuse(&socket, refusal);
+            return self.refuse(socket, refusal);
         }
         let token = self.next_token;
         self.next_token += 1;
         self.clients.insert(token, Client::new(socket, peer));
     }
-}
 
-/// Sends the reason of a refusal; the connection closes when the socket is dropped.
-fn refuse(socket: &PacketSocket, refusal: Refusal) {
-    // An error means that the peer has closed the connection already.
-    let _ = socket.try_send(&FromDaemon::Refused(refusal), &[]);
+    /// Sends the reason of a refusal, and ends the connection.
+    fn refuse(&self, socket: PacketSocket, refusal: Refusal) {
+        // An error means that the peer has closed the connection already.
+        let _ = socket.try_send(&FromDaemon::Refused(refusal), &[]);
+        self.closer.close_refused(socket);
+    }
 }
 
 fn no_descriptor_left(errno: Errno) -> Refusal {

@@ -13,6 +13,8 @@ use crate::config::Quota;
 
 /// Pause after a failed accept(2).
 const PAUSE: Duration = Duration::from_millis(100);
+/// Pause while the closing thread has too much to do, which never takes long.
+const PAUSE_FOR_CLOSING: Duration = Duration::from_millis(5);
 
 /// The listening socket. A spare descriptor is closed to accept and refuse a connection when the
 /// process has no other left: a connection that stayed in the backlog would keep poll(2) from
@@ -53,6 +55,16 @@ impl<'a> Acceptor<'a> {
     /// Ends the pause.
     pub(super) fn open(&mut self) {
         self.opens_at = None;
+        self.keep_spare();
+    }
+
+    /// Accepts nothing until refused connections are closed.
+    pub(super) fn wait_for_closing(&mut self) {
+        self.pause(PAUSE_FOR_CLOSING);
+    }
+
+    fn pause(&mut self, pause: Duration) {
+        self.opens_at = Some(Instant::now() + pause);
     }
 
     pub(super) fn accept(&self) -> Result<PacketSocket, Errno> {
@@ -60,7 +72,7 @@ impl<'a> Acceptor<'a> {
     }
 
     /// Opens the spare descriptor again.
-    pub(super) fn keep_spare(&mut self) {
+    fn keep_spare(&mut self) {
         if self.spare.is_none() {
             self.spare = self.listener.as_fd().try_clone_to_owned().ok();
         }
@@ -72,7 +84,7 @@ impl<'a> Acceptor<'a> {
         self.spare = None;
         let accepted = self.listener.accept();
         if accepted.is_err() {
-            self.opens_at = Some(Instant::now() + PAUSE);
+            self.pause(PAUSE);
             self.keep_spare();
         }
         accepted.ok()

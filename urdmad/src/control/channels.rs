@@ -12,7 +12,7 @@ use super::Control;
 use crate::client::reads_offers;
 use crate::data::channels::PeerMemory;
 use crate::data::command::Command;
-use crate::descriptors::{are_offer, close_apart};
+use crate::descriptors::are_offer;
 use crate::slots::Token;
 
 impl Control {
@@ -21,7 +21,7 @@ impl Control {
     pub(super) fn offer_channel(&mut self, token: Token, slot: u8, fds: Vec<OwnedFd>) {
         let to = SlotId::new(slot);
         let Some(client) = self.clients.get_mut(&token) else {
-            return close_apart(fds);
+            return;
         };
         if let (Some(from), Some(SlotId::DAEMON)) = (client.slot(), to) {
             return self.take_own_offer(token, from, fds);
@@ -30,16 +30,14 @@ impl Control {
             .slot()
             .filter(|from| to.is_some_and(|to| to != *from))
         else {
-            client.is_broken = true;
-            return close_apart(fds);
+            return client.reject(fds);
         };
         // C9-1
         let is_offer = are_offer(&fds, 2);
         // C9-2
         if !is_offer || !client.offered.insert(slot) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
-            client.is_broken = true;
-            return close_apart(fds);
+            return client.reject(fds);
         }
         let offer = Event::ChannelOffered {
             slot: from.number(),
@@ -79,14 +77,13 @@ impl Control {
     /// it, once.
     fn take_own_offer(&mut self, token: Token, slot: SlotId, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&token) else {
-            return close_apart(fds);
+            return;
         };
         // C9-1, C9-2
         let is_offer = are_offer(&fds, 3);
         if !is_offer || !client.offered.insert(SlotId::DAEMON.number()) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
-            client.is_broken = true;
-            return close_apart(fds);
+            return client.reject(fds);
         }
         let peer = PeerMemory::open(fds).map_err(|error| error.to_string());
         let outcome = peer.and_then(|peer| {

@@ -11,8 +11,8 @@ use crate::config::Quota;
 const FOR_OWNER: usize = 8;
 /// Further connections that only root can have.
 const FOR_ROOT: usize = 16;
-/// A connection and its pidfd.
-const FDS_EACH: usize = 2;
+/// A connection and its pidfd, or descriptors of a client that are being closed.
+const FDS_EACH: usize = 4;
 /// Descriptors that urdmad needs for other purposes, beside those that are open at the start.
 const FDS_FOR_OTHERS: usize = 16;
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn limit_of_open_files_reduces_places_of_all_users() {
-        let places = places(60);
+        let places = places(120);
         let mut users = vec![7; room(&places, 7, &[])];
         assert_eq!(users.len(), 15);
         users.extend(vec![OWNER; room(&places, OWNER, &users)]);

@@ -8,7 +8,7 @@ use urdma_ipc::message::FromDaemon;
 use urdma_ipc::{Answer, RecordingInfo, Refusal, RefusalKind};
 
 use super::Control;
-use crate::descriptors::{close_apart, is_region};
+use crate::descriptors::is_region;
 use crate::slots::Token;
 
 /// Descriptors of recordings that a client may leave unread.
@@ -18,7 +18,7 @@ impl Control {
     /// A process gives its recording, once. A client whose descriptors are others is disconnected.
     pub(super) fn take_recording(&mut self, token: Token, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&token) else {
-            return close_apart(fds);
+            return;
         };
         let taken = match (client.slot(), <[OwnedFd; 1]>::try_from(fds)) {
             (Some(slot), Ok([memory])) if is_region(&memory) => {
@@ -32,11 +32,11 @@ impl Control {
                 self.recordings.add(token, info, memory)
             }
             (_, Ok(other)) => {
-                close_apart(other.into());
+                client.rejected.extend(other);
                 false
             }
             (_, Err(others)) => {
-                close_apart(others);
+                client.rejected.extend(others);
                 false
             }
         };

@@ -17,9 +17,9 @@ use urdma_types::SlotId;
 
 use super::Control;
 use crate::capture::Capture;
-use crate::data::command::{Command, Reply};
-use crate::descriptors::close_apart;
+use crate::data::command::Command;
 use crate::listeners::BindingId;
+use crate::shared::Reply;
 use crate::slots::{NoSlot, Owner, Token};
 use crate::users;
 
@@ -43,11 +43,10 @@ impl Control {
         }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {
-            return close_apart(fds);
+            return;
         };
         if !fds.is_empty() {
-            client.is_broken = true;
-            return close_apart(fds);
+            return client.reject(fds);
         }
         if client.program.is_none() && !matches!(message.request, Request::Hello { .. }) {
             client.is_broken = true;
@@ -291,17 +290,18 @@ impl Control {
         if self.identity.owns(ip) {
             return self.answer(token, id, Ok(Answer::Resolved(Resolution::Local)));
         }
-        let Some(client) = self.clients.get(&token) else {
-            return;
-        };
-        let reply = Reply {
-            socket: std::sync::Arc::clone(&client.socket),
-            id,
-        };
-        // The data thread has the neighbour table and sends the answer.
+        // The data thread has the neighbour table, and gives the resolution to `answer_resolved`.
+        let reply = Reply { token, id };
         if let Err(reason) = self.data.send(Command::Resolve { ip, reply }) {
             let refusal = Refusal::new(RefusalKind::Internal, reason.to_string());
             self.answer(token, id, Err(refusal));
+        }
+    }
+
+    /// Answers the requests whose addresses the data thread has resolved.
+    pub(super) fn answer_resolved(&mut self) {
+        for (reply, resolution) in self.shared.take_resolved() {
+            self.answer(reply.token, reply.id, Ok(Answer::Resolved(resolution)));
         }
     }
 

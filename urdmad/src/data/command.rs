@@ -11,15 +11,13 @@ use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
 use urdma_channel::{OwnPage, OwnRegion};
 use urdma_ipc::fault::Faults;
-use urdma_ipc::message::FromDaemon;
-use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::status::FaultStatus;
-use urdma_ipc::{Answer, Resolution};
 use urdma_types::SlotId;
 
 use super::channels::PeerMemory;
 use super::daemon_traffic::DaemonDatagram;
 use crate::port::PortReport;
+use crate::shared::Reply;
 
 /// The data thread reads its commands at least once a millisecond; a longer delay means that it
 /// hangs.
@@ -38,7 +36,7 @@ pub(crate) enum Command {
     Attach { slot: SlotId, peer: Box<PeerMemory> },
     /// Take the last packets of the process of a slot, which has ended, and close its channel.
     Close { slot: SlotId, done: SyncSender<()> },
-    /// Answer `reply` when the neighbour for `ip` is resolved.
+    /// Give the control thread the answer for `reply` when the neighbour for `ip` is resolved.
     Resolve { ip: IpAddr, reply: Reply },
     /// Send a datagram.
     Send(Box<DaemonDatagram>),
@@ -75,25 +73,6 @@ pub(crate) enum NotTaken {
     Ended,
     #[error("the data thread does not answer")]
     NoAnswer,
-}
-
-/// The client and request that an answer belongs to.
-#[derive(Debug, Clone)]
-pub(crate) struct Reply {
-    pub(crate) socket: Arc<PacketSocket>,
-    pub(crate) id: u64,
-}
-
-impl Reply {
-    /// Sends the answer. An error is ignored: the control thread detects clients that have ended or
-    /// do not read.
-    pub(crate) fn resolved(&self, resolution: Resolution) {
-        let answer = FromDaemon::Answer {
-            id: self.id,
-            result: Ok(Answer::Resolved(resolution)),
-        };
-        let _ = self.socket.try_send(&answer, &[]);
-    }
 }
 
 /// What both ends of the command queue share.

@@ -17,7 +17,6 @@ use urdma_underlay::{
     UdpPorts, Verification, MAX_SOLICITATION_OCTETS,
 };
 
-use super::command::Reply;
 use super::daemon_traffic::DaemonDatagram;
 use super::from_process::FromProcess;
 use super::inbound::{Arrived, Inbound, Request};
@@ -26,7 +25,7 @@ use super::routes::{NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
 use crate::port::{PacketPort, PortReport};
-use crate::shared::Shared;
+use crate::shared::{Reply, Shared};
 
 /// Frames that wait for a neighbour's resolution at most.
 const WAITING_MAX: usize = 64;
@@ -227,7 +226,7 @@ impl Network {
             self.send_kept(now_ns, &meta, packet, shared);
         }
         for (ip, reply) in std::mem::take(&mut self.resolves) {
-            self.resolve(now_ns, ip, reply);
+            self.resolve(now_ns, ip, reply, shared);
         }
         for request in std::mem::take(&mut self.requests) {
             self.take_request(inbound, request);
@@ -322,15 +321,16 @@ impl Network {
     }
 
     /// Answers with the neighbour for `ip`, now or when its resolution has succeeded or failed.
-    pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply) {
+    pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply, shared: &Shared) {
         let source = self.local.source_for(ip, 0);
-        match (self.neighbours.resolve(now_ns, ip), source) {
+        let resolution = match (self.neighbours.resolve(now_ns, ip), source) {
             (NeighbourResolution::Known(mac), Some(source)) => {
-                reply.resolved(Resolution::Neighbour { mac: mac.0, source });
+                Resolution::Neighbour { mac: mac.0, source }
             }
-            (NeighbourResolution::Pending, Some(_)) => self.resolves.push((ip, reply)),
-            _ => reply.resolved(Resolution::NoHost),
-        }
+            (NeighbourResolution::Pending, Some(_)) => return self.resolves.push((ip, reply)),
+            _ => Resolution::NoHost,
+        };
+        shared.give_resolved(reply, resolution);
     }
 
     /// Prepares the port for the calling thread.

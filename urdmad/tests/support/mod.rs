@@ -299,17 +299,19 @@ impl Activity {
         };
         for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
             let task = task.unwrap().path();
-            let first_number = |file: &str, prefix: &str| -> u64 {
-                fs::read_to_string(task.join(file))
-                    .unwrap()
-                    .lines()
-                    .find_map(|line| line.strip_prefix(prefix)?.split_whitespace().next())
-                    .unwrap()
-                    .parse()
-                    .unwrap()
+            let first_number = |file: &str, prefix: &str| -> Option<u64> {
+                let text = fs::read_to_string(task.join(file)).ok()?;
+                let mut lines = text.lines();
+                let number =
+                    lines.find_map(|line| line.strip_prefix(prefix)?.split_whitespace().next());
+                Some(number.unwrap().parse().unwrap())
             };
-            sum.sleeps += first_number("status", "voluntary_ctxt_switches:");
-            sum.cpu += Duration::from_nanos(first_number("schedstat", ""));
+            // A thread may have ended meanwhile.
+            let sleeps = first_number("status", "voluntary_ctxt_switches:");
+            if let (Some(sleeps), Some(cpu)) = (sleeps, first_number("schedstat", "")) {
+                sum.sleeps += sleeps;
+                sum.cpu += Duration::from_nanos(cpu);
+            }
         }
         sum
     }
