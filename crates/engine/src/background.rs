@@ -18,6 +18,8 @@
 //!   needs `POLLS_TO_TAKE_OVER` polls since a completion queue was armed: the one poll that verbs
 //!   demand after arming does not count as polling.
 //! - An application that arms a completion queue sets the word to PARKED: the next datagram rings.
+//! - Until then the application is one that sleeps: the thread does not nap for the sake of polls
+//!   that were before, nor leave it time to poll.
 //! - After each bounded sleep the thread checks whether the application has polled meanwhile. If it
 //!   has, and nothing waits, the next sleep is longer. If something waits, the thread gives the
 //!   application [`STALE_NS`] to poll. If the application does not, it reads its memory and polls
@@ -53,7 +55,7 @@ use super::engine::Engine;
 use super::events::note_event;
 use super::note::Note;
 use super::progress::BURST;
-use super::sleep_control::{FOREVER, MODE_DOORBELL, MODE_POLL, NAP_MAX_NS};
+use super::sleep_control::{FOREVER, MODE_DOORBELL, MODE_POLL, NAP_MAX_NS, POLLS_TO_TAKE_OVER};
 use super::thread::spawn_quiet;
 use super::types::EngineError;
 
@@ -270,7 +272,7 @@ impl Engine {
     /// that end the sleep.
     pub(super) fn background_turn(&self, turns: &mut Turns, bells: &mut Bells) -> u64 {
         let polls = self.sleep_control.polls.load(Ordering::Relaxed);
-        let application_polls = polls != turns.polls;
+        let application_polls = polls != turns.polls && !self.is_about_to_sleep();
         turns.polls = polls;
         let is_stale = application_polls && self.is_left_alone(polls, turns.has_lease);
         let mut shard = self.shard.lock();
@@ -330,6 +332,11 @@ impl Engine {
             return 0;
         }
         until.max(1)
+    }
+
+    /// Whether the application has armed a completion queue and hardly polled since.
+    fn is_about_to_sleep(&self) -> bool {
+        self.shard.lock().polls_since_armed < POLLS_TO_TAKE_OVER
     }
 
     /// Whether an application that polled recently leaves messages waiting, or possibly packets in

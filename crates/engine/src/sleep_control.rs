@@ -17,7 +17,7 @@ use super::spins::Spins;
 /// Longest bounded sleep.
 pub(super) const NAP_MAX_NS: u64 = 1_000_000;
 /// Polls since the last arming that make an application one that polls.
-const POLLS_TO_TAKE_OVER: u32 = 8;
+pub(super) const POLLS_TO_TAKE_OVER: u32 = 8;
 /// Empty polls in a row before the processor is yielded, about 20 us: by default, and when yielding
 /// helps (see [`SleepControl::give_way`]).
 const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
