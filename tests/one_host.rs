@@ -226,6 +226,12 @@ fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
 }
 
+// Regression: the end of the process overtook its REJ, and the private data was lost.
+#[test]
+fn message_of_rdma_cm_arrives_before_the_end_of_its_process() {
+    check_alone("last-words");
+}
+
 #[test]
 fn ids_of_rdma_cm_take_ports_and_calls_as_the_kernel_has_them() {
     check_alone_at(&["127.0.0.1", "127.0.0.3", "::1"], "ids");

@@ -10,8 +10,11 @@
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define RESOLVE_MS 10000
+#define ENDING 16
 #define LISTENERS 8
 #define CLIENTS 3
 /* `IB_CM_REJ_CONSUMER_DEFINED` */
@@ -126,11 +129,11 @@ static void add_qp(struct rdma_cm_id *id)
 		fail("a queue pair of an id: %s", strerror(errno));
 }
 
-/* An id that could connect to a listener. */
-static struct rdma_cm_id *client_of(struct rdma_cm_id *to)
+/* An id that could connect to a listener at a port. */
+static struct rdma_cm_id *client_at(uint16_t port)
 {
 	struct rdma_cm_id *id = new_id();
-	struct sockaddr_in addr = here(ntohs(rdma_get_src_port(to)));
+	struct sockaddr_in addr = here(port);
 
 	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, RESOLVE_MS))
 		fail("rdma_resolve_addr: %s", strerror(errno));
@@ -140,6 +143,12 @@ static struct rdma_cm_id *client_of(struct rdma_cm_id *to)
 	expect(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	add_qp(id);
 	return id;
+}
+
+/* An id that could connect to a listener. */
+static struct rdma_cm_id *client_of(struct rdma_cm_id *to)
+{
+	return client_at(ntohs(rdma_get_src_port(to)));
 }
 
 static struct rdma_conn_param with_data(const uint8_t *data, uint8_t len)
@@ -304,6 +313,67 @@ static void check_refusal(void)
 	ask(client, NULL, 0);
 	expect(client, RDMA_CM_EVENT_REJECTED);
 	drop(client);
+}
+
+/* A server in a process of its own that rejects a request as soon as it may begin, and ends. */
+static void reject_and_end(int begin, int port_to)
+{
+	struct rdma_cm_id *server;
+	struct seen request;
+	uint16_t port;
+
+	if (read(begin, &port, 1) != 1)
+		_exit(1);
+	channel = polled_channel();
+	server = listener(0);
+	port = ntohs(rdma_get_src_port(server));
+	if (write(port_to, &port, sizeof(port)) != sizeof(port))
+		_exit(1);
+	request = expect(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+	if (rdma_reject(request.requested, "no", 2))
+		_exit(1);
+	_exit(0);
+}
+
+/* What a process has sent before it ended arrives before its end. */
+void check_last_words(void)
+{
+	int begin[ENDING][2], ports[2];
+
+	if (pipe(ports))
+		fail("a pipe: %s", strerror(errno));
+	/* Before this process uses verbs. */
+	for (size_t i = 0; i < ENDING; i++) {
+		if (pipe(begin[i]))
+			fail("a pipe: %s", strerror(errno));
+		pid_t child = fork();
+
+		if (child < 0)
+			fail("fork: %s", strerror(errno));
+		if (!child)
+			reject_and_end(begin[i][0], ports[1]);
+	}
+	channel = polled_channel();
+	for (size_t i = 0; i < ENDING; i++) {
+		struct rdma_cm_id *client;
+		struct seen event;
+		uint16_t port;
+		int status;
+
+		if (write(begin[i][1], "b", 1) != 1 ||
+		    read(ports[0], &port, sizeof(port)) != sizeof(port))
+			fail("a server: %s", strerror(errno));
+		client = client_at(port);
+		ask(client, NULL, 0);
+		event = expect(client, RDMA_CM_EVENT_REJECTED);
+		if (event.status != REJECTED_BY_CONSUMER)
+			fail("rejected for reason %d", event.status);
+		expect_data(&event, (const uint8_t *)"no", 2);
+		drop(client);
+		if (wait(&status) < 0 || status)
+			fail("a server ended with %d", status);
+	}
+	rdma_destroy_event_channel(channel);
 }
 
 void check_cm(void)

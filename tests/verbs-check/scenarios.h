@@ -100,6 +100,7 @@ void check_outlives(void);
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
+void check_last_words(void);
 
 /* Results of bind, listen and resolve in rdma_cm, by state of the id and owners of the port. */
 void check_ids(void);

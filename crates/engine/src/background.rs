@@ -409,6 +409,9 @@ impl Engine {
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
                 (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
                 (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
+                (Note::SlotGone(slot, generation), Some(ucma)) => {
+                    self.cm_slot_gone(ucma, slot, generation);
+                }
             }
         }
         note_event();

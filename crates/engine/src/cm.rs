@@ -108,7 +108,15 @@ impl Driver for EngineDriver {
             return true;
         };
         let mut shard = engine.shard.lock();
-        shard.is_dead || shard.send_cm(&engine.info, to.ip, to.slot, datagram)
+        let is_sent = shard.is_dead || shard.send_cm(&engine.info, to.ip, to.slot, datagram);
+        let offers = shard.take_offers();
+        drop(shard);
+        // The process may end before another thread has made the offer, and with it what it has
+        // written.
+        for (slot, offer) in offers {
+            engine.make_offer(slot, offer);
+        }
+        is_sent
     }
 
     fn kick(&self) {

@@ -10,9 +10,11 @@ use proto_trp::conn::QpState;
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::Event;
 use urdma_types::{Qpn, SlotId};
+use urdma_ucma::Ucma;
 
 use super::engine::Engine;
 use super::events::{AsyncEvent, AsyncKind};
+use super::note::Note;
 use super::qp::Qp;
 use super::thread::spawn_quiet;
 use super::types::{Access, EngineError, Gid, QpModify};
@@ -193,18 +195,23 @@ impl Engine {
             shard.flush();
             self.sleep_control.wake_if_due(&mut shard);
         }
-        drop(shard);
-        if let Some(ucma) = self.ucma.get() {
-            // Connection management knows slots only. If the slot has a new process, an attempt to
-            // connect to the earlier one ends by itself.
-            let number = slot.number();
-            let directory = &self.directory;
-            ucma.slot_gone(slot, || {
-                directory.has_process(number) && directory.generation(number) != generation
-            });
-            connected.into_iter().for_each(|qpn| ucma.qp_gone(qpn));
+        if self.ucma.get().is_some() {
+            // After the datagrams that the process has sent, which may be among the notes.
+            shard.notes.push(Note::SlotGone(slot, generation));
+            shard.notes.extend(connected.into_iter().map(Note::QpGone));
+            self.sleep_control.wake_if_due(&mut shard);
         }
+        drop(shard);
         drop(closed);
+    }
+
+    /// Tells connection management, which knows slots only, that a process has ended. If the slot
+    /// has a new process, an attempt to connect to the earlier one ends by itself.
+    pub(super) fn cm_slot_gone(&self, ucma: &Ucma, slot: SlotId, generation: u32) {
+        let (number, directory) = (slot.number(), &self.directory);
+        ucma.slot_gone(slot, || {
+            directory.has_process(number) && directory.generation(number) != generation
+        });
     }
 
     /// The queue pairs of all lanes that are connected to the process that had `slot` in its

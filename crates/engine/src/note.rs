@@ -19,4 +19,7 @@ pub(super) enum Note {
     Closed(Box<PeerChannel>),
     /// A datagram of connection management.
     Cm(IpAddr, Box<[u8]>),
+    /// The process that had a slot in this generation has ended. What it sent before is in notes
+    /// before this one.
+    SlotGone(SlotId, u32),
 }

@@ -6,6 +6,7 @@ use proto_trp::wire::{MessageError, PacketHead};
 use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
 use urdma_types::SlotId;
 
+use super::channels::Offer;
 use super::clock;
 use super::note::Note;
 use super::packet_body::PacketBody;
@@ -135,6 +136,22 @@ impl Shard {
             self.notes.push(Note::Offer(slot, offer));
         }
         self.channels.has(slot)
+    }
+
+    /// Takes the offers of channels that were opened by messages out of the notes.
+    pub(super) fn take_offers(&mut self) -> Vec<(SlotId, Offer)> {
+        let is_offer = |note: &Note| matches!(note, Note::Offer(..));
+        if !self.notes.iter().any(is_offer) {
+            return Vec::new();
+        }
+        let mut offers = Vec::new();
+        for note in std::mem::take(&mut self.notes) {
+            match note {
+                Note::Offer(slot, offer) => offers.push((slot, offer)),
+                other => self.notes.push(other),
+            }
+        }
+        offers
     }
 
     /// Takes the packets in a frame; gives their number.
