@@ -247,9 +247,11 @@ impl Engine {
     }
 
     /// Does what the application's thread does not that drives in its waits and has polled for long
-    /// without one: the timers, and the events for those that wait without the provider's help.
+    /// without one: the timers, the look for peers that take nothing, and the events for those that
+    /// wait without the provider's help.
     fn stand_in_for_driver(&self) {
         self.turn_once();
+        self.shard.lock().watch_peers(clock::now_ns());
         if self.cm_deadline_ns() <= clock::now_ns() {
             self.cm_timeout();
         }
