@@ -67,7 +67,7 @@ impl Bed {
         self.scratch.path().join("meet").join(name)
     }
 
-    /// A program of the scratch directory as a member of the group.
+    /// A program of the scratch directory, or of an absolute path, as a member of the group.
     fn as_user(&self, user: u32, program: &str) -> Command {
         let group = Group::from_name(GROUP).unwrap().unwrap().gid;
         let mut command = Command::new("setpriv");
@@ -355,6 +355,44 @@ fn corrupt_cell_ends_the_connections_to_its_process_and_no_others() {
     bed.host.down().unwrap();
 }
 
+/// A program that may open few files keeps its device, and some descriptors.
+#[test]
+fn program_with_few_descriptors_keeps_its_device_while_a_crowd_offers_channels() {
+    const FREE: usize = 28;
+    let _alone = alone();
+    let bed = Bed::up();
+    let mut steady = Steady::start(&bed);
+    let open = steady.ends.each_ref().map(|end| descriptors_of(end.id()));
+    for (end, open) in steady.ends.iter().zip(open) {
+        let mut limit = bed.as_user(HONEST, "/usr/bin/prlimit");
+        limit.args(["--pid", &end.id().to_string()]);
+        limit.arg(format!("--nofile={0}:{0}", open + FREE));
+        let ended = Process::run(&mut limit, SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    let mut command = bed.hostile("crowd");
+    command.args(["--connection", &steady.connection()]);
+    let mut attacking = Process::start(&mut command).unwrap();
+    let mut most = [0; 2];
+    while attacking.is_running() {
+        for (most, end) in most.iter_mut().zip(&steady.ends) {
+            *most = descriptors_of(end.id()).max(*most);
+        }
+    }
+    let ended = attacking.wait(ATTACK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}{}", ended.output, ended.describe());
+    print!("{}", ended.output);
+    for (most, open) in most.into_iter().zip(open) {
+        let kept = (open + FREE) / 4;
+        let range = open + kept..open + FREE;
+        assert!(range.contains(&most), "{most} descriptors, not {range:?}");
+    }
+    steady.expect_progress("crowd");
+    steady.end();
+    expect_all_taken_back(&bed.host);
+    bed.host.down().unwrap();
+}
+
 /// A program that is stopped, by a debugger for example, keeps its device and its connection.
 #[test]
 fn stopped_program_keeps_its_device_while_a_process_attacks() {
@@ -365,7 +403,9 @@ fn stopped_program_keeps_its_device_while_a_process_attacks() {
         for end in &steady.ends {
             end.signal(Signal::SIGSTOP).unwrap();
         }
-        let ended = Process::run(&mut bed.hostile(name), ATTACK_LIMIT).unwrap();
+        let mut command = bed.hostile(name);
+        command.args(["--connection", &steady.connection()]);
+        let ended = Process::run(&mut command, ATTACK_LIMIT).unwrap();
         assert!(ended.succeeded(), "{name}: {}", ended.output);
         for end in &steady.ends {
             end.signal(Signal::SIGCONT).unwrap();

@@ -72,6 +72,8 @@ pub(crate) struct Session {
     pub(crate) page: Memory,
     page_fd: OwnedFd,
     pub(crate) peers: Vec<Peer>,
+    /// Offers that urdmad has passed on, by slot.
+    pub(crate) passed: Vec<u8>,
     /// Whatever was given to this process: by urdmad with the slot, by others as offers.
     pub(crate) given: Vec<OwnedFd>,
 }
@@ -79,7 +81,16 @@ pub(crate) struct Session {
 impl Session {
     /// Gets a slot.
     pub(crate) fn attach(run_dir: &RunDir) -> Result<Self, ControlError> {
-        let deadline = Instant::now() + PATIENCE;
+        Self::attach_within(run_dir, PATIENCE)
+    }
+
+    /// Gets a slot if there is one now.
+    pub(crate) fn attach_at_once(run_dir: &RunDir) -> Result<Self, ControlError> {
+        Self::attach_within(run_dir, Duration::ZERO)
+    }
+
+    fn attach_within(run_dir: &RunDir, limit: Duration) -> Result<Self, ControlError> {
+        let deadline = Instant::now() + limit;
         let (client, attached, memory) = loop {
             let client = ControlClient::connect(run_dir, "hostile")?;
             match client.attach(false) {
@@ -97,6 +108,7 @@ impl Session {
             page,
             page_fd,
             peers: Vec::new(),
+            passed: Vec::new(),
             given: vec![memory.directory, memory.region, memory.page],
         })
     }
@@ -133,6 +145,7 @@ impl Session {
             match self.client.next_event(Some(left)) {
                 Ok(None) => return true,
                 Ok(Some((Event::ChannelOffered { slot, .. }, fds))) => self.take_offer(slot, fds),
+                Ok(Some((Event::ChannelPassed { slot, .. }, _))) => self.passed.push(slot),
                 Ok(Some(_)) => {}
                 Err(_) => return false,
             }

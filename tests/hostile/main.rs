@@ -40,7 +40,7 @@ use forge::Connection;
 use random::Random;
 
 /// Attacks that need no peer of their own, by name.
-const ATTACKS: [(&str, Attack); 24] = [
+const ATTACKS: [(&str, Attack); 25] = [
     ("escape", escape::escape),
     ("random", messages::random),
     ("aimed", messages::aimed),
@@ -54,6 +54,7 @@ const ATTACKS: [(&str, Attack); 24] = [
     ("answered", messages::answered),
     ("bells", messages::bells),
     ("churn", offers::churn),
+    ("crowd", offers::crowd),
     ("repeats", offers::repeats),
     ("descriptors", offers::descriptors),
     ("unread", offers::unread),

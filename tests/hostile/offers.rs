@@ -2,17 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
-use urdma_channel::ChannelConfig;
+use urdma_channel::{ChannelConfig, WakeSocket};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::RefusalKind;
 use urdma_ipc::{ControlClient, ControlError};
 
-use crate::attach::{page, Region};
+use crate::attach::{page, Region, Session};
 use crate::memory::{memfd, SEALS};
 use crate::{Context, Tally};
 
@@ -28,11 +28,48 @@ pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
     let region = Region::create(&ChannelConfig::default());
     let mut tally = Tally::default();
     while !context.is_over() {
-        let session = context.attach()?;
-        for slot in 0..=LAST_SLOT {
+        let mut session = context.attach()?;
+        // An offer to urdmad has one descriptor more, and one to itself ends the connection.
+        for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
             session.offer(slot, [&region.fd, session.page_fd()]);
-            tally.tries += 1;
         }
+        tally.tries += await_passed(context, &mut session)?;
+    }
+    Ok(tally)
+}
+
+/// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
+fn await_passed(context: &Context, session: &mut Session) -> Result<u64, String> {
+    let deadline = Instant::now() + CLOSING;
+    while !context
+        .lasting_slots()
+        .all(|slot| session.passed.contains(&slot))
+    {
+        if Instant::now() > deadline || !session.listen(Duration::from_millis(1)) {
+            return Err("an offer has not reached its process".to_owned());
+        }
+    }
+    Ok(session.passed.len() as u64)
+}
+
+/// As many processes as the user may have, each of which has every other process keep a socket that
+/// wakes it.
+pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
+    let region = Region::create(&ChannelConfig::default());
+    let mut tally = Tally::default();
+    let mut sessions: Vec<(Session, WakeSocket)> = Vec::new();
+    while sessions.len() < CONVERSATIONS && !context.is_over() {
+        let Ok(mut session) = Session::attach_at_once(&context.run_dir) else {
+            break;
+        };
+        let socket = WakeSocket::create().map_err(|error| error.to_string())?;
+        for slot in context.lasting_slots() {
+            let waker = socket.for_peer().map_err(|error| error.to_string())?;
+            let fds = [&region.fd, session.page_fd(), &waker].map(AsFd::as_fd);
+            let _ = session.client.offer_channel(slot, &fds);
+        }
+        tally.tries += await_passed(context, &mut session)?;
+        sessions.push((session, socket));
     }
     Ok(tally)
 }

@@ -115,4 +115,6 @@ pub use region::{OwnRegion, PeerRegion};
 pub use rota::Rota;
 pub use seat::{Seat, Watched};
 pub use signal::Signal;
+#[cfg(not(loom))]
+pub use wake_socket::descriptors_max;
 pub use wake_socket::{WakeSocket, Waker};

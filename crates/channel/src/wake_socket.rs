@@ -224,6 +224,20 @@ mod system {
         }
     }
 
+    /// Descriptors that this process may have open (RLIMIT_NOFILE).
+    pub fn descriptors_max() -> usize {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the limit is writable.
+        let failed = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        if failed != 0 {
+            return usize::MAX;
+        }
+        usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    }
+
     fn option(fd: &OwnedFd, name: libc::c_int) -> Option<libc::c_int> {
         let mut value = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -350,4 +364,6 @@ mod system {
     }
 }
 
+#[cfg(not(loom))]
+pub use system::descriptors_max;
 pub use system::{WakeSocket, Waker};

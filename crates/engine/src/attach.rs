@@ -362,7 +362,7 @@ impl Ground {
         let offer = channels
             .create(SlotId::DAEMON, &ChannelConfig::PACKETS)
             .map_err(failed)?;
-        channels.attach(SlotId::DAEMON, 0, of_daemon);
+        channels.attach(SlotId::DAEMON, 0, None, of_daemon);
         let (next_hop, offers) = played.unzip();
         if let Some(offer) = offer {
             let mut fds = offer.into_fds();

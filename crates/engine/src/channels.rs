@@ -13,13 +13,16 @@ use std::sync::Arc;
 
 use urdma_abi::spared::Mark;
 use urdma_channel::{
-    Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion,
-    RegionError, Rota, WakeSocket, Waker, SLOTS,
+    descriptors_max, Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion,
+    PeerPage, PeerRegion, RegionError, Rota, WakeSocket, Waker, SLOTS,
 };
 use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::clock;
+
+/// The part of its descriptors that the processes of one other user may make a process keep.
+const WAKERS_PART: usize = 4;
 
 /// A channel, and the process at its other end.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(super) struct PeerChannel {
     /// Precedes the channel, which has its descriptor.
     spared: Option<Mark>,
     pub(super) channel: Channel,
+    /// See [`Channels::may_add_waker`].
+    stranger: Option<u32>,
     /// The generation of the peer's slot, as far as urdmad has said.
     generation: Option<u32>,
     patience: Patience,
@@ -186,8 +191,8 @@ pub(super) struct Channels {
     by_slot: Box<[Option<Box<PeerChannel>>]>,
     /// The slots that there is a channel to.
     pub(super) open: Rota<SlotId>,
-    /// The generation of each slot whose process wrote what no process writes: it gets no second
-    /// channel.
+    /// The generation of each slot whose process wrote what no process writes, or whose offer could
+    /// not be used: it gets no second channel.
     refused: HashMap<SlotId, u32>,
     /// Slots to which something was written or settled since their doorbells were rung.
     doorbells: Vec<SlotId>,
@@ -366,6 +371,7 @@ impl Channels {
         };
         let peer = PeerChannel {
             spared: None,
+            stranger: None,
             channel: Channel::new(region),
             generation: None,
             patience: Patience::FIRST,
@@ -378,9 +384,27 @@ impl Channels {
         Ok(Some(offer))
     }
 
-    /// Receives from a slot's process, which has made this offer. There must be a channel.
-    pub(super) fn attach(&mut self, slot: SlotId, generation: u32, peer: (PeerRegion, PeerPage)) {
+    /// Whether the processes of a user, if a bound applies to them, may make this process keep
+    /// another descriptor. Regions and pages are mapped, and keep none.
+    pub(super) fn may_add_waker(&self, stranger: Option<u32>) -> bool {
+        stranger.is_none() || {
+            let kept = self.by_slot.iter().flatten();
+            let of_user = kept.filter(|entry| entry.spared.is_some() && entry.stranger == stranger);
+            of_user.count() < descriptors_max() / WAKERS_PART
+        }
+    }
+
+    /// Receives from a slot's process, which has made this offer. There must be a channel. For
+    /// `stranger`, see [`Channels::may_add_waker`].
+    pub(super) fn attach(
+        &mut self,
+        slot: SlotId,
+        generation: u32,
+        stranger: Option<u32>,
+        peer: (PeerRegion, PeerPage),
+    ) {
         if let Some(entry) = self.entry_mut(slot) {
+            entry.stranger = stranger;
             entry.generation = Some(generation);
             entry.spared = peer.1.waker().map(|waker| Mark::new(waker.descriptor()));
             entry.channel.attach(Incoming::new(peer.0), peer.1);
@@ -401,9 +425,15 @@ impl Channels {
             .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
     }
 
-    /// Opens no other channel to the process that a slot has now.
-    pub(super) fn refuse(&mut self, slot: SlotId) {
-        let generation = self.directory.generation(slot.number());
+    /// Whether the channel to a slot is to a process that got it after this generation.
+    pub(super) fn is_with_later(&self, slot: SlotId, generation: u32) -> bool {
+        self.entry(slot)
+            .and_then(|entry| entry.generation)
+            .is_some_and(|of_peer| of_peer.wrapping_sub(generation).cast_signed() > 0)
+    }
+
+    /// Opens no other channel to the process that a slot has or had in a generation.
+    pub(super) fn refuse(&mut self, slot: SlotId, generation: u32) {
         // C9-2
         self.refused.insert(slot, generation);
     }

@@ -57,9 +57,16 @@ impl Engine {
                 }
                 true
             }
-            Ok(Some((Event::ChannelOffered { slot, generation }, fds))) => {
+            Ok(Some((
+                Event::ChannelOffered {
+                    slot,
+                    generation,
+                    stranger,
+                },
+                fds,
+            ))) => {
                 if let Some(slot) = SlotId::new(slot) {
-                    self.channel_offered(slot, generation, fds);
+                    self.channel_offered(slot, generation, stranger, fds);
                 }
                 true
             }

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, OwnRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
 use urdma_types::SlotId;
 
 use super::channels::{open_peer, Offer};
@@ -49,8 +49,10 @@ impl Engine {
         if slot == self.info.slot {
             // Both ends are this process.
             let generation = self.directory.generation(slot.number());
-            // Memory that cannot be mapped is a peer that never answers.
-            let _ = self.attach_channel(slot, generation, offer.into_fds());
+            match open_peer(offer.into_fds()) {
+                Ok(peer) => self.attach_channel(slot, generation, None, peer),
+                Err(_) => self.refuse_channel(slot, generation),
+            }
             return;
         }
         let Some(instance) = &self.in_process else {
@@ -76,11 +78,40 @@ impl Engine {
     }
 
     /// The process that has `slot` in a generation offers a channel: the descriptors of its region,
-    /// its page, and the socket that wakes it, if it has one.
-    pub fn channel_offered(&self, slot: SlotId, generation: u32, fds: Vec<OwnedFd>) {
-        // A peer whose memory is unusable is one that never answers.
-        if self.open_channel(slot).is_ok() {
-            let _ = self.attach_channel(slot, generation, fds);
+    /// its page, and the socket that wakes it, if it has one. `stranger` is
+    /// its user, unless that is root or this process' own.
+    ///
+    /// If they are unusable, or this process has no free descriptor, there is no channel to that
+    /// process: it offers no second one.
+    pub fn channel_offered(
+        &self,
+        slot: SlotId,
+        generation: u32,
+        stranger: Option<u32>,
+        fds: Vec<OwnedFd>,
+    ) {
+        let attached = open_peer(fds).map_err(no_memory).and_then(|peer| {
+            let keeps = peer.1.waker().is_some();
+            if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
+                return Err(EngineError::NoMemory);
+            }
+            self.open_channel(slot)?;
+            self.attach_channel(slot, generation, stranger, peer);
+            Ok(())
+        });
+        if attached.is_err() {
+            self.refuse_channel(slot, generation);
+        }
+    }
+
+    /// Has no channel to the process that has or had `slot` in `generation`.
+    fn refuse_channel(&self, slot: SlotId, generation: u32) {
+        let mut shard = self.shard.lock();
+        shard.channels.refuse(slot, generation);
+        let is_with_next = shard.channels.is_with_later(slot, generation);
+        drop(shard);
+        if !is_with_next {
+            self.offer_refused(slot);
         }
     }
 
@@ -88,17 +119,16 @@ impl Engine {
         &self,
         slot: SlotId,
         generation: u32,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), EngineError> {
-        let peer = open_peer(fds).map_err(no_memory)?;
+        stranger: Option<u32>,
+        peer: (PeerRegion, PeerPage),
+    ) {
         let mut shard = self.shard.lock();
-        shard.channels.attach(slot, generation, peer);
+        shard.channels.attach(slot, generation, stranger, peer);
         shard.channels.note_doorbell(slot);
         shard.progress(&self.info);
         drop(shard);
         // Messages may have waited in the region, and the thread does not listen to its bell yet.
         self.sleep_control.kick();
-        Ok(())
     }
 
     /// No process has the slot.
@@ -120,7 +150,7 @@ impl Neighbour for Engine {
     }
 
     fn take_offer(&self, from: SlotId, generation: u32, fds: Vec<OwnedFd>) {
-        self.channel_offered(from, generation, fds);
+        self.channel_offered(from, generation, None, fds);
     }
 }
 

@@ -442,7 +442,8 @@ impl Shard {
         self.counters.malformed += 1;
         let closed = self.end_channel(slot);
         self.notes.extend(closed.map(Note::Closed));
-        self.channels.refuse(slot);
+        let generation = self.channels.directory().generation(slot.number());
+        self.channels.refuse(slot, generation);
     }
 
     #[cold]

@@ -58,7 +58,8 @@ struct Inbox {
     events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
-type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
+/// An answer and its descriptors, or EMFILE if this process cannot open those.
+type Reply = (Result<Answer, Refusal>, Result<Vec<OwnedFd>, Errno>);
 
 /// The descriptors of the memory that urdmad shows to a process which has attached
 /// (doc/spec/channel.md).
@@ -411,7 +412,7 @@ impl ControlClient {
     }
 
     /// Waits for an event for at most `limit`; `None` after that. Descriptors come with
-    /// [`Event::ChannelOffered`] only.
+    /// [`Event::ChannelOffered`] only, and not if this process cannot open them.
     ///
     /// # Errors
     /// [`ControlError::Gone`] when urdmad has ended.
@@ -488,7 +489,7 @@ impl ControlClient {
         });
         self.lock().answers.remove(&id);
         match outcome? {
-            Some((Ok(answer), fds)) => Ok((answer, fds)),
+            Some((Ok(answer), fds)) => Ok((answer, fds?)),
             Some((Err(refusal), _)) => Err(ControlError::Refused(refusal)),
             None => Err(ControlError::Timeout),
         }
@@ -605,7 +606,11 @@ fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
         FromDaemon::Answer { id, result } => {
             // An answer without an entry arrived after its deadline.
             if let Some(place) = inbox.answers.get_mut(&id) {
-                *place = Some((result, packet.fds));
+                let fds = match packet.lacks_fds {
+                    true => Err(Errno::EMFILE),
+                    false => Ok(packet.fds),
+                };
+                *place = Some((result, fds));
             }
         }
         FromDaemon::Event(event) => {
@@ -710,6 +715,40 @@ mod tests {
             "{error}"
         );
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// More descriptors than fit are what a process without free descriptors meets.
+    #[test]
+    fn descriptors_that_cannot_be_opened_concern_their_message_only() {
+        let directory = std::env::temp_dir().join(format!("urdma-ipc-fd-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let run_dir = RunDir::at(&directory);
+        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
+        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
+        let daemon = accepted(&listener);
+        std::fs::remove_dir_all(directory).unwrap();
+        let client = &attaching.client;
+        let (slot, generation, stranger) = (7, 1, Some(1000));
+        let offer = Event::ChannelOffered {
+            slot,
+            generation,
+            stranger,
+        };
+        let gone = Event::SlotGone { slot, generation };
+        let many = [daemon.as_fd(); 9];
+        daemon.send(&FromDaemon::Event(offer), &many).unwrap();
+        daemon.send(&FromDaemon::Event(gone), &[]).unwrap();
+        for expected in [offer, gone] {
+            let (event, fds) = client.next_event(Some(PATIENCE)).unwrap().unwrap();
+            assert_eq!((event, fds.len()), (expected, 0));
+        }
+        let id = client.ask(Request::Recording { number: 1 }).unwrap();
+        let result = Ok(Answer::Recording);
+        daemon
+            .send(&FromDaemon::Answer { id, result }, &many)
+            .unwrap();
+        let error = client.answer_to(id).unwrap_err();
+        assert_eq!(error.errno(), Errno::EMFILE as i32, "{error}");
     }
 
     #[test]

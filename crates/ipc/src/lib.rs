@@ -48,4 +48,4 @@ pub use recordings::{Ended, RecordingInfo};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;

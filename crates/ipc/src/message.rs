@@ -207,12 +207,15 @@ pub enum Event {
         /// when the slot has its next process, which it does not concern.
         generation: u32,
     },
-    /// The process in a slot offers a channel; with the descriptors of [`Request::OfferChannel`].
+    /// The process in a slot offers a channel; with the descriptors of [`Request::OfferChannel`],
+    /// or without any if the receiver cannot open them.
     ChannelOffered {
         /// The slot of the process that offers, from urdmad.
         slot: u8,
         /// The slot's generation.
         generation: u32,
+        /// The user of the process, from the kernel; none for root and the receiver's own user.
+        stranger: Option<u32>,
     },
     /// An offer of this process was passed on.
     ChannelPassed {

@@ -29,8 +29,10 @@ const CONTROL_WORDS: usize = 4;
 pub struct Packet {
     /// The octets.
     pub octets: Vec<u8>,
-    /// The file descriptors in the packet, close-on-exec.
+    /// The file descriptors in the packet, close-on-exec; none if `lacks_fds`.
     pub fds: Vec<OwnedFd>,
+    /// Whether it had more than four descriptors, or more than this process may open.
+    pub lacks_fds: bool,
 }
 
 impl Packet {
@@ -127,8 +129,7 @@ impl PacketSocket {
     /// Waits for a packet; `None` if the other side has closed the connection.
     ///
     /// # Errors
-    /// Those of recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it has
-    /// more than four descriptors, or more than this process may open.
+    /// Those of recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`.
     pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
         // The buffer is allocated for this packet, since one for the longest takes 50 pages.
         let waiting = self.wait_for_packet()?;
@@ -139,16 +140,19 @@ impl PacketSocket {
         if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
-        if received.flags.contains(MsgFlags::MSG_CTRUNC) {
-            return Err(Errno::EMFILE);
-        }
         if received.length_octets == 0 {
             return Ok(None);
         }
         octets.truncate(received.length_octets);
+        let mut fds = received.fds;
+        let lacks_fds = received.flags.contains(MsgFlags::MSG_CTRUNC);
+        if lacks_fds {
+            fds.clear();
+        }
         Ok(Some(Packet {
             octets,
-            fds: received.fds,
+            fds,
+            lacks_fds,
         }))
     }
 
@@ -192,7 +196,11 @@ impl PacketSocket {
         // Without a control buffer the kernel closes the descriptors of the packet itself, of which
         // `fds` are copies, so this is the last close of none.
         match past_reset(|| recv(self.0.as_raw_fd(), &mut octets, flags)) {
-            Ok(_) => Ok(Some(Packet { octets, fds })),
+            Ok(_) => Ok(Some(Packet {
+                octets,
+                fds,
+                lacks_fds: false,
+            })),
             Err(errno) => Err(NotReceived { errno, fds }),
         }
     }
@@ -427,7 +435,9 @@ mod tests {
     fn packet_with_too_many_descriptors_leaves_none() {
         let (one, other) = pair();
         let pipe = send_pipe(&one, 9);
-        assert_eq!(other.recv(64).unwrap_err(), Errno::EMFILE);
+        let packet = other.recv(64).unwrap().unwrap();
+        assert_eq!(packet.parse::<String>().unwrap(), "hello");
+        assert!(packet.fds.is_empty() && packet.lacks_fds);
         assert!(is_closed(pipe));
     }
 

@@ -39,9 +39,12 @@ impl Control {
             tracing::warn!("process {}: not a channel", client.peer.pid());
             return client.reject(fds);
         }
+        let uid = client.peer.uid();
+        let of_peer = self.client_in(to).map(|peer| peer.peer.uid());
         let offer = Event::ChannelOffered {
             slot: from.number(),
             generation: self.directory.0.generation(from.number()),
+            stranger: Some(uid).filter(|uid| *uid != 0 && Some(*uid) != of_peer),
         };
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let offer = FromDaemon::Event(offer);

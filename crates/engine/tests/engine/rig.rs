@@ -316,7 +316,7 @@ impl Guest {
         let (region, region_fd) =
             OwnRegion::create(&ChannelConfig::default(), slot.number()).unwrap();
         let (page, page_fd) = OwnPage::create().unwrap();
-        engine.channel_offered(slot, 1, vec![region_fd, page_fd]);
+        engine.channel_offered(slot, 1, None, vec![region_fd, page_fd]);
         let mut offer = None;
         until("the engine offers a channel, too", || {
             offer = instance.take_offer(engine.info().slot, slot);
