@@ -20,7 +20,7 @@ use urdma_kernel::abi::{cm_kind, CmMessage};
 use urdma_trace::Recorder;
 use urdma_types::{Ip16, PortSpace, RawQpn, SlotId, Time};
 
-use crate::listeners::BindingId;
+use crate::listeners::{Binder, BindingId};
 use crate::shared::Shared;
 
 /// Time limit for a living process to set a queue pair: as long as an application may take to
@@ -36,7 +36,10 @@ const DECISION_PATIENCE: Duration = Duration::from_secs(3);
 const RETRIES: u8 = 7;
 const ACK_TIMEOUT: u8 = 16;
 /// Listeners of all processes together.
-const LISTENERS_MAX: u32 = 65_535;
+const BY_KERNEL: Binder = Binder {
+    member: None,
+    quota: 65_535,
+};
 
 /// A listener or connection of the module, by the number in its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -285,16 +288,21 @@ impl KernelCm {
             },
         };
         let binding = binding_of(id);
-        let bound = shared.listeners().bind(binding, wanted, LISTENERS_MAX);
+        let bound = shared.change_listeners().bind(binding, wanted, BY_KERNEL);
         let listened = bound
-            .and_then(|port| shared.listeners().listen(binding, backlog).map(|()| port))
+            .and_then(|port| {
+                shared
+                    .change_listeners()
+                    .listen(binding, backlog)
+                    .map(|()| port)
+            })
             .map_err(|refusal| refusal.to_string())
             .and_then(|port| {
                 let address = SocketAddr::new(ip, port);
                 let listener = self.engine.listen(address, PortSpace::TCP, backlog);
                 listener.map_err(|_| {
                     // Bound above, so the release succeeds.
-                    let _ = shared.listeners().release(binding);
+                    let _ = shared.change_listeners().release(binding);
                     format!("{address} is listened on already")
                 })
             });
@@ -316,7 +324,7 @@ impl KernelCm {
             self.of_listener.remove(&listener);
             self.engine.close_listener(listener);
             // Bound in `listen`, so the release succeeds.
-            let _ = shared.listeners().release(binding_of(id));
+            let _ = shared.change_listeners().release(binding_of(id));
         }
     }
 

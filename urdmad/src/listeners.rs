@@ -1,17 +1,34 @@
 //! The bound CM ports of all processes.
+//!
+//! The data thread looks a port up for each connection request while the control thread changes
+//! the table, so that a look-up and a change take a time that does not grow with the bindings:
+//! ports are found by number, the bindings of a port that only differ in their owner are one entry,
+//! and a bitmap has the free ephemeral ports.
 
+mod free;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use urdma_ipc::status::ListenerStatus;
 use urdma_ipc::{CmPort, PortSharing, PortTable, Refusal, RefusalKind};
 use urdma_types::SlotId;
 
-/// First ephemeral port (as in `ip_local_port_range`).
-const EPHEMERAL_FIRST: u16 = 32_768;
-const EPHEMERAL_LAST: u16 = 60_999;
+use free::{FreePorts, EPHEMERAL};
+
+/// Bindings of all users other than the owner and root, and of one of these.
+const BINDINGS_OF_MEMBERS: usize = 65_536;
+const BINDINGS_OF_MEMBER: usize = 19_851;
+/// Ephemeral ports of each table that are kept for the owner and root, a sixteenth. One other user
+/// can have three quarters of the rest.
+const KEPT_EPHEMERAL: usize = EPHEMERAL / 16;
+/// Bindings that are listed of each kind: a status with more is longer than a packet.
+const LISTED_MAX: usize = 2048;
+/// Bindings of a slot that are released at once.
+const RELEASED_AT_ONCE: usize = 64;
 
 /// Identifies a bound port: the slot, and the process' number for the port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BindingId {
     /// The process' slot, urdmad's for the kernel module's listeners.
     pub slot: SlotId,
@@ -19,21 +36,38 @@ pub struct BindingId {
     pub number: u32,
 }
 
+/// The limits of a process that binds a port.
+#[derive(Debug, Clone, Copy)]
+pub struct Binder {
+    /// The process' user, unless that is the owner or root.
+    pub member: Option<u32>,
+    /// Ports that the process may have.
+    pub quota: u32,
+}
+
+/// A binding, by its id.
 #[derive(Debug, Clone, Copy)]
 struct Binding {
-    id: BindingId,
+    kind: BindingKind,
+    /// Its place in the order in which ports were bound.
+    age: u64,
+    member: Option<u32>,
+}
+
+/// All by which bindings of others differ from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BindingKind {
     at: CmPort,
     /// Present while it is listened on.
     backlog: Option<u32>,
 }
 
-impl Binding {
-    /// The error for `wanted` beside this binding: the rules and errors of the kernel's
-    /// `cma_check_port`.
+impl BindingKind {
+    /// The error for `wanted`, of the same port, beside this binding: the rules and errors of the
+    /// kernel's `cma_check_port`.
     fn refuses(&self, wanted: &CmPort) -> Option<Refusal> {
         let held = &self.at;
-        let others_port = held.space != wanted.space || held.port != wanted.port;
-        if others_port || (held.sharing.reuse_addr && wanted.sharing.reuse_addr) {
+        if held.sharing.reuse_addr && wanted.sharing.reuse_addr {
             return None;
         }
         let both_af_only = held.sharing.af_only && wanted.sharing.af_only;
@@ -63,6 +97,23 @@ impl Binding {
     }
 }
 
+/// Bindings of one kind, by their age. Two that are listened on are never of one kind.
+#[derive(Debug)]
+struct Group {
+    kind: BindingKind,
+    ids: BTreeMap<u64, BindingId>,
+}
+
+impl Group {
+    /// The newest binding other than `own`.
+    fn newest_but(&self, own: Option<BindingId>) -> Option<u64> {
+        let newest = self.ids.iter().rev();
+        newest
+            .map(|(age, id)| (*age, *id))
+            .find_map(|(age, id)| (Some(id) != own).then_some(age))
+    }
+}
+
 /// The target of a connection request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
@@ -78,44 +129,45 @@ pub enum RequestTarget {
 /// The bound ports of an instance.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    bindings: Vec<Binding>,
-    next_ephemeral: u16,
+    by_id: BTreeMap<BindingId, Binding>,
+    /// The groups of a port: as many as the instance has addresses, at a few kinds each.
+    by_port: BTreeMap<(PortTable, u16), Vec<Group>>,
+    free: BTreeMap<PortTable, FreePorts>,
+    of_slot: BTreeMap<SlotId, usize>,
+    of_member: BTreeMap<u32, usize>,
+    of_members: usize,
+    bound_ever: u64,
 }
 
 impl Listeners {
-    /// Reserves a port, or an ephemeral one for 0, for a process with `quota` ports in all; returns
-    /// the port.
+    /// Reserves a port, or an ephemeral one for 0; returns the port.
     ///
     /// # Errors
     /// AddressInUse, AddressNotAvailable, QuotaExceeded; Invalid if the process uses the number for
     /// another port.
-    pub fn bind(&mut self, id: BindingId, wanted: CmPort, quota: u32) -> Result<u16, Refusal> {
-        let taken = self
-            .bindings
-            .iter()
-            .filter(|b| b.id.slot == id.slot)
-            .count();
-        if taken >= usize::try_from(quota).unwrap_or(usize::MAX) {
-            return Err(Refusal::new(
-                RefusalKind::QuotaExceeded,
-                format!(
-                    "this process has {taken} CM ports already, as many as \
-                    cm_ports_per_process allows"
-                ),
-            ));
-        }
-        if self.bindings.iter().any(|b| b.id == id) {
+    pub fn bind(&mut self, id: BindingId, wanted: CmPort, by: Binder) -> Result<u16, Refusal> {
+        self.check_quotas(id.slot, by)?;
+        if self.by_id.contains_key(&id) {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
                 format!("this process has a CM port {} already", id.number),
             ));
         }
-        let at = self.place(wanted)?;
-        self.bindings.push(Binding {
-            id,
-            at,
-            backlog: None,
-        });
+        let at = self.place(wanted, by.member.is_some())?;
+        let kind = BindingKind { at, backlog: None };
+        let binding = Binding {
+            kind,
+            age: self.bound_ever,
+            member: by.member,
+        };
+        self.bound_ever += 1;
+        self.by_id.insert(id, binding);
+        *self.of_slot.entry(id.slot).or_default() += 1;
+        if let Some(uid) = by.member {
+            *self.of_member.entry(uid).or_default() += 1;
+            self.of_members += 1;
+        }
+        self.insert(id, &binding);
         Ok(at.port)
     }
 
@@ -124,9 +176,10 @@ impl Listeners {
     /// # Errors
     /// NotFound.
     pub fn share(&mut self, id: BindingId, sharing: PortSharing) -> Result<(), Refusal> {
-        let binding = self.binding(id)?;
-        if binding.backlog.is_none() {
-            binding.at.sharing = sharing;
+        let mut kind = self.binding(id)?.kind;
+        if kind.backlog.is_none() {
+            kind.at.sharing = sharing;
+            self.change(id, kind);
         }
         Ok(())
     }
@@ -137,12 +190,14 @@ impl Listeners {
     /// # Errors
     /// AddressInUse, AddressNotAvailable, NotFound.
     pub fn listen(&mut self, id: BindingId, backlog: u32) -> Result<(), Refusal> {
-        let mut alone = self.binding(id)?.at;
+        let mut alone = self.binding(id)?.kind.at;
         alone.sharing.reuse_addr = false;
         self.refuse_taken(&alone, Some(id))?;
-        let binding = self.binding(id)?;
-        binding.at = alone;
-        binding.backlog = Some(backlog);
+        let kind = BindingKind {
+            at: alone,
+            backlog: Some(backlog),
+        };
+        self.change(id, kind);
         Ok(())
     }
 
@@ -151,58 +206,109 @@ impl Listeners {
     /// # Errors
     /// NotFound.
     pub fn release(&mut self, id: BindingId) -> Result<(), Refusal> {
-        self.binding(id)?;
-        self.bindings.retain(|binding| binding.id != id);
+        let binding = self.binding(id)?;
+        self.by_id.remove(&id);
+        self.remove(id, &binding);
+        count_one_less(&mut self.of_slot, id.slot);
+        if let Some(uid) = binding.member {
+            count_one_less(&mut self.of_member, uid);
+            self.of_members -= 1;
+        }
         Ok(())
     }
 
-    /// Releases all ports of a dead slot.
-    pub fn release_all(&mut self, slot: SlotId) {
-        self.bindings.retain(|binding| binding.id.slot != slot);
+    /// Releases some ports of a dead slot; whether it may have more. The data thread looks ports up
+    /// in between.
+    pub fn release_some(&mut self, slot: SlotId) -> bool {
+        let first = BindingId { slot, number: 0 };
+        let of_slot = self.by_id.range(first..).map(|(id, _)| *id);
+        let of_slot = of_slot.take_while(|id| id.slot == slot);
+        let some: Vec<_> = of_slot.take(RELEASED_AT_ONCE).collect();
+        for id in &some {
+            // Found above, so the release succeeds.
+            let _ = self.release(*id);
+        }
+        some.len() == RELEASED_AT_ONCE
     }
 
     /// The target of a request for `address` and `port`: a listener of the exact address first,
     /// then a wildcard of the same family, then any.
     pub fn find(&self, space: PortTable, address: IpAddr, port: u16) -> RequestTarget {
         let at_port = || {
-            let bindings = self.bindings.iter();
-            bindings.filter(move |b| b.at.space == space && b.at.port == port && b.covers(address))
+            let groups = self.by_port.get(&(space, port)).into_iter().flatten();
+            groups.filter(|group| group.kind.covers(address))
         };
-        let distance = |b: &&Binding| {
-            let of_other_family = b.at.addr.is_ipv4() != address.is_ipv4();
-            (b.at.addr != address, of_other_family)
+        let distance = |group: &&Group| {
+            let at = &group.kind.at;
+            let of_other_family = at.addr.is_ipv4() != address.is_ipv4();
+            (at.addr != address, of_other_family)
         };
-        let listening = at_port().filter(|b| b.backlog.is_some());
-        match listening.min_by_key(distance) {
-            Some(binding) => RequestTarget::Listening(binding.id.slot),
+        let listening = at_port().filter(|group| group.kind.backlog.is_some());
+        match listening
+            .min_by_key(distance)
+            .and_then(|group| group.ids.values().next())
+        {
+            Some(id) => RequestTarget::Listening(id.slot),
             None if at_port().next().is_some() => RequestTarget::Bound,
             None => RequestTarget::Unbound,
         }
     }
 
-    /// The ports that are listened on, then those that are only bound.
+    /// The ports that are listened on, then those that are only bound: the first of each, more than
+    /// a packet has room for.
     pub fn status(&self) -> (Vec<ListenerStatus>, Vec<ListenerStatus>) {
-        let mut sorted = self.bindings.clone();
-        sorted.sort_by_key(|b| (b.at.space, b.at.port, b.at.addr));
-        let (listening, bound): (Vec<_>, Vec<_>) = sorted.iter().partition(|b| b.backlog.is_some());
-        let status = |bindings: Vec<Binding>| {
-            bindings
-                .iter()
-                .map(|b| ListenerStatus {
-                    space: b.at.space,
-                    address: b.at.addr,
-                    port: b.at.port,
-                    slot: b.id.slot.number(),
-                    backlog: b.backlog.unwrap_or(0),
+        let list = |is_listening: bool| {
+            let ports = self.by_port.values();
+            let bindings = ports.flat_map(move |groups| {
+                let groups = groups
+                    .iter()
+                    .filter(move |group| group.kind.backlog.is_some() == is_listening);
+                let mut groups: Vec<_> = groups.collect();
+                groups.sort_by_key(|group| group.kind.at.addr);
+                groups.into_iter().flat_map(|group| {
+                    let BindingKind { at, backlog } = group.kind;
+                    group.ids.values().map(move |id| ListenerStatus {
+                        space: at.space,
+                        address: at.addr,
+                        port: at.port,
+                        slot: id.slot.number(),
+                        backlog: backlog.unwrap_or(0),
+                    })
                 })
-                .collect()
+            });
+            bindings.take(LISTED_MAX).collect()
         };
-        (status(listening), status(bound))
+        (list(true), list(false))
     }
 
-    fn binding(&mut self, id: BindingId) -> Result<&mut Binding, Refusal> {
-        let found = self.bindings.iter_mut().find(|binding| binding.id == id);
-        found.ok_or_else(|| {
+    fn check_quotas(&self, slot: SlotId, by: Binder) -> Result<(), Refusal> {
+        let refuse = |message| Err(Refusal::new(RefusalKind::QuotaExceeded, message));
+        let taken = self.of_slot.get(&slot).copied().unwrap_or(0);
+        if taken >= usize::try_from(by.quota).unwrap_or(usize::MAX) {
+            return refuse(format!(
+                "this process has {taken} CM ports already, as many as cm_ports_per_process allows"
+            ));
+        }
+        let Some(uid) = by.member else {
+            return Ok(());
+        };
+        let taken = self.of_member.get(&uid).copied().unwrap_or(0);
+        if taken >= BINDINGS_OF_MEMBER {
+            return refuse(format!(
+                "user {uid} has {taken} CM ports already, as many as one user may have"
+            ));
+        }
+        if self.of_members >= BINDINGS_OF_MEMBERS {
+            return refuse(format!(
+                "{} CM ports are bound, and the rest is kept for root and the instance's owner",
+                self.of_members
+            ));
+        }
+        Ok(())
+    }
+
+    fn binding(&self, id: BindingId) -> Result<Binding, Refusal> {
+        self.by_id.get(&id).copied().ok_or_else(|| {
             Refusal::new(
                 RefusalKind::NotFound,
                 format!("this process has bound no CM port {}", id.number),
@@ -210,250 +316,106 @@ impl Listeners {
         })
     }
 
+    /// Puts a binding into the group of its kind.
+    fn insert(&mut self, id: BindingId, binding: &Binding) {
+        let BindingKind { at, .. } = binding.kind;
+        let groups = self.by_port.entry((at.space, at.port)).or_default();
+        if groups.is_empty() {
+            self.free.entry(at.space).or_default().take(at.port);
+        }
+        let group = match groups.iter().position(|group| group.kind == binding.kind) {
+            Some(index) => &mut groups[index],
+            None => {
+                let (kind, ids) = (binding.kind, BTreeMap::new());
+                groups.push(Group { kind, ids });
+                let last = groups.len() - 1;
+                &mut groups[last]
+            }
+        };
+        group.ids.insert(binding.age, id);
+    }
+
+    /// Takes a binding out of the group of its kind.
+    fn remove(&mut self, id: BindingId, binding: &Binding) {
+        let BindingKind { at, .. } = binding.kind;
+        let Some(groups) = self.by_port.get_mut(&(at.space, at.port)) else {
+            return;
+        };
+        if let Some(index) = groups.iter().position(|group| group.kind == binding.kind) {
+            let was = groups[index].ids.remove(&binding.age);
+            debug_assert_eq!(was, Some(id));
+            if groups[index].ids.is_empty() {
+                groups.swap_remove(index);
+            }
+        }
+        if groups.is_empty() {
+            self.by_port.remove(&(at.space, at.port));
+            self.free.entry(at.space).or_default().give_back(at.port);
+        }
+    }
+
+    fn change(&mut self, id: BindingId, kind: BindingKind) {
+        let Some(binding) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        let before = *binding;
+        binding.kind = kind;
+        let after = *binding;
+        self.remove(id, &before);
+        self.insert(id, &after);
+    }
+
     /// Refuses a port that conflicts with a binding other than `own`, with the error of the newest,
     /// as the kernel does.
     fn refuse_taken(&self, wanted: &CmPort, own: Option<BindingId>) -> Result<(), Refusal> {
-        let others = self.bindings.iter().rev().filter(|b| Some(b.id) != own);
-        others
-            .filter_map(|b| b.refuses(wanted))
-            .next()
-            .map_or(Ok(()), Err)
+        let groups = self.by_port.get(&(wanted.space, wanted.port));
+        let conflicts = groups.into_iter().flatten().filter_map(|group| {
+            let newest = group.newest_but(own)?;
+            Some((newest, group.kind.refuses(wanted)?))
+        });
+        let newest = conflicts.max_by_key(|(age, _)| *age);
+        newest.map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// The address and port that a process gets.
-    fn place(&mut self, wanted: CmPort) -> Result<CmPort, Refusal> {
-        if wanted.port != 0 {
-            self.refuse_taken(&wanted, None)?;
-            return Ok(wanted);
-        }
-        // A shared port is not free.
+    /// The address and port that a process gets. A port that is bound by whatever other id is not
+    /// free, as in the kernel's `cma_alloc_any_port`.
+    fn place(&mut self, wanted: CmPort, is_member: bool) -> Result<CmPort, Refusal> {
+        let refuse = |message| Err(Refusal::new(RefusalKind::AddressNotAvailable, message));
+        let free = self.free.entry(wanted.space).or_default();
+        let are_kept = is_member && free.count() <= KEPT_EPHEMERAL;
         let mut at = wanted;
-        at.sharing.reuse_addr = false;
-        let span = EPHEMERAL_LAST - EPHEMERAL_FIRST + 1;
-        for offset in 0..span {
-            at.port = EPHEMERAL_FIRST + (self.next_ephemeral + offset) % span;
-            if self.refuse_taken(&at, None).is_ok() {
-                self.next_ephemeral = (at.port - EPHEMERAL_FIRST + 1) % span;
-                at.sharing = wanted.sharing;
-                return Ok(at);
+        if wanted.port != 0 {
+            if are_kept && free.has(wanted.port) {
+                return refuse(
+                    "the ephemeral CM ports that are free are kept for root and the owner of the \
+                     instance",
+                );
             }
+            self.refuse_taken(&wanted, None)?;
+            return Ok(at);
         }
-        Err(Refusal::new(
-            RefusalKind::AddressNotAvailable,
-            "every ephemeral CM port is taken",
-        ))
+        match free.next().filter(|_| !are_kept) {
+            Some(port) => at.port = port,
+            None if are_kept => {
+                return refuse(
+                    "every ephemeral CM port is taken, but for those that are kept for root and \
+                     the owner of the instance",
+                );
+            }
+            None => return refuse("every ephemeral CM port is taken"),
+        }
+        Ok(at)
+    }
+}
+
+fn count_one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SPACE: PortTable = PortTable::Tcp;
-    const QUOTA: u32 = 9;
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    fn slot(number: u8) -> SlotId {
-        SlotId::new(number).unwrap()
-    }
-
-    fn id(of: u8, number: u32) -> BindingId {
-        BindingId {
-            slot: slot(of),
-            number,
-        }
-    }
-
-    /// The request of an id without options.
-    fn at(addr: &str, port: u16) -> CmPort {
-        let addr = ip(addr);
-        let sharing = PortSharing {
-            reuse_addr: false,
-            af_only: addr.is_ipv4(),
-        };
-        CmPort {
-            space: SPACE,
-            addr,
-            port,
-            sharing,
-        }
-    }
-
-    fn shared(addr: &str, reuse_addr: bool, af_only: bool) -> CmPort {
-        let mut port = at(addr, 7471);
-        port.sharing = PortSharing {
-            reuse_addr,
-            af_only,
-        };
-        port
-    }
-
-    fn listen(listeners: &mut Listeners, id: BindingId, at: CmPort) {
-        listeners.bind(id, at, QUOTA).unwrap();
-        listeners.listen(id, 0).unwrap();
-    }
-
-    fn kind(outcome: Result<impl Sized, Refusal>) -> Option<RefusalKind> {
-        outcome.err().map(|refusal| refusal.kind)
-    }
-
-    #[test]
-    fn bind_of_a_taken_port_is_refused_as_the_kernel_does() {
-        const IN_USE: Option<RefusalKind> = Some(RefusalKind::AddressInUse);
-        const NOT_AVAILABLE: Option<RefusalKind> = Some(RefusalKind::AddressNotAvailable);
-        for (held, asked, expected) in [
-            ("127.0.0.1", "127.0.0.1", IN_USE),
-            ("127.0.0.1", "127.0.0.2", None),
-            ("127.0.0.1", "0.0.0.0", NOT_AVAILABLE),
-            ("0.0.0.0", "127.0.0.1", NOT_AVAILABLE),
-            ("0.0.0.0", "0.0.0.0", NOT_AVAILABLE),
-            ("127.0.0.1", "::", NOT_AVAILABLE),
-            ("::", "127.0.0.1", NOT_AVAILABLE),
-            ("::1", "0.0.0.0", NOT_AVAILABLE),
-            ("::1", "127.0.0.1", None),
-            ("::", "::", NOT_AVAILABLE),
-            ("::1", "::1", IN_USE),
-        ] {
-            for (held_af_only, asked_af_only) in [(false, false), (true, false), (true, true)] {
-                for (held_reuse, asked_reuse) in [(false, false), (false, true), (true, true)] {
-                    let mut listeners = Listeners::default();
-                    let first = shared(held, held_reuse, held_af_only);
-                    listeners.bind(id(1, 1), first, QUOTA).unwrap();
-                    let apart =
-                        held_af_only && asked_af_only && ip(held).is_ipv4() != ip(asked).is_ipv4();
-                    let expected = expected.filter(|_| !(apart || held_reuse && asked_reuse));
-                    let second = shared(asked, asked_reuse, asked_af_only);
-                    for slot in [1, 2] {
-                        let bound = listeners.bind(id(slot, 2), second, QUOTA);
-                        assert_eq!(kind(bound), expected, "{first:?} {second:?}");
-                        let _ = listeners.release(id(slot, 2));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn ports_of_other_spaces_do_not_clash() {
-        let mut listeners = Listeners::default();
-        listen(&mut listeners, id(1, 1), at("0.0.0.0", 7471));
-        let mut datagrams = at("0.0.0.0", 7471);
-        datagrams.space = PortTable::Udp;
-        assert_eq!(listeners.bind(id(2, 1), datagrams, QUOTA), Ok(7471));
-    }
-
-    #[test]
-    fn listen_needs_the_port_alone_and_keeps_it_alone() {
-        let mut listeners = Listeners::default();
-        for slot in [1, 2] {
-            let at = shared("127.0.0.1", true, true);
-            listeners.bind(id(slot, 1), at, QUOTA).unwrap();
-        }
-        let refused = listeners.listen(id(1, 1), 0);
-        assert_eq!(kind(refused), Some(RefusalKind::AddressInUse));
-        assert_eq!(
-            listeners.find(SPACE, ip("127.0.0.1"), 7471),
-            RequestTarget::Bound
-        );
-        listeners.release(id(2, 1)).unwrap();
-        listeners.listen(id(1, 1), 0).unwrap();
-        let late = listeners.bind(id(2, 1), shared("0.0.0.0", true, true), QUOTA);
-        assert_eq!(kind(late), Some(RefusalKind::AddressNotAvailable));
-        let sharing = PortSharing {
-            reuse_addr: true,
-            af_only: true,
-        };
-        listeners.share(id(1, 1), sharing).unwrap();
-        let late = listeners.bind(id(2, 1), shared("127.0.0.1", true, true), QUOTA);
-        assert_eq!(kind(late), Some(RefusalKind::AddressInUse));
-    }
-
-    #[test]
-    fn port_shared_after_it_was_bound_can_be_bound_again() {
-        let mut listeners = Listeners::default();
-        let second = shared("127.0.0.1", true, true);
-        listeners
-            .bind(id(1, 1), at("127.0.0.1", 7471), QUOTA)
-            .unwrap();
-        let refused = listeners.bind(id(2, 1), second, QUOTA);
-        assert_eq!(kind(refused), Some(RefusalKind::AddressInUse));
-        listeners.share(id(1, 1), second.sharing).unwrap();
-        listeners.bind(id(2, 1), second, QUOTA).unwrap();
-    }
-
-    #[test]
-    fn find_prefers_the_exact_address_and_knows_bound_ports() {
-        let mut listeners = Listeners::default();
-        let find = |listeners: &Listeners, addr: &str, port| listeners.find(SPACE, ip(addr), port);
-        listeners.bind(id(1, 1), at("127.0.0.1", 5), QUOTA).unwrap();
-        assert_eq!(find(&listeners, "127.0.0.1", 5), RequestTarget::Bound);
-        assert_eq!(find(&listeners, "127.0.0.2", 5), RequestTarget::Unbound);
-        listeners.listen(id(1, 1), 0).unwrap();
-        listen(&mut listeners, id(2, 1), at("127.0.0.2", 5));
-        listen(&mut listeners, id(3, 1), at("::", 6));
-        assert_eq!(
-            find(&listeners, "127.0.0.1", 5),
-            RequestTarget::Listening(slot(1))
-        );
-        assert_eq!(
-            find(&listeners, "127.0.0.2", 5),
-            RequestTarget::Listening(slot(2))
-        );
-        assert_eq!(
-            find(&listeners, "127.0.0.2", 6),
-            RequestTarget::Listening(slot(3))
-        );
-        assert_eq!(find(&listeners, "127.0.0.2", 7), RequestTarget::Unbound);
-    }
-
-    #[test]
-    fn wildcards_of_both_families_each_get_their_requests() {
-        let mut listeners = Listeners::default();
-        listen(&mut listeners, id(1, 1), shared("::", false, true));
-        let find = |listeners: &Listeners, addr: &str| listeners.find(SPACE, ip(addr), 7471);
-        assert_eq!(find(&listeners, "127.0.0.1"), RequestTarget::Unbound);
-        listen(&mut listeners, id(2, 1), shared("0.0.0.0", false, true));
-        assert_eq!(
-            find(&listeners, "127.0.0.1"),
-            RequestTarget::Listening(slot(2))
-        );
-        assert_eq!(find(&listeners, "::1"), RequestTarget::Listening(slot(1)));
-    }
-
-    #[test]
-    fn bind_of_port_zero_gives_a_port_that_is_not_shared() {
-        let mut listeners = Listeners::default();
-        let mut any = shared("127.0.0.1", true, true);
-        any.port = 0;
-        let a = listeners.bind(id(1, 1), any, QUOTA).unwrap();
-        listeners.next_ephemeral = 0;
-        let b = listeners.bind(id(1, 2), any, QUOTA).unwrap();
-        assert!(a != b && a >= EPHEMERAL_FIRST && b >= EPHEMERAL_FIRST);
-    }
-
-    #[test]
-    fn release_by_another_slot_is_refused() {
-        let mut listeners = Listeners::default();
-        listen(&mut listeners, id(1, 1), at("127.0.0.1", 5));
-        let refusal = listeners.release(id(2, 1));
-        assert_eq!(kind(refusal), Some(RefusalKind::NotFound));
-        let find = |listeners: &Listeners| listeners.find(SPACE, ip("127.0.0.1"), 5);
-        assert_eq!(find(&listeners), RequestTarget::Listening(slot(1)));
-        listeners.release_all(slot(1));
-        assert_eq!(find(&listeners), RequestTarget::Unbound);
-    }
-
-    #[test]
-    fn bind_beyond_the_quota_or_with_a_number_in_use_is_refused() {
-        let mut listeners = Listeners::default();
-        listeners.bind(id(1, 1), at("127.0.0.1", 0), 2).unwrap();
-        let twice = listeners.bind(id(1, 1), at("127.0.0.1", 0), 2);
-        assert_eq!(kind(twice), Some(RefusalKind::Invalid));
-        listeners.bind(id(1, 2), at("127.0.0.1", 0), 2).unwrap();
-        let refusal = listeners.bind(id(1, 3), at("127.0.0.1", 0), 2);
-        assert_eq!(kind(refusal), Some(RefusalKind::QuotaExceeded));
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crossbeam_queue::ArrayQueue;
 use nix::errno::Errno;
@@ -54,7 +54,7 @@ pub(crate) struct Reply {
 pub struct Shared {
     /// Counters of the data path.
     pub counters: DataCounters,
-    listeners: Mutex<Listeners>,
+    listeners: RwLock<Listeners>,
     groups: Mutex<Groups>,
     capture: Mutex<Option<Capture>>,
     /// CM datagrams for slot 0 with their source, from the data thread to the control thread.
@@ -87,7 +87,7 @@ impl Shared {
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             counters: DataCounters::default(),
-            listeners: Mutex::default(),
+            listeners: RwLock::default(),
             groups: Mutex::default(),
             capture: Mutex::default(),
             cm_datagrams: ArrayQueue::new(CM_DATAGRAMS_MAX),
@@ -104,10 +104,23 @@ impl Shared {
     }
 
     /// The bound CM ports.
-    pub fn listeners(&self) -> MutexGuard<'_, Listeners> {
+    pub fn listeners(&self) -> RwLockReadGuard<'_, Listeners> {
         self.listeners
-            .lock()
+            .read()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bound CM ports. Only the control thread calls it, for one change at a time, since the
+    /// data thread waits meanwhile.
+    pub fn change_listeners(&self) -> RwLockWriteGuard<'_, Listeners> {
+        self.listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the CM ports of a slot whose process has ended.
+    pub fn release_listeners(&self, slot: SlotId) {
+        while self.change_listeners().release_some(slot) {}
     }
 
     /// The multicast groups.

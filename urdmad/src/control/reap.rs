@@ -26,7 +26,7 @@ impl Control {
         // First, so that no process sends to the slot any more.
         let generation = self.directory.0.generation(slot.number());
         self.directory.0.release(slot.number());
-        self.shared.listeners().release_all(slot);
+        self.shared.release_listeners(slot);
         if self.shared.groups().leave_all(slot) {
             self.groups_changed();
         }

@@ -18,7 +18,7 @@ use urdma_types::SlotId;
 use super::Control;
 use crate::capture::Capture;
 use crate::data::command::Command;
-use crate::listeners::BindingId;
+use crate::listeners::{Binder, BindingId};
 use crate::shared::Reply;
 use crate::slots::{NoSlot, Owner, Token};
 use crate::users;
@@ -62,15 +62,15 @@ impl Control {
             Request::CmBindPort { binding, wanted } => self.cm_bind(token, binding, wanted),
             Request::CmShare { binding, sharing } => self
                 .binding_of(token, binding)
-                .and_then(|id| self.shared.listeners().share(id, sharing))
+                .and_then(|id| self.shared.change_listeners().share(id, sharing))
                 .map(|()| Answer::Done),
             Request::CmListen { binding, backlog } => self
                 .binding_of(token, binding)
-                .and_then(|id| self.shared.listeners().listen(id, backlog))
+                .and_then(|id| self.shared.change_listeners().listen(id, backlog))
                 .map(|()| Answer::Done),
             Request::CmRelease { binding } => self
                 .binding_of(token, binding)
-                .and_then(|id| self.shared.listeners().release(id))
+                .and_then(|id| self.shared.change_listeners().release(id))
                 .map(|()| Answer::Done),
             Request::JoinGroup { group } => self
                 .slot_of(token)
@@ -263,8 +263,23 @@ impl Control {
         let id = self.binding_of(token, number)?;
         self.check_own_address(wanted.addr)?;
         let quota = self.config.quota.cm_ports_per_process;
-        let port = self.shared.listeners().bind(id, wanted, quota)?;
-        Ok(Answer::CmBound { port })
+        let uid = self.client(token)?.peer.uid();
+        let is_member = uid != 0 && uid != Uid::effective().as_raw();
+        let by = Binder {
+            member: is_member.then_some(uid),
+            quota,
+        };
+        let bound = self.shared.change_listeners().bind(id, wanted, by);
+        if let Err(refusal) = &bound {
+            let is_limit = refusal.kind == RefusalKind::QuotaExceeded;
+            if is_limit || wanted.port == 0 {
+                tracing::warn!(
+                    "user {uid}, slot {}: no CM port: {refusal}",
+                    id.slot.number()
+                );
+            }
+        }
+        Ok(Answer::CmBound { port: bound? })
     }
 
     fn check_own_address(&self, addr: IpAddr) -> Result<(), Refusal> {

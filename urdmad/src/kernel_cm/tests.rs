@@ -201,10 +201,16 @@ fn listen_on_the_port_of_a_process_is_refused_and_end_gives_the_port_back() {
         number: 1,
     };
     bed.listen();
-    let taken = bed.shared.listeners().bind(of_process, port, 9);
+    let taken = bed
+        .shared
+        .change_listeners()
+        .bind(of_process, port, BY_KERNEL);
     assert!(taken.is_err());
     bed.ask(message(cm_kind::END, LISTENER));
-    let bound = bed.shared.listeners().bind(of_process, port, 9);
+    let bound = bed
+        .shared
+        .change_listeners()
+        .bind(of_process, port, BY_KERNEL);
     bound.unwrap();
     let mut listen = message(cm_kind::LISTEN, LISTENER);
     (listen.local, listen.local_port) = octets(SocketAddr::new(HOST, 7174));
