@@ -99,6 +99,7 @@ loom:
 
 perf:
 	@scripts/install-deps.sh perf
+	@scripts/valkey.sh target/valkey || echo "Valkey is not measured."
 	@$(CARGO) build --release --locked --workspace --bins --lib
 	@target/release/urdma-perf
 

@@ -12,7 +12,7 @@ use urdma_harness::calls::{Calls, Counted};
 use urdma_harness::pair::is_ready;
 use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Ready};
-use urdma_harness::valkey::{Load, Over, Valkey};
+use urdma_harness::valkey::{Load, Over, Run, Valkey};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// How long a client may run.
@@ -76,21 +76,6 @@ fn of_each([long, short]: [u32; 2], mut run: impl FnMut(u32) -> Ends) -> Ends {
     [server, client]
 }
 
-fn valkey_ends(valkey: &Valkey, over: Over<'_>, load: Load, dir: &Path) -> Ends {
-    let port = ports();
-    let mut serving = Counted::start(&valkey.server(over, port, dir).unwrap()).unwrap();
-    let ready = serving.process().wait_for_text(Valkey::ready(over), SHORT);
-    ready.unwrap();
-    let asking = Counted::start(&valkey.benchmark(over, port, load).unwrap()).unwrap();
-    let (ended, client) = asking.wait(LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    Valkey::rate(&ended.output).unwrap();
-    serving.terminate().unwrap();
-    let (ended, server) = serving.wait(SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    [server, client]
-}
-
 #[test]
 #[ignore = "make test-all"]
 fn valkey_makes_few_calls() {
@@ -99,20 +84,24 @@ fn valkey_makes_few_calls() {
     let one = OneHost::up();
     let mut exceeded = Vec::new();
     for (what, clients, in_a_row, requests) in [
-        ("Valkey, 1 client", 1, 1, 10_000),
-        ("Valkey, 1 client, 16 in a row", 1, 16, 80_000),
-        ("Valkey, 50 clients", 50, 1, 40_000),
-        ("Valkey, 50 clients, 16 in a row", 50, 16, 200_000),
+        ("Valkey, 1 client", 1, 1, 30_000),
+        ("Valkey, 1 client, 16 in a row", 1, 16, 240_000),
+        ("Valkey, 50 clients", 50, 1, 120_000),
+        ("Valkey, 50 clients, 16 in a row", 50, 16, 600_000),
     ] {
         let [over_urdma, over_tcp] = [Over::Urdma(&one.host), Over::Tcp].map(|over| {
-            of_each([3 * requests, requests], |requests| {
-                let load = Load {
-                    clients,
-                    in_a_row,
-                    requests,
-                };
-                valkey_ends(&valkey, over, load, one.scratch.path())
-            })
+            let load = Load {
+                clients,
+                in_a_row,
+                requests,
+            };
+            let run = Run {
+                over,
+                port: ports(),
+                load,
+                dir: one.scratch.path(),
+            };
+            valkey.calls(run).unwrap()
         });
         exceeded.extend(compare(what, &over_urdma, &over_tcp));
     }

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use urdma_harness::instance::{Instance, LeasePolicy};
-use urdma_harness::process::Process;
+use urdma_harness::process::{processor_time, Process};
 
 use crate::samples::Sample;
 
@@ -29,20 +29,6 @@ fn text(failure: urdma_harness::Failure) -> String {
     failure.to_string()
 }
 
-/// Processor time of all threads of `pid` in nanoseconds.
-fn run_time_ns(pid: u32) -> Result<u64, String> {
-    let threads =
-        fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| format!("process {pid}: {e}"))?;
-    let of_thread = |directory: &Path| -> Option<u64> {
-        let line = fs::read_to_string(directory.join("schedstat")).ok()?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    Ok(threads
-        .flatten()
-        .filter_map(|thread| of_thread(&thread.path()))
-        .sum())
-}
-
 /// Resident memory of `pid` in octets.
 fn resident_octets(pid: u32) -> Result<f64, String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
@@ -57,15 +43,16 @@ fn resident_octets(pid: u32) -> Result<f64, String> {
 
 /// Processor time of each idle process, in per cent of one core.
 fn use_of_core(pids: &[u32]) -> Result<Vec<f64>, String> {
-    let all = || pids.iter().map(|pid| run_time_ns(*pid));
+    let all = || pids.iter().map(|pid| processor_time(*pid).map_err(text));
     sleep(SETTLE);
     let before = all().collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();
     sleep(WATCH);
     let after = all().collect::<Result<Vec<_>, _>>()?;
     let watched_ns = start.elapsed().as_secs_f64() * 1e9;
-    let share =
-        |(after, before): (&u64, &u64)| after.saturating_sub(*before) as f64 / watched_ns * 100.0;
+    let share = |(after, before): (&Duration, &Duration)| {
+        after.saturating_sub(*before).as_nanos() as f64 / watched_ns * 100.0
+    };
     Ok(after.iter().zip(&before).map(share).collect())
 }
 
@@ -156,17 +143,6 @@ pub fn queue_pair_memory(host: &Instance, programs: &Path) -> Sample {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn run_time_of_a_busy_process_grows() {
-        let me = std::process::id();
-        let before = run_time_ns(me).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while run_time_ns(me).unwrap() == before {
-            assert!(Instant::now() < deadline);
-        }
-        assert!(run_time_ns(u32::MAX).is_err());
-    }
 
     #[test]
     fn memory_of_this_process_is_resident() {

@@ -12,7 +12,7 @@
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
-//! | [`requests`] | request and response between processes that sleep, next to TCP |
+//! | [`asleep`], [`valkey`] | ping-pongs, connections and Valkey asleep, next to TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
@@ -26,6 +26,7 @@
 //! reported as not available, with the reason. Other work may run on the machine; each probe
 //! therefore runs several times, in turn with the others, and the median counts.
 
+pub mod asleep;
 pub mod attach;
 mod axis;
 pub mod bench;
@@ -46,7 +47,6 @@ pub mod processors;
 pub mod product;
 pub mod raw;
 pub mod report;
-pub mod requests;
 pub mod rows;
 pub mod samples;
 pub mod shares;
@@ -54,5 +54,6 @@ pub mod simulator;
 pub mod sockets;
 pub mod spec;
 pub mod threads;
+pub mod valkey;
 pub mod verbs_setup;
 pub mod workloads;

@@ -15,8 +15,10 @@ pub enum Part {
     Threads,
     /// Latency and rate with 1 to 252 attached processes
     Processes,
-    /// Request and response between processes that sleep, next to TCP
-    Requests,
+    /// Connections and ping-pongs of processes that sleep, next to TCP
+    Asleep,
+    /// Valkey's requests, quiet and beside busy programs, next to TCP
+    Valkey,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate and delay
@@ -37,14 +39,15 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
         Self::Qps,
         Self::Threads,
         Self::Processes,
-        Self::Requests,
+        Self::Asleep,
+        Self::Valkey,
         Self::Loss,
         Self::Links,
         Self::Sockets,

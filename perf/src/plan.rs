@@ -7,6 +7,7 @@ use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 
+use crate::asleep::Load;
 use crate::instructions::{per_message, Operation};
 use crate::part::Part;
 use crate::probes;
@@ -17,8 +18,8 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    attach, idle, links, lossy, peers, processes, product, raw, requests, shares, simulator,
-    sockets, workloads,
+    asleep, attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, sockets,
+    valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -232,10 +233,11 @@ impl Plan {
                     self.limits(part, *path);
                     self.workloads(part, *path, &hosts);
                     self.at_rest(part, *path, &hosts);
-                    self.requests(part, *path, &hosts);
+                    self.asleep(part, *path, &hosts);
                     match (part, *path) {
                         (Part::Threads, Path::OneHost) => self.threads(&hosts),
                         (Part::Processes, Path::OneHost) => self.processes(&hosts),
+                        (Part::Valkey, Path::OneHost) => self.valkey(number, &hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
                         (Part::Links, Path::Forwarded) => self.links(&hosts),
                         _ => {}
@@ -414,14 +416,32 @@ impl Plan {
     }
 
     /// Processes that sleep while they wait, over urdma and over TCP.
-    fn requests(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
+    fn asleep(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
         let ends = self.ends(path, hosts);
-        for point in requests::POINTS
+        for point in asleep::POINTS
             .iter()
-            .filter(|point| (Part::Requests, point.path) == (part, path))
+            .filter(|point| (Part::Asleep, point.path) == (part, path))
         {
             self.take_all(|| point.measure(ends.clone(), &programs));
+        }
+    }
+
+    /// Valkey, with the calls of its requests in the first round.
+    fn valkey(&mut self, number: u16, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        for point in &valkey::POINTS {
+            for others in [Load::Quiet, Load::Busy] {
+                let port = self.next_port();
+                self.take_all(|| point.measure(host.clone(), others, &programs, port));
+            }
+            if number == 1 {
+                for (probe, sample) in point.count(host.clone(), &programs, self.next_port()) {
+                    self.take_once(probe, sample);
+                }
+            }
         }
     }
 
@@ -528,8 +548,8 @@ fn print(probe: Probe, sample: &Sample) {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
-        Part::Threads | Part::Processes => paths.contains(&Path::OneHost),
-        Part::Requests => paths[0] != Path::Leased1500,
+        Part::Threads | Part::Processes | Part::Valkey => paths.contains(&Path::OneHost),
+        Part::Asleep => paths[0] != Path::Leased1500,
         Part::Links => paths.contains(&Path::Forwarded),
         Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,

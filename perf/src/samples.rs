@@ -50,6 +50,8 @@ pub enum Unit {
     Runs,
     /// Instructions, both ends together.
     Instructions,
+    /// System calls.
+    Calls,
 }
 
 impl Unit {
@@ -69,6 +71,7 @@ impl Unit {
             Self::RoundTrips => "round trips",
             Self::Runs => "runs",
             Self::Instructions => "instr.",
+            Self::Calls => "calls",
         }
     }
 }

@@ -1,11 +1,16 @@
 //! A child process: its output is collected, it has a time limit, and it never outlives its owner.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use nix::sys::resource::{getrusage, UsageWho};
+use nix::sys::time::TimeValLike;
 
 use crate::Failure;
 
@@ -116,6 +121,28 @@ impl Process {
     /// It cannot be started, or does not end within `limit` and is killed.
     pub fn run(command: &mut Command, limit: Duration) -> Result<Ended, Failure> {
         Self::start(command)?.wait(limit)
+    }
+
+    /// Runs `command` and waits for its end; gives the processor time, too, of it and of the
+    /// children that it has waited for. No other child of this process ends meanwhile.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not end within `limit` and is killed.
+    pub fn run_measured(
+        command: &mut Command,
+        limit: Duration,
+    ) -> Result<(Ended, Duration), Failure> {
+        let before = time_of_children()?;
+        let ended = Self::run(command, limit)?;
+        Ok((ended, time_of_children()?.saturating_sub(before)))
+    }
+
+    /// The processor time of all threads that the process has now.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn processor_time(&self) -> Result<Duration, Failure> {
+        processor_time(self.child.id())
     }
 
     /// The operating system's id of the process.
@@ -232,6 +259,32 @@ impl Drop for Process {
     }
 }
 
+/// The processor time of all threads that process `pid` has now, as the scheduler counts it.
+///
+/// # Errors
+/// The process is gone.
+pub fn processor_time(pid: u32) -> Result<Duration, Failure> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .map_err(|error| Failure::new(format!("process {pid}: {error}")))?;
+    let of_thread = |directory: &Path| -> Option<u64> {
+        let line = fs::read_to_string(directory.join("schedstat")).ok()?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let of_threads = threads
+        .flatten()
+        .filter_map(|thread| of_thread(&thread.path()));
+    Ok(Duration::from_nanos(of_threads.sum()))
+}
+
+/// The processor time of the children of this process that have ended.
+fn time_of_children() -> Result<Duration, Failure> {
+    let used = getrusage(UsageWho::RUSAGE_CHILDREN)
+        .map_err(|error| Failure::new(format!("getrusage: {error}")))?;
+    let micros = [used.user_time(), used.system_time()].map(|time| time.num_microseconds());
+    let micros = u64::try_from(micros.iter().sum::<i64>()).unwrap_or_default();
+    Ok(Duration::from_micros(micros))
+}
+
 /// A grandchild that the program leaves behind keeps its pipe open; the reader is then abandoned.
 fn wait_for_reader(reader: JoinHandle<()>, limit: Duration) {
     let start = Instant::now();
@@ -318,6 +371,25 @@ mod tests {
         process.wait_for_text("begun", LIMIT).unwrap();
         let failure = process.wait(Duration::ZERO).unwrap_err();
         assert!(failure.0.contains("did not end") && failure.0.contains("begun"));
+    }
+
+    #[test]
+    fn processor_time_of_a_busy_process_grows() {
+        let me = std::process::id();
+        let before = processor_time(me).unwrap();
+        let deadline = Instant::now() + LIMIT;
+        while processor_time(me).unwrap() == before {
+            assert!(Instant::now() < deadline);
+        }
+        assert!(processor_time(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn program_that_is_measured_has_used_processor_time() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"]);
+        let (ended, used) = Process::run_measured(&mut command, LIMIT).unwrap();
+        assert!(ended.succeeded() && used > Duration::ZERO, "{used:?}");
     }
 
     #[test]

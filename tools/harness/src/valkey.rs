@@ -2,9 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
+use crate::calls::{Calls, Counted};
 use crate::instance::{Instance, LeasePolicy};
+use crate::process::{Ended, Process};
 use crate::Failure;
+
+/// How long the server may take to start or to end.
+const SHORT: Duration = Duration::from_secs(30);
+/// How long the benchmark may run.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What the server prints when it can be reached.
 const READY: [&str; 2] = [
@@ -50,6 +60,52 @@ pub struct Load {
     pub in_a_row: u32,
     /// GET requests of all clients.
     pub requests: u32,
+}
+
+impl Load {
+    /// The same with one of `by` requests.
+    #[must_use]
+    pub const fn shortened(self, by: u32) -> Self {
+        Self {
+            requests: self.requests / by,
+            ..self
+        }
+    }
+}
+
+/// A run of server and benchmark.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// What the octets go over.
+    pub over: Over<'a>,
+    /// The server's port.
+    pub port: u16,
+    /// What the benchmark does.
+    pub load: Load,
+    /// The directory of the server's files.
+    pub dir: &'a Path,
+}
+
+/// The figures of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// Requests a second.
+    pub rate: f64,
+    /// Processor time of the benchmark, from its start to its end, and of the server meanwhile.
+    pub processor: Duration,
+}
+
+fn expect_success(ended: &Ended) -> Result<(), Failure> {
+    match ended.succeeded() {
+        true => Ok(()),
+        false => Err(Failure::new(ended.describe())),
+    }
+}
+
+/// The rate that the benchmark has printed.
+fn rate_of(asked: &Ended) -> Result<f64, Failure> {
+    expect_success(asked)?;
+    Valkey::rate(&asked.output)
 }
 
 /// Where Valkey was built.
@@ -125,11 +181,57 @@ impl Valkey {
         over.command(&argv)
     }
 
+    /// Runs both programs.
+    ///
+    /// # Errors
+    /// One of them failed or hung.
+    pub fn run(&self, run: Run<'_>) -> Result<Figures, Failure> {
+        let mut serving = Process::start(&mut self.server(run.over, run.port, run.dir)?)?;
+        serving.wait_for_text(Self::ready(run.over), SHORT)?;
+        let before = serving.processor_time()?;
+        let (asked, of_client) =
+            Process::run_measured(&mut self.benchmark(run.over, run.port, run.load)?, LIMIT)?;
+        let of_server = serving.processor_time()?.saturating_sub(before);
+        let rate = rate_of(&asked)?;
+        serving.signal(Signal::SIGTERM)?;
+        expect_success(&serving.wait(SHORT)?)?;
+        Ok(Figures {
+            rate,
+            processor: of_server + of_client,
+        })
+    }
+
+    /// The system calls of each request of a longer run that a run with a third of its requests
+    /// has not: those of the server, and those of the client.
+    ///
+    /// # Errors
+    /// One of the programs failed, or cannot be counted.
+    pub fn calls(&self, run: Run<'_>) -> Result<[Calls; 2], Failure> {
+        let load = run.load.shortened(3);
+        let (long, short) = (self.count(run)?, self.count(Run { load, ..run })?);
+        let more = run.load.requests - load.requests;
+        Ok([0, 1].map(|end| long[end].of_each(&short[end], more)))
+    }
+
+    /// The system calls of the server and those of the client.
+    fn count(&self, run: Run<'_>) -> Result<[Calls; 2], Failure> {
+        let mut serving = Counted::start(&self.server(run.over, run.port, run.dir)?)?;
+        let ready = Self::ready(run.over);
+        serving.process().wait_for_text(ready, SHORT)?;
+        let asking = Counted::start(&self.benchmark(run.over, run.port, run.load)?)?;
+        let (asked, client) = asking.wait(LIMIT)?;
+        rate_of(&asked)?;
+        serving.terminate()?;
+        let (served, server) = serving.wait(SHORT)?;
+        expect_success(&served)?;
+        Ok([server, client])
+    }
+
     /// Requests a second, as the benchmark prints them.
     ///
     /// # Errors
     /// It printed something else.
-    pub fn rate(printed: &str) -> Result<f64, Failure> {
+    fn rate(printed: &str) -> Result<f64, Failure> {
         let mut parts = printed.split(['\r', '\n']).rev();
         let line = parts.find_map(|part| part.trim().strip_prefix("GET: "));
         let rate = line.and_then(|line| line.split_once(" requests per second"));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{listen, setsockopt, sockopt::Linger, Backlog};
 use rdma_core_sys::{rdmacm, verbs};
-use urdma_perf::requests::Transport;
+use urdma_perf::asleep::Transport;
 use urdma_perf::verbs_setup::made;
 
 use crate::cm::{self, Events, Id, Port};
@@ -85,7 +85,7 @@ fn end_with(control: UnixStream) {
     let code = match wait_for_end(&mut Control::new(control)) {
         Ok(()) => 0,
         Err(reason) => {
-            eprintln!("urdma-perf-requests: {reason}");
+            eprintln!("urdma-perf-asleep: {reason}");
             1
         }
     };

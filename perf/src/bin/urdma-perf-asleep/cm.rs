@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use rdma_core_sys::{rdmacm, verbs};
@@ -188,7 +187,7 @@ pub(crate) enum News {
     /// A client wants to connect.
     Request(Id),
     /// The connection of an accepted client is complete.
-    Established(Id),
+    Established,
 }
 
 /// A server's port.
@@ -222,17 +221,12 @@ impl Port {
         &self.events
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as the process, and so does its descriptor.
-        unsafe { BorrowedFd::borrow_raw((*self.events.0).fd) }
-    }
-
     /// Waits until something happens.
     pub(crate) fn next(&self) -> Result<News, String> {
         let event = self.events.next()?;
         match event.kind {
             rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => Ok(News::Request(event.id)),
-            rdmacm::RDMA_CM_EVENT_ESTABLISHED => Ok(News::Established(event.id)),
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => Ok(News::Established),
             _ => Err(event.unexpected()),
         }
     }

@@ -1,7 +1,6 @@
 //! A queue pair with a completion queue and a completion channel of its own.
 
-use std::io::{Error, ErrorKind};
-use std::os::fd::BorrowedFd;
+use std::io::Error;
 use std::ptr;
 
 use rdma_core_sys::verbs;
@@ -22,7 +21,6 @@ pub(crate) struct Endpoint {
 pub(crate) struct Memory {
     start: *mut u8,
     lkey: u32,
-    pub(crate) rkey: u32,
 }
 
 impl Memory {
@@ -76,9 +74,9 @@ impl Endpoint {
         // SAFETY: the domain lives; the memory is never freed.
         let region = unsafe { register(self.pd, memory)? };
         // SAFETY: the region was just made.
-        let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
+        let lkey = unsafe { (*region).lkey };
         let start = memory.as_mut_ptr();
-        Ok(Memory { start, lkey, rkey })
+        Ok(Memory { start, lkey })
     }
 
     pub(crate) fn arm(&self) -> Result<(), String> {
@@ -92,25 +90,16 @@ impl Endpoint {
         unsafe { poll(self.cq, found) }
     }
 
-    /// The descriptor of the completion channel.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as the process, and so does its descriptor.
-        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
-    }
-
-    /// Takes an event from the completion channel, if there is one or the channel is blocking.
+    /// Takes an event from the completion channel, and waits until there is one.
     pub(crate) fn take_event(&self) -> Result<(), String> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel lives, both results are ours.
         let status = unsafe { verbs::ibv_get_cq_event(self.channel, &mut cq, &mut context) };
-        if status == 0 {
-            // SAFETY: the call has given our queue, of which one event was taken.
-            unsafe { verbs::ibv_ack_cq_events(cq, 1) };
-            return Ok(());
+        if status != 0 {
+            return Err(format!("ibv_get_cq_event: {}", Error::last_os_error()));
         }
-        match Error::last_os_error() {
-            error if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            error => Err(format!("ibv_get_cq_event: {error}")),
-        }
+        // SAFETY: the call has given our queue, of which one event was taken.
+        unsafe { verbs::ibv_ack_cq_events(cq, 1) };
+        Ok(())
     }
 }

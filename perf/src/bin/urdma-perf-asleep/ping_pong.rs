@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rdma_core_sys::verbs;
+use urdma_perf::asleep::{Transport, Wait};
 use urdma_perf::raw::fork::Mark;
-use urdma_perf::requests::{Transport, Wait};
 use urdma_perf::verbs_setup::{post, post_receive};
 
 use crate::cm::{self, Id, News};
@@ -174,7 +174,7 @@ fn accept(
                 accepted = Some(RdmaEnd::new(id, wait)?);
                 cm::accept(id)?;
             }
-            (News::Established(_), Some(end)) => return Ok(Box::new(end)),
+            (News::Established, Some(end)) => return Ok(Box::new(end)),
             _ => return Err("there is more than one client".into()),
         }
     }

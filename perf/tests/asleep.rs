@@ -1,20 +1,13 @@
-//! Request and response, and ping-pongs, over urdma and over TCP: each run has its figures.
+//! Connections and ping-pongs over urdma and over TCP: each run has its figures.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{binary_dir, Instance, Scratch};
-use urdma_perf::requests::{run, Ends, Wait, Work};
+use urdma_perf::asleep::{run, Ends, Wait, Work};
 
-/// Enough for a few hundred requests.
+/// Enough for a few hundred messages.
 const WATCH_MS: u32 = 100;
-const WORKS: [Work; 4] = [
-    Work::Requests {
-        clients: 1,
-        in_a_row: 1,
-    },
-    Work::Requests {
-        clients: 5,
-        in_a_row: 16,
-    },
+const WORKS: [Work; 3] = [
+    Work::Connections { at_once: 4 },
     Work::PingPong(Wait::Sleep),
     Work::PingPong(Wait::Poll),
 ];
@@ -29,14 +22,14 @@ fn expect_figures(ends: Ends<'_>) {
 }
 
 #[test]
-fn requests_over_urdma_have_figures() {
-    let scratch = Scratch::new("perf-requests").unwrap();
-    let host = Instance::up(scratch.path(), "requests", "127.0.0.1", "").unwrap();
+fn sleepers_over_urdma_have_figures() {
+    let scratch = Scratch::new("perf-asleep").unwrap();
+    let host = Instance::up(scratch.path(), "asleep", "127.0.0.1", "").unwrap();
     expect_figures(Ends::Urdma(&host, &host));
     host.down().unwrap();
 }
 
 #[test]
-fn requests_over_tcp_have_figures() {
+fn sleepers_over_tcp_have_figures() {
     expect_figures(Ends::Loopback);
 }

@@ -1,7 +1,7 @@
-//! Processes that sleep while they wait, over urdma and over TCP: request and response as between
-//! Valkey and its clients, connections that are made and ended, and a ping-pong.
+//! Processes that sleep while they wait, over urdma and over TCP: connections that are made and
+//! ended, and a ping-pong.
 //!
-//! `urdma-perf-requests` runs both ends, with the same loops over either transport. Some runs are
+//! `urdma-perf-asleep` runs both ends, with the same loops over either transport. Some runs are
 //! repeated while another program keeps each processor busy.
 
 use std::net::Ipv4Addr;
@@ -23,9 +23,9 @@ use crate::workloads::Path;
 pub const LISTENING: &str = "listening";
 /// What a busy process prints before its loop.
 pub const BUSY: &str = "busy";
-/// Start of the client's line with the processor time of both ends for a request or a message.
+/// Start of the client's line with the processor time of both ends for a connection or a message.
 pub const PROCESSOR_US: &str = "processor_us ";
-const PROGRAM: &str = "urdma-perf-requests";
+const PROGRAM: &str = "urdma-perf-asleep";
 /// Time of a measurement.
 const WATCH_MS: u32 = 1_000;
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -71,13 +71,6 @@ pub enum Wait {
 /// What both ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Clients send requests and wait for the answers.
-    Requests {
-        /// The number of clients, which are in one process.
-        clients: u32,
-        /// Requests that a client sends at once.
-        in_a_row: u32,
-    },
     /// A ping-pong of 64 octets.
     PingPong(Wait),
     /// Clients connect and disconnect.
@@ -91,10 +84,6 @@ impl Work {
     /// The work with these words on the command line.
     pub fn from_words(words: &[&str]) -> Option<Self> {
         match *words {
-            ["requests", clients, in_a_row] => Some(Self::Requests {
-                clients: clients.parse().ok()?,
-                in_a_row: in_a_row.parse().ok()?,
-            }),
             ["sleep"] => Some(Self::PingPong(Wait::Sleep)),
             ["poll"] => Some(Self::PingPong(Wait::Poll)),
             ["connections", at_once] => Some(Self::Connections {
@@ -107,7 +96,6 @@ impl Work {
     /// Start of the client's line with the result.
     pub const fn result(self) -> &'static str {
         match self {
-            Self::Requests { .. } => "requests_per_second ",
             Self::PingPong(_) => "latency_us ",
             Self::Connections { .. } => "connections_per_second ",
         }
@@ -116,9 +104,6 @@ impl Work {
     /// Its words on the command line.
     pub fn words(self) -> Vec<String> {
         match self {
-            Self::Requests { clients, in_a_row } => {
-                vec!["requests".into(), clients.to_string(), in_a_row.to_string()]
-            }
             Self::PingPong(Wait::Sleep) => vec!["sleep".into()],
             Self::PingPong(Wait::Poll) => vec!["poll".into()],
             Self::Connections { at_once } => vec!["connections".into(), at_once.to_string()],
@@ -137,7 +122,7 @@ pub enum Load {
 
 impl Load {
     /// Starts the other program, which runs until the result is dropped.
-    fn start(self, programs: &FilePath) -> Result<Vec<Process>, Failure> {
+    pub(crate) fn start(self, programs: &FilePath) -> Result<Vec<Process>, Failure> {
         let processors = match self {
             Self::Quiet => 0,
             Self::Busy => std::thread::available_parallelism()?.get(),
@@ -215,9 +200,9 @@ fn veth() -> Result<Namespaces, Failure> {
 /// The figures of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Requests a second, or microseconds of a message one way, on average.
+    /// Connections a second, or microseconds of a message one way, on average.
     pub value: f64,
-    /// Processor time of both ends for a request or a message, in microseconds.
+    /// Processor time of both ends for a connection or a message, in microseconds.
     pub processor_us: f64,
 }
 
@@ -231,7 +216,7 @@ pub fn run(
     watch_ms: u32,
     programs: &FilePath,
 ) -> Result<Figures, Failure> {
-    let scratch = Scratch::new("requests")?;
+    let scratch = Scratch::new("asleep")?;
     let socket = scratch.path().join("socket").display().to_string();
     let program = programs.join(PROGRAM).display().to_string();
     let argv = [program.clone(), "server".into(), socket.clone()];
@@ -330,8 +315,6 @@ impl Point {
     /// The goal of the value.
     const fn goal(&self) -> Goal {
         match (self.work, self.load, self.path) {
-            (Work::Requests { .. }, Load::Busy, _) => goals::REQUESTS_BUSY,
-            (Work::Requests { clients, in_a_row }, ..) => goals::requests(clients, in_a_row),
             (Work::Connections { .. }, ..) => Goal::None,
             (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
@@ -339,10 +322,6 @@ impl Point {
             (Work::PingPong(Wait::Poll), ..) => Goal::None,
         }
     }
-}
-
-const fn requests(clients: u32, in_a_row: u32) -> Work {
-    Work::Requests { clients, in_a_row }
 }
 
 const fn connections(at_once: u32) -> Work {
@@ -377,19 +356,7 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 15] = points! {
-    "requests, 1 client", "TCP": requests(1, 1), ThousandsPerSecond, Quiet, OneHost;
-    "requests, 1 client, 16 in a row", "TCP":
-        requests(1, 16), ThousandsPerSecond, Quiet, OneHost;
-    "requests, 50 clients", "TCP": requests(50, 1), ThousandsPerSecond, Quiet, OneHost;
-    "requests, 50 clients, 16 in a row", "TCP":
-        requests(50, 16), ThousandsPerSecond, Quiet, OneHost;
-    "requests, 1 client, busy", "TCP": requests(1, 1), ThousandsPerSecond, Busy, OneHost;
-    "requests, 1 client, 16 in a row, busy", "TCP":
-        requests(1, 16), ThousandsPerSecond, Busy, OneHost;
-    "requests, 50 clients, busy", "TCP": requests(50, 1), ThousandsPerSecond, Busy, OneHost;
-    "requests, 50 clients, 16 in a row, busy", "TCP":
-        requests(50, 16), ThousandsPerSecond, Busy, OneHost;
+pub const POINTS: [Point; 7] = points! {
     "connections, 1 at a time", "TCP": connections(1), ThousandsPerSecond, Quiet, OneHost;
     "connections, 16 at a time", "TCP": connections(16), ThousandsPerSecond, Quiet, OneHost;
     "connections, 1000 at a time", "TCP": connections(1000), ThousandsPerSecond, Quiet, OneHost;
@@ -442,7 +409,7 @@ mod tests {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             assert_eq!(Work::from_words(&words), Some(point.work));
         }
-        assert_eq!(Work::from_words(&["requests", "1"]), None);
+        assert_eq!(Work::from_words(&["connections"]), None);
     }
 
     #[test]
@@ -451,8 +418,6 @@ mod tests {
         let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), rows.len());
         let goal = |name| rows.iter().find(|row| row.name == name).unwrap().goal;
-        assert_eq!(goal("requests, 1 client / TCP"), Goal::AtLeast(1.8));
-        assert_eq!(goal("requests, 50 clients, busy / TCP"), Goal::AtLeast(1.0));
         assert_eq!(goal("connections, 1000 at a time"), Goal::AtLeast(40.0));
         assert_eq!(
             goal("64 B send, both ends sleep, busy / TCP"),

@@ -1,29 +1,23 @@
-//! Request and response between processes that sleep while they wait, over RDMA as Valkey uses it
-//! and over TCP:
+//! Processes that sleep while they wait, over RDMA and over TCP:
 //!
 //! ```text
-//! urdma-perf-requests server SOCKET
-//! urdma-perf-requests client SOCKET TRANSPORT ADDRESS MILLISECONDS WORK
-//! urdma-perf-requests busy PROCESSOR
+//! urdma-perf-asleep server SOCKET
+//! urdma-perf-asleep client SOCKET TRANSPORT ADDRESS MILLISECONDS WORK
+//! urdma-perf-asleep busy PROCESSOR
 //!
 //! TRANSPORT: rdma, tcp
-//! WORK: requests CLIENTS IN_A_ROW; sleep; poll; connections AT_ONCE
+//! WORK: sleep; poll; connections AT_ONCE
 //! ```
 //!
 //! The server listens on ADDRESS as soon as the client has told it over SOCKET what the work is.
-//! `requests` is the work of a key-value store: a server with one thread, and a generator with many
-//! clients in one thread, each of which sends IN_A_ROW requests as one message and waits for all
-//! answers. `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client
-//! connects and disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy`
-//! keeps a processor busy until it is killed.
+//! `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client connects and
+//! disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy` keeps a
+//! processor busy until it is killed.
 
 mod cm;
 mod connections;
 mod endpoint;
 mod ping_pong;
-mod store;
-mod stream;
-mod valkey;
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::Ipv4Addr;
@@ -33,15 +27,15 @@ use std::time::Duration;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
+use urdma_perf::asleep::{Transport, Work, BUSY, LISTENING, PROCESSOR_US};
 use urdma_perf::raw::fork::pin;
-use urdma_perf::requests::{Transport, Work, BUSY, LISTENING, PROCESSOR_US};
 
 /// The warm-up takes this share of the time of the measurement.
 const WARM_UP: u32 = 5;
-const USAGE: &str = "usage: urdma-perf-requests server SOCKET\n       \
-    urdma-perf-requests client SOCKET rdma|tcp ADDRESS MILLISECONDS \
-    requests CLIENTS IN_A_ROW|sleep|poll|connections AT_ONCE\n       \
-    urdma-perf-requests busy PROCESSOR";
+const USAGE: &str = "usage: urdma-perf-asleep server SOCKET\n       \
+    urdma-perf-asleep client SOCKET rdma|tcp ADDRESS MILLISECONDS \
+    sleep|poll|connections AT_ONCE\n       \
+    urdma-perf-asleep busy PROCESSOR";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -65,7 +59,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("urdma-perf-requests: {reason}");
+            eprintln!("urdma-perf-asleep: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -136,14 +130,6 @@ fn serve(socket: &str) -> Result<(), String> {
         told.map_err(text)
     };
     match task.work {
-        Work::Requests { .. } => {
-            let mut listener: Box<dyn stream::Listener> = match task.transport {
-                Transport::Tcp => Box::new(stream::TcpStreams::new(task.address)?),
-                Transport::Rdma => Box::new(valkey::Listener::new(task.address)?),
-            };
-            tell(listener.port()?)?;
-            store::serve(listener.as_mut(), control.get_ref())
-        }
         Work::PingPong(wait) => {
             ping_pong::answer(task.transport, task.address, wait, &mut tell)?;
             // The client has received the last answer then.
@@ -170,7 +156,7 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
     let used = clocks.now()? - before;
     client.end()?;
     let value = match task.work {
-        Work::Requests { .. } | Work::Connections { .. } => messages as f64 / took.as_secs_f64(),
+        Work::Connections { .. } => messages as f64 / took.as_secs_f64(),
         Work::PingPong(_) => took.as_secs_f64() * 1e6 / messages as f64,
     };
     println!("{}{value:.4}", task.work.result());
@@ -184,7 +170,6 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
 
 /// The client's end of the work.
 enum Client {
-    Store(store::Clients),
     PingPong(Box<dyn ping_pong::End>),
     Connections(connections::Clients),
 }
@@ -192,9 +177,6 @@ enum Client {
 impl Client {
     fn connect(task: &Task, to: (Ipv4Addr, u16)) -> Result<Self, String> {
         match task.work {
-            Work::Requests { clients, in_a_row } => {
-                store::Clients::connect(task.transport, to, clients, in_a_row).map(Self::Store)
-            }
             Work::PingPong(wait) => {
                 ping_pong::connect(task.transport, to, wait).map(Self::PingPong)
             }
@@ -204,10 +186,9 @@ impl Client {
         }
     }
 
-    /// Works for some time; returns the number of requests or messages, and the time it took.
+    /// Works for some time; returns the number of connections or messages, and the time it took.
     fn run_for(&mut self, time: Duration) -> Result<(u64, Duration), String> {
         match self {
-            Self::Store(clients) => clients.ask_for(time),
             Self::PingPong(end) => {
                 let (round_trips, took) = ping_pong::play_for(time, end.as_mut())?;
                 Ok((2 * round_trips, took))
@@ -219,7 +200,7 @@ impl Client {
     /// Tells the server, if it does not notice the end of the control connection.
     fn end(&mut self) -> Result<(), String> {
         match self {
-            Self::Store(_) | Self::Connections(_) => Ok(()),
+            Self::Connections(_) => Ok(()),
             Self::PingPong(end) => ping_pong::end(end.as_mut()),
         }
     }
