@@ -17,8 +17,8 @@ fn main() -> ExitCode {
 
 /// Functions of librdmacm that are declared.
 const RDMACM_FUNCTIONS: &str = "rdma_(accept|ack_cm_event|bind_addr|connect|create_event_channel|\
-     create_id|create_qp|destroy_id|destroy_qp|disconnect|event_str|get_cm_event|get_src_port|\
-     listen|resolve_addr|resolve_route)";
+     create_id|create_qp|destroy_event_channel|destroy_id|destroy_qp|disconnect|event_str|\
+     get_cm_event|get_src_port|listen|migrate_id|reject|resolve_addr|resolve_route)";
 
 fn configure() -> Result<(), String> {
     let verbs = bindings("libibverbs", "infiniband/verbs.h")?

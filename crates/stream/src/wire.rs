@@ -18,6 +18,9 @@ pub const TRANSFER_MAX_OCTETS: u64 = (1 << 30) - 1;
 
 const MAGIC: [u8; 4] = *b"uEXS";
 const HEAD_LEN: usize = 16;
+/// The types of the messages that end a stream.
+const FINISH: u8 = 5;
+const ABORT: u8 = 7;
 
 /// The first words of each end, exchanged as private data of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +175,12 @@ impl ControlOctets {
     pub fn as_slice(&self) -> &[u8] {
         &self.octets[..self.len]
     }
+
+    /// Whether the end of the stream depends on the completion of this message: FINISH, and ABORT,
+    /// after which the driver ends the connection. No other control message has to be signaled.
+    pub fn ends(&self) -> bool {
+        matches!(self.octets[0], FINISH | ABORT)
+    }
 }
 
 impl Control {
@@ -183,9 +192,9 @@ impl Control {
             Body::Advert(_) => 2,
             Body::Withdraw(_) => 3,
             Body::Withdrawn(_) => 4,
-            Body::Finish(_) => 5,
+            Body::Finish(_) => FINISH,
             Body::Stop => 6,
-            Body::Abort(_) => 7,
+            Body::Abort(_) => ABORT,
             Body::Pause(_) => 8,
             Body::Resume => 9,
         };
@@ -236,9 +245,9 @@ impl Control {
             2 => Body::Advert(parse_advert(&mut input)?),
             3 => Body::Withdraw(AdvertNo(input.u64()?)),
             4 => Body::Withdrawn(AdvertNo(input.u64()?)),
-            5 => Body::Finish(Seq(input.u64()?)),
+            FINISH => Body::Finish(Seq(input.u64()?)),
             6 => Body::Stop,
-            7 => Body::Abort(u32::try_from(input.u64()?).ok()?),
+            ABORT => Body::Abort(u32::try_from(input.u64()?).ok()?),
             8 => Body::Pause(Seq(input.u64()?)),
             9 => Body::Resume,
             _ => return None,

@@ -1,0 +1,501 @@
+//! Executes what the protocol asks for, and passes on what happens on the connection.
+//!
+//! One completion queue serves both directions. It is armed only before the thread sleeps, so that
+//! a sleeping end is woken at most once for all that has come until it polls.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use thiserror::Error as ThisError;
+use urdma_stream::{
+    CallError, Failure, Outcome, Piece, RecvId, RingCopy, SendId, Stats, Stream, Transmit,
+};
+
+use crate::error::Error;
+use crate::ffi;
+use crate::ffi::cm::Event as CmEvent;
+use crate::ffi::memory::Buffer;
+use crate::ffi::queue_pair::{Local, Operation, Request, BATCH};
+use crate::ffi::verbs::{Completion, POLLED};
+use crate::link::{of, Link, Of};
+
+/// How long the ABORT of this end may take before the connection is ended without.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// A send or receive that was not posted, with its buffer.
+#[derive(Debug, ThisError)]
+#[error("{error}")]
+pub struct Refused {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The buffer, unchanged.
+    pub buffer: Buffer,
+}
+
+/// What the user learns (exs_event_t).
+#[derive(Debug)]
+pub enum Event {
+    /// A send is complete.
+    Sent {
+        /// Which.
+        id: SendId,
+        /// Its buffer.
+        buffer: Buffer,
+        /// How many octets were transferred.
+        octets: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A receive is complete.
+    Received {
+        /// Which.
+        id: RecvId,
+        /// Its buffer, which holds the octets at its beginning.
+        buffer: Buffer,
+        /// How many octets were received.
+        octets: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Both halves are finished, and everything sent has been received.
+    Closed,
+    /// The stream has failed. All operations have been completed by events before this one, and
+    /// the peer can write into none of their buffers.
+    Failed(Failure),
+}
+
+/// A failure of the stream before the connection is ended.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    failure: Failure,
+    /// The number of the ABORT that is to be complete first.
+    abort: Option<u64>,
+    until: Instant,
+}
+
+/// One end: protocol, connection, and the buffers of operations in progress.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    /// Dropped first, so that no device uses a buffer that is freed.
+    link: Option<Link>,
+    stream: Stream,
+    /// Whether this end has connected; the other end ends the connection.
+    is_active: bool,
+    sends: VecDeque<(SendId, Buffer, u32)>,
+    recvs: VecDeque<(RecvId, Buffer)>,
+    events: VecDeque<Event>,
+    batch: Vec<Request>,
+    /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
+    next: u64,
+    oldest: u64,
+    /// Work requests since the last that was signaled.
+    unsignaled: usize,
+    signal_every: usize,
+    /// The last FINISH or ABORT.
+    last_end: Option<u64>,
+    is_armed: bool,
+    /// The connection is broken; what was received before is still taken.
+    is_lost: bool,
+    is_closed: bool,
+    failing: Option<Failing>,
+    /// The call that has failed.
+    cause: Option<Error>,
+}
+
+impl Driver {
+    pub(crate) fn new(link: Link, stream: Stream, send_depth: usize, is_active: bool) -> Self {
+        Self {
+            link: Some(link),
+            stream,
+            is_active,
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            events: VecDeque::new(),
+            batch: Vec::with_capacity(BATCH),
+            next: 0,
+            oldest: 0,
+            unsignaled: 0,
+            signal_every: (send_depth / 4).max(1),
+            last_end: None,
+            is_armed: false,
+            is_lost: false,
+            is_closed: false,
+            failing: None,
+            cause: None,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.stream.stats()
+    }
+
+    pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
+        match self.try_send(&buffer, len_octets) {
+            Ok((id, lkey)) => {
+                self.sends.push_back((id, buffer, lkey));
+                self.settle();
+                Ok(id)
+            }
+            Err(error) => Err(Refused { error, buffer }),
+        }
+    }
+
+    fn try_send(&mut self, buffer: &Buffer, len_octets: usize) -> Result<(SendId, u32), Error> {
+        let link = self.link.as_mut().ok_or(CallError::Failed)?;
+        if len_octets > buffer.len() {
+            return Err(CallError::BadBuffer.into());
+        }
+        let lkey = link.registrations.lkey(buffer)?;
+        Ok((self.stream.send(len_octets as u64)?, lkey))
+    }
+
+    pub(crate) fn recv(
+        &mut self,
+        buffer: Buffer,
+        len_octets: usize,
+        waitall: bool,
+    ) -> Result<RecvId, Refused> {
+        match self.try_recv(&buffer, len_octets, waitall) {
+            Ok(id) => {
+                self.recvs.push_back((id, buffer));
+                self.settle();
+                Ok(id)
+            }
+            Err(error) => Err(Refused { error, buffer }),
+        }
+    }
+
+    fn try_recv(
+        &mut self,
+        buffer: &Buffer,
+        len_octets: usize,
+        waitall: bool,
+    ) -> Result<RecvId, Error> {
+        let link = self.link.as_mut().ok_or(CallError::Failed)?;
+        if len_octets > buffer.len() {
+            return Err(CallError::BadBuffer.into());
+        }
+        let advertised = urdma_stream::Buffer {
+            addr: buffer.addr(),
+            len_octets: len_octets as u64,
+            rkey: link.registrations.rkey(buffer)?,
+        };
+        Ok(self.stream.recv(advertised, waitall)?)
+    }
+
+    /// A call of the user that posts nothing.
+    pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Stream) -> T) -> T {
+        let result = call(&mut self.stream);
+        self.settle();
+        result
+    }
+
+    /// The next event; sleeps for at most so long. `None`: there is none, or the connection has
+    /// ended.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.link.is_none() {
+                return self.cause.take().map_or(Ok(None), Err);
+            }
+            let found = self.advance();
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if found || !self.events.is_empty() || self.link.is_none() {
+                continue;
+            }
+            if !self.rest(until) && is_late {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Ends the connection if it is not ended; buffers of operations are returned by events.
+    pub(crate) fn end(&mut self) {
+        let Some(link) = self.link.take() else {
+            return;
+        };
+        // It fails only if the connection has ended.
+        let _ = link.id().disconnect();
+        // From here on the peer can write into no memory of this end, and its keys are invalid.
+        drop(link);
+        self.batch.clear();
+        self.stream.handle_disconnected();
+        self.take_events();
+        if !self.is_closed {
+            let failure = self.failing.map_or(Failure::Disconnected, |f| f.failure);
+            self.events.push_back(Event::Failed(failure));
+        }
+    }
+
+    /// Waits until the other end has ended a connection on which everything is finished.
+    pub(crate) fn linger(&mut self, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.is_closed && self.link.is_some() && Instant::now() < until {
+            self.events.clear();
+            if !self.advance() {
+                self.rest(Some(until));
+            }
+        }
+    }
+
+    /// Takes completions and does what follows from them; whether there were any.
+    fn advance(&mut self) -> bool {
+        let mut found = [Completion::default(); POLLED];
+        let Some(link) = &self.link else {
+            return false;
+        };
+        let polled = link.poll(&mut found);
+        let count = self.note(polled).unwrap_or(0);
+        for completion in &found[..count] {
+            let handled = self.handle(completion);
+            self.note(handled);
+            self.drain();
+        }
+        self.post();
+        if count == 0 || self.failing.is_some() {
+            self.end_if_due(count == 0);
+        }
+        count > 0
+    }
+
+    /// The connection is lost if a call fails.
+    fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        result
+            .map_err(|error| {
+                self.is_lost = true;
+                self.cause.get_or_insert(error);
+            })
+            .ok()
+    }
+
+    fn handle(&mut self, completion: &Completion) -> Result<(), Error> {
+        let Some(link) = self.link.as_ref().filter(|_| completion.ok) else {
+            self.is_lost = true;
+            return Ok(());
+        };
+        match of(completion) {
+            Of::Receive(slot) => {
+                // What the peer does wrong is told by an event of the stream.
+                let _ = match completion.immediate {
+                    Some(word) => self.stream.handle_immediate(word, completion.len_octets),
+                    None => {
+                        let message = link.message(slot);
+                        let len = completion.len_octets as usize;
+                        self.stream
+                            .handle_control(&message[..len.min(message.len())])
+                    }
+                };
+                // Before the peer can be told that the slot is free.
+                link.post_recv(slot)
+            }
+            Of::Send(number) => {
+                let count = (number + 1).saturating_sub(self.oldest);
+                self.oldest += count;
+                self.stream
+                    .handle_sent(usize::try_from(count).unwrap_or(usize::MAX));
+                Ok(())
+            }
+        }
+    }
+
+    /// Executes what follows from a call of the user.
+    fn settle(&mut self) {
+        self.drain();
+        self.post();
+        // The next call of `wait` ends a connection that is lost.
+    }
+
+    fn drain(&mut self) {
+        while let Some(copy) = self.stream.poll_copy() {
+            self.copy(&copy);
+        }
+        while !self.is_lost && self.batch.len() < BATCH {
+            let Some(transmit) = self.stream.poll_transmit() else {
+                break;
+            };
+            self.request(&transmit);
+            if self.batch.len() == BATCH {
+                self.post();
+            }
+        }
+        self.take_events();
+    }
+
+    fn copy(&mut self, copy: &RingCopy) {
+        let index = self.recvs.binary_search_by_key(&copy.recv, |recv| recv.0);
+        let index = index.expect("a copy is for a receive in progress");
+        if let Some(link) = &self.link {
+            link.copy(copy, &mut self.recvs[index].1);
+        }
+    }
+
+    /// Makes a work request, which is posted with others.
+    fn request(&mut self, transmit: &Transmit) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        let id = self.next;
+        self.next += 1;
+        let (local, operation, must_signal) = match transmit {
+            Transmit::Control(message) => {
+                if message.ends() {
+                    self.last_end = Some(id);
+                }
+                (link.control(id, message), Operation::Send, message.ends())
+            }
+            Transmit::Write(piece) => {
+                let index = self.sends.binary_search_by_key(&piece.send, |send| send.0);
+                let index = index.expect("a piece is of a send in progress");
+                let (_, buffer, lkey) = &self.sends[index];
+                let is_last = piece.immediate.is_some();
+                (octets_of(piece, buffer, *lkey), write_of(piece), is_last)
+            }
+        };
+        self.unsignaled += 1;
+        let signaled = must_signal || self.unsignaled >= self.signal_every;
+        if signaled {
+            self.unsignaled = 0;
+        }
+        self.batch.push(Request {
+            id,
+            local,
+            operation,
+            signaled,
+        });
+    }
+
+    fn post(&mut self) {
+        if let Some(link) = &self.link {
+            let posted = link.post(&self.batch);
+            self.note(posted);
+        }
+        self.batch.clear();
+    }
+
+    fn take_events(&mut self) {
+        use urdma_stream::Event as Told;
+        while let Some(event) = self.stream.poll_event() {
+            let event = match event {
+                Told::Sent {
+                    id,
+                    octets,
+                    outcome,
+                } => {
+                    let index = self.sends.binary_search_by_key(&id, |send| send.0);
+                    let taken = index.ok().and_then(|index| self.sends.remove(index));
+                    let (_, buffer, _) = taken.expect("an event is of a send in progress");
+                    Event::Sent {
+                        id,
+                        buffer,
+                        octets,
+                        outcome,
+                    }
+                }
+                Told::Received {
+                    id,
+                    octets,
+                    outcome,
+                } => {
+                    let index = self.recvs.binary_search_by_key(&id, |recv| recv.0);
+                    let taken = index.ok().and_then(|index| self.recvs.remove(index));
+                    let (_, buffer) = taken.expect("an event is of a receive in progress");
+                    Event::Received {
+                        id,
+                        buffer,
+                        octets,
+                        outcome,
+                    }
+                }
+                Told::Closed => {
+                    self.is_closed = true;
+                    Event::Closed
+                }
+                Told::MustDisconnect(failure) => {
+                    self.fail(failure);
+                    continue;
+                }
+            };
+            self.events.push_back(event);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let told_by_peer = matches!(failure, Failure::Reset(_));
+        self.failing = Some(Failing {
+            failure,
+            abort: self.last_end.filter(|_| !told_by_peer),
+            until: Instant::now() + ABORT_LIMIT,
+        });
+    }
+
+    /// Ends the connection when nothing is to be sent or taken any more.
+    fn end_if_due(&mut self, is_drained: bool) {
+        let has_failed = self.failing.is_some_and(|failing| {
+            let is_sent = failing.abort.is_none_or(|abort| abort < self.oldest);
+            is_sent || Instant::now() >= failing.until
+        });
+        let is_finished = self.is_closed && !self.is_active;
+        if has_failed || (is_drained && (self.is_lost || is_finished)) {
+            self.end();
+        }
+    }
+
+    /// Arms the queue, or sleeps if it is armed; whether there may be something to do.
+    fn rest(&mut self, until: Option<Instant>) -> bool {
+        let Some(link) = &self.link else {
+            return true;
+        };
+        if !self.is_armed {
+            let armed = link.arm();
+            self.is_armed = self.note(armed).is_some();
+            // What has come before is polled once more.
+            return true;
+        }
+        let abort_limit = self.failing.map(|failing| failing.until);
+        let until = until.into_iter().chain(abort_limit).min();
+        let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let slept = ffi::sleep(link.fds(), limit);
+        let [completions, news] = self.note(slept).unwrap_or([false; 2]);
+        if completions {
+            self.is_armed = !self.link.as_ref().is_some_and(Link::take_event);
+        }
+        if news {
+            self.take_news();
+        }
+        completions || news
+    }
+
+    /// Takes the events of connection management.
+    fn take_news(&mut self) {
+        while let Some(link) = &self.link {
+            let event = link.id().next_event();
+            match self.note(event).flatten() {
+                Some(CmEvent::Disconnected) => self.is_lost = true,
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+fn octets_of(piece: &Piece, buffer: &Buffer, lkey: u32) -> Local {
+    let end = piece.offset + u64::from(piece.len_octets);
+    assert!(end <= buffer.len() as u64, "a piece is in its buffer");
+    Local {
+        addr: buffer.addr() + piece.offset,
+        len_octets: piece.len_octets,
+        lkey,
+    }
+}
+
+fn write_of(piece: &Piece) -> Operation {
+    Operation::Write {
+        addr: piece.addr,
+        rkey: piece.rkey,
+        immediate: piece.immediate,
+    }
+}

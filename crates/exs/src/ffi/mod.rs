@@ -1,0 +1,51 @@
+//! The calls of librdmacm and libibverbs, behind types whose functions are safe to call. No other
+//! module of this crate has unsafe code.
+
+pub(crate) mod cm;
+pub(crate) mod memory;
+pub(crate) mod queue_pair;
+pub(crate) mod verbs;
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg, OFlag};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use crate::error::Error;
+
+/// Makes reading from a descriptor of a library return at once.
+fn set_nonblocking(fd: RawFd) -> Result<(), Error> {
+    let failed = |errno| Error::from_errno("fcntl", errno as i32);
+    let fd = borrowed(fd);
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(failed)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
+    Ok(())
+}
+
+/// A descriptor that the caller knows to be open.
+fn borrowed<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: callers pass descriptors of channels that they have borrowed, which keep them open.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Sleeps until one of the descriptors can be read, or for at most so long; a signal ends it, too.
+/// Which of them can be read.
+pub(crate) fn sleep<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    limit: Option<Duration>,
+) -> Result<[bool; N], Error> {
+    let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    // Rounded up, so that a short limit is not a busy loop.
+    let limit = limit.map(|limit| limit + Duration::from_micros(999));
+    let longest = PollTimeout::MAX;
+    let limit = limit.map_or(PollTimeout::NONE, |limit| {
+        limit.try_into().unwrap_or(longest)
+    });
+    match poll(&mut fds, limit) {
+        Ok(_) => Ok(fds.map(|fd| fd.any().unwrap_or(true))),
+        Err(Errno::EINTR) => Ok([false; N]),
+        Err(errno) => Err(Error::from_errno("poll", errno as i32)),
+    }
+}

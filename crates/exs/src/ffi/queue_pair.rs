@@ -1,0 +1,191 @@
+//! Queue pairs and their work requests.
+
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_core_sys::{rdmacm, verbs};
+
+use crate::error::Error;
+use crate::ffi::cm::{called, Id};
+use crate::ffi::verbs::{CompletionQueue, Domain};
+
+/// Memory of this end in a work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    pub(crate) addr: u64,
+    pub(crate) len_octets: u32,
+    pub(crate) lkey: u32,
+}
+
+impl Local {
+    fn element(self) -> verbs::ibv_sge {
+        verbs::ibv_sge {
+            addr: self.addr,
+            length: self.len_octets,
+            lkey: self.lkey,
+        }
+    }
+}
+
+/// What a work request of the send queue does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    Send,
+    /// An RDMA Write to this address with this key of the peer, and this immediate data.
+    Write {
+        addr: u64,
+        rkey: u32,
+        immediate: Option<u32>,
+    },
+}
+
+/// A work request of the send queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) local: Local,
+    pub(crate) operation: Operation,
+    pub(crate) signaled: bool,
+}
+
+/// How many work requests are posted by one call.
+pub(crate) const BATCH: usize = 16;
+
+/// The reliable connection of an identifier.
+///
+/// Work requests name memory by keys of regions, which the provider checks, so that no request can
+/// reach memory that is not registered. Until a request is complete, its caller leaves the octets
+/// of a write alone.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    id: Arc<Id>,
+    _queue: Arc<CompletionQueue>,
+    _domain: Arc<Domain>,
+}
+
+impl QueuePair {
+    /// A queue pair for so many work requests; completions of both directions go to `queue`.
+    pub(crate) fn new(
+        id: &Arc<Id>,
+        domain: &Arc<Domain>,
+        queue: &Arc<CompletionQueue>,
+        [send_depth, recv_depth]: [usize; 2],
+    ) -> Result<Self, Error> {
+        let depth = |depth: usize| u32::try_from(depth).unwrap_or(u32::MAX);
+        let mut init = verbs::ibv_qp_init_attr {
+            send_cq: queue.raw(),
+            recv_cq: queue.raw(),
+            qp_type: verbs::IBV_QPT_RC,
+            ..Default::default()
+        };
+        init.cap.max_send_wr = depth(send_depth);
+        init.cap.max_recv_wr = depth(recv_depth);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        // SAFETY: identifier, domain and queue live, the attributes are ours.
+        let status = unsafe { rdmacm::rdma_create_qp(id.raw(), domain.raw(), &mut init) };
+        called("rdma_create_qp", status)?;
+        Ok(Self {
+            id: Arc::clone(id),
+            _queue: Arc::clone(queue),
+            _domain: Arc::clone(domain),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &Id {
+        &self.id
+    }
+
+    fn raw(&self) -> *mut verbs::ibv_qp {
+        // SAFETY: the identifier lives.
+        unsafe { (*self.id.raw()).qp }
+    }
+
+    /// Posts work requests, at most [`BATCH`].
+    pub(crate) fn post(&self, requests: &[Request]) -> Result<(), Error> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let mut elements = [verbs::ibv_sge::default(); BATCH];
+        let mut chain = [verbs::ibv_send_wr::default(); BATCH];
+        let mut next: *mut verbs::ibv_send_wr = ptr::null_mut();
+        let all = elements.iter_mut().zip(&mut chain).zip(requests);
+        for ((element, wr), request) in all.rev() {
+            *element = request.local.element();
+            *wr = work_request(request, element);
+            wr.next = next;
+            next = wr;
+        }
+        let qp = self.raw();
+        // SAFETY: the queue pair and its context live.
+        let post = unsafe { (*(*qp).context).ops.post_send };
+        let post = post.ok_or(Error::from_errno("ibv_post_send", libc::ENOSYS))?;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the provider's function for its queue pair; the chain lives during the call.
+        match unsafe { post(qp, next, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::from_errno("ibv_post_send", errno.abs())),
+        }
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post_recv(&self, id: u64, local: Local) -> Result<(), Error> {
+        let mut element = local.element();
+        let mut wr = verbs::ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &mut element,
+            num_sge: 1,
+        };
+        let qp = self.raw();
+        // SAFETY: the queue pair and its context live.
+        let post = unsafe { (*(*qp).context).ops.post_recv };
+        let post = post.ok_or(Error::from_errno("ibv_post_recv", libc::ENOSYS))?;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the provider's function for its queue pair; the request lives during the call.
+        match unsafe { post(qp, &mut wr, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::from_errno("ibv_post_recv", errno.abs())),
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the identifier lives and has this queue pair. The peer can write into no memory
+        // of this end from then on.
+        unsafe { rdmacm::rdma_destroy_qp(self.id.raw()) };
+    }
+}
+
+fn work_request(request: &Request, element: &mut verbs::ibv_sge) -> verbs::ibv_send_wr {
+    let mut wr = verbs::ibv_send_wr {
+        wr_id: request.id,
+        sg_list: element,
+        num_sge: i32::from(request.local.len_octets > 0),
+        ..Default::default()
+    };
+    if request.signaled {
+        wr.send_flags = verbs::IBV_SEND_SIGNALED;
+    }
+    wr.opcode = match request.operation {
+        Operation::Send => verbs::IBV_WR_SEND,
+        Operation::Write {
+            addr,
+            rkey,
+            immediate,
+        } => {
+            wr.wr.rdma = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+                remote_addr: addr,
+                rkey,
+            };
+            match immediate {
+                Some(word) => {
+                    wr.__bindgen_anon_1.imm_data = word.to_be();
+                    verbs::IBV_WR_RDMA_WRITE_WITH_IMM
+                }
+                None => verbs::IBV_WR_RDMA_WRITE,
+            }
+        }
+    };
+    wr
+}

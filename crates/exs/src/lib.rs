@@ -1,0 +1,31 @@
+//! Byte streams over RDMA (EXS) over verbs: `urdma-stream`, the sans-IO protocol, on a reliable
+//! connection of librdmacm and libibverbs. It runs over any verbs provider. doc/streams.md
+//! describes the protocol and this driver.
+//!
+//! [`Listener::accept`] and [`Socket::connect`] (exs_accept, exs_connect) make a [`Socket`];
+//! [`Socket::send`] and [`Socket::recv`] (exs_send, exs_recv) post operations that own their
+//! [`Buffer`] until an [`Event`] returns it; [`Socket::wait`] (exs_qdequeue) executes the protocol
+//! and sleeps. The protocol makes progress only in calls of [`Socket`], in the thread that calls.
+//!
+//! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code
+//! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
+//! completion queues, `ffi/queue_pair`: work requests); `registrations`, the memory regions of a
+//! connection; `control`, the slots of control messages; `link`, the verbs objects of a connection;
+//! `driver`, which executes what the protocol asks for; `socket`, the calls of the user.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+mod control;
+mod driver;
+mod error;
+mod ffi;
+mod link;
+mod registrations;
+mod socket;
+
+pub use driver::{Event, Refused};
+pub use error::Error;
+pub use ffi::memory::Buffer;
+pub use socket::{Listener, Options, Socket};
+pub use urdma_stream::{
+    CallError, Choice, Config, Failure, Kind, Outcome, PeerError, RecvId, SendId, SetupError, Stats,
+};

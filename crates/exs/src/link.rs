@@ -1,0 +1,147 @@
+//! The verbs objects of one connection.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use urdma_stream::wire::{ControlOctets, Hello, CONTROL_MAX_LEN};
+use urdma_stream::{Choice, Config, Kind};
+
+use crate::control::Slots;
+use crate::error::Error;
+use crate::ffi::cm::Id;
+use crate::ffi::memory::Buffer;
+use crate::ffi::queue_pair::{Local, QueuePair, Request};
+use crate::ffi::verbs::{Access, Completion, CompletionQueue, Domain, Region, POLLED};
+use crate::registrations::Registrations;
+
+/// Marks the work request of a receive; the other bits are its slot.
+const RECEIVE: u64 = 1 << 63;
+
+/// What a completion is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Of the receive with this slot.
+    Receive(usize),
+    /// Of the work request with this number in the send queue.
+    Send(u64),
+}
+
+/// Which kind of completion this is.
+pub(crate) fn of(completion: &Completion) -> Of {
+    let id = completion.id;
+    if id & RECEIVE == 0 {
+        return Of::Send(id);
+    }
+    Of::Receive(usize::try_from(id & !RECEIVE).unwrap_or(usize::MAX))
+}
+
+/// Queue pair, completion queue and registered memory of a connection. The fields are dropped in
+/// this order: the queue pair first, after which the peer cannot write into any memory.
+#[derive(Debug)]
+pub(crate) struct Link {
+    qp: QueuePair,
+    queue: Arc<CompletionQueue>,
+    pub(crate) registrations: Registrations,
+    received: Slots,
+    sent: Slots,
+    ring: Option<(Region, Buffer)>,
+}
+
+impl Link {
+    /// The objects for an identifier that is bound to a device. All receives are posted.
+    pub(crate) fn new(id: &Arc<Id>, config: &Config, ring_octets: usize) -> Result<Self, Error> {
+        let domain = Arc::new(Domain::new(id)?);
+        let depths = [config.send_depth, usize::from(config.recv_slots)];
+        let queue = Arc::new(CompletionQueue::new(&domain, depths[0] + depths[1])?);
+        let has_ring = config.kind == Kind::Octets && config.choice != Choice::Direct;
+        let ring = match has_ring {
+            true => Some(ring(&domain, ring_octets)?),
+            false => None,
+        };
+        let link = Self {
+            qp: QueuePair::new(id, &domain, &queue, depths)?,
+            queue,
+            registrations: Registrations::new(&domain),
+            received: Slots::new(&domain, depths[1])?,
+            sent: Slots::new(&domain, depths[0])?,
+            ring,
+        };
+        for slot in 0..link.received.len() {
+            link.post_recv(slot)?;
+        }
+        Ok(link)
+    }
+
+    pub(crate) fn id(&self) -> &Id {
+        self.qp.id()
+    }
+
+    /// The ring as the peer is told of it.
+    pub(crate) fn ring(&self) -> urdma_stream::Buffer {
+        self.ring
+            .as_ref()
+            .map_or_else(Default::default, |(region, buffer)| urdma_stream::Buffer {
+                addr: buffer.addr(),
+                len_octets: buffer.len() as u64,
+                rkey: region.rkey(),
+            })
+    }
+
+    /// The greeting of this end.
+    pub(crate) fn hello(&self, config: &Config) -> Hello {
+        config.hello(self.ring())
+    }
+
+    /// The descriptors that [`Link::arm`] and connection management make readable.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.queue.fd(), self.id().fd()]
+    }
+
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        self.queue.arm()
+    }
+
+    pub(crate) fn take_event(&self) -> bool {
+        self.queue.take_event()
+    }
+
+    pub(crate) fn poll(&self, found: &mut [Completion; POLLED]) -> Result<usize, Error> {
+        self.queue.poll(found)
+    }
+
+    pub(crate) fn post(&self, requests: &[Request]) -> Result<(), Error> {
+        self.qp.post(requests)
+    }
+
+    pub(crate) fn post_recv(&self, slot: usize) -> Result<(), Error> {
+        self.qp
+            .post_recv(RECEIVE | slot as u64, self.received.whole(slot))
+    }
+
+    /// A copy of the message in the slot of a receive.
+    pub(crate) fn message(&self, slot: usize) -> [u8; CONTROL_MAX_LEN] {
+        self.received.read(slot)
+    }
+
+    /// Puts a message into the slot of the work request with this number.
+    pub(crate) fn control(&mut self, number: u64, message: &ControlOctets) -> Local {
+        let count = self.sent.len() as u64;
+        let slot = usize::try_from(number % count).expect("less than the number of slots");
+        self.sent.write(slot, message)
+    }
+
+    /// Copies octets of the ring into a buffer.
+    pub(crate) fn copy(&self, copy: &urdma_stream::RingCopy, to: &mut Buffer) {
+        let (_, ring) = self.ring.as_ref().expect("only an end with a ring copies");
+        let in_memory = |number| usize::try_from(number).expect("a place in memory");
+        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
+        to.copy_from(at, ring, from_at, len);
+    }
+}
+
+/// A ring into which the peer may write.
+fn ring(domain: &Arc<Domain>, octets: usize) -> Result<(Region, Buffer), Error> {
+    let buffer = Buffer::new(octets)?;
+    let region = Region::new(domain, buffer.pages(), Access::RemoteWrite)?;
+    Ok((region, buffer))
+}

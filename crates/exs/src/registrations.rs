@@ -1,0 +1,85 @@
+//! The memory regions of one connection.
+//!
+//! Each connection has its own domain, so that a key which one peer has been told is of no use to
+//! another. An allocation is registered by the first send or receive that uses it; memory that is
+//! only sent is not writable for the peer. The registration ends with the connection, or when the
+//! next allocation is registered after all buffers of this one are gone.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::ffi::memory::{Buffer, Pages};
+use crate::ffi::verbs::{Access, Domain, Region};
+
+/// The regions of one allocation.
+#[derive(Debug)]
+struct Registered {
+    pages: Arc<Pages>,
+    sends: Option<Region>,
+    receives: Option<Region>,
+}
+
+impl Registered {
+    /// Whether only the registration keeps the allocation.
+    fn is_unused(&self) -> bool {
+        let regions = [&self.sends, &self.receives];
+        let own = 1 + regions.into_iter().flatten().count();
+        Arc::strong_count(&self.pages) <= own
+    }
+}
+
+/// All regions of a connection that its user's buffers are in.
+#[derive(Debug)]
+pub(crate) struct Registrations {
+    domain: Arc<Domain>,
+    registered: Vec<Registered>,
+}
+
+impl Registrations {
+    pub(crate) fn new(domain: &Arc<Domain>) -> Self {
+        Self {
+            domain: Arc::clone(domain),
+            registered: Vec::new(),
+        }
+    }
+
+    /// The local key of a buffer that is sent.
+    pub(crate) fn lkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
+        let domain = Arc::clone(&self.domain);
+        let registered = self.find(buffer);
+        if let Some(region) = &registered.sends {
+            return Ok(region.lkey());
+        }
+        let region = Region::new(&domain, buffer.pages(), Access::Read)?;
+        Ok(registered.sends.insert(region).lkey())
+    }
+
+    /// The remote key of a buffer that is received into.
+    pub(crate) fn rkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
+        let domain = Arc::clone(&self.domain);
+        let registered = self.find(buffer);
+        if let Some(region) = &registered.receives {
+            return Ok(region.rkey());
+        }
+        let region = Region::new(&domain, buffer.pages(), Access::RemoteWrite)?;
+        Ok(registered.receives.insert(region).rkey())
+    }
+
+    fn find(&mut self, buffer: &Buffer) -> &mut Registered {
+        let pages = buffer.pages();
+        let found = self
+            .registered
+            .iter()
+            .position(|r| Arc::ptr_eq(&r.pages, pages));
+        let index = found.unwrap_or_else(|| {
+            self.registered.retain(|registered| !registered.is_unused());
+            self.registered.push(Registered {
+                pages: Arc::clone(pages),
+                sends: None,
+                receives: None,
+            });
+            self.registered.len() - 1
+        });
+        &mut self.registered[index]
+    }
+}
