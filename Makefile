@@ -40,6 +40,7 @@ test-all: test deny test-image
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
+	@scripts/libfabric.sh target/libfabric
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak --test hostile \

@@ -1,7 +1,8 @@
 //! System calls of programs that sleep while they wait, over urdma and over TCP. They depend little
 //! on the machine, and have bars. `doc/wakeups.md` has a table of them.
 //!
-//! `scripts/valkey.sh` builds Valkey, since Debian's packages have no RDMA.
+//! `scripts/valkey.sh` builds Valkey, since Debian's packages have no RDMA, and
+//! `scripts/libfabric.sh` the tests of libfabric, of which they have none.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -19,6 +20,11 @@ use urdma_tests::{alone, ports, OneHost, SHORT};
 const LIMIT: Duration = Duration::from_secs(60);
 /// The directory in which `make test-all` builds Valkey.
 const VALKEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/valkey");
+/// The directory in which `make test-all` builds libfabric's tests.
+const LIBFABRIC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../target/libfabric/installed/bin"
+);
 /// Round trips of the longer run of a ping-pong, and of the shorter one.
 const ROUND_TRIPS: [u32; 2] = [6_000, 2_000];
 
@@ -30,7 +36,7 @@ struct Bar {
 }
 
 /// Bars are about one and a half times the calls of 2026-11-24, and fall as these do.
-const BARS: [Bar; 7] = [
+const BARS: [Bar; 8] = [
     bar("Valkey, 1 client", 8.0, 13.0),
     bar("Valkey, 1 client, 16 in a row", 0.55, 0.85),
     bar("Valkey, 50 clients", 3.5, 6.0),
@@ -38,6 +44,7 @@ const BARS: [Bar; 7] = [
     bar("UCX, ud_verbs", f64::INFINITY, 27.0),
     bar("UCX, rc_verbs", f64::INFINITY, 16.0),
     bar("rsockets", 9.0, 9.0),
+    bar("libfabric", 9.0, 9.0),
 ];
 
 const fn bar(what: &'static str, server: f64, client: f64) -> Bar {
@@ -191,6 +198,33 @@ fn rsockets_that_sleep_make_few_calls() {
     let [over_urdma, over_tcp] =
         [Over::Urdma(&one.host), Over::Tcp].map(|over| rstream(&one, over));
     let exceeded = compare("rsockets", &over_urdma, &over_tcp);
+    one.down();
+    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
+}
+
+/// `fi_msg_pingpong` whose ends poll, arm and wait for a descriptor.
+fn libfabric(one: &OneHost, over: Over<'_>) -> Ends {
+    of_each(ROUND_TRIPS, |round_trips| {
+        let port = ports();
+        let (provider, ready) = match over {
+            Over::Urdma(_) => ("verbs", Ready::Cm(port)),
+            Over::Tcp => ("tcp", Ready::Tcp(port)),
+        };
+        let program = format!("{LIBFABRIC}/fi_msg_pingpong -p {provider} -c fd -S 64");
+        let server = format!("{program} -I {round_trips} -B {port}");
+        let client = format!("{program} -I {round_trips} -P {port} 127.0.0.1");
+        ping_pong_ends(one, over, ready, [&server, &client])
+    })
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn libfabric_that_sleeps_makes_few_calls() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let [over_urdma, over_tcp] =
+        [Over::Urdma(&one.host), Over::Tcp].map(|over| libfabric(&one, over));
+    let exceeded = compare("libfabric", &over_urdma, &over_tcp);
     one.down();
     assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
 }
