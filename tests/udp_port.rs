@@ -239,6 +239,71 @@ fn firewall_that_drops_ends_requests_in_bounded_time_and_status_says_so() {
     down([a, b]);
 }
 
+/// Sends the ICMP message by which a router reports the MTU of a path: from an address, to the
+/// sender of a datagram between ports 21504, about the destination of it.
+const REPORT_MTU: &str = "
+import socket, struct, sys
+ends, mtu = sys.argv[1:4], int(sys.argv[4])
+family = socket.AF_INET6 if ':' in ends[0] else socket.AF_INET
+sender, receiver = [socket.inet_pton(family, end) for end in ends[1:]]
+udp = struct.pack('!HHHH', 21504, 21504, 1000, 0)
+if family == socket.AF_INET:
+    protocol = socket.IPPROTO_ICMP
+    ip = struct.pack('!BBHHHBBH', 0x45, 0, 1020, 1, 0x4000, 64, 17, 0) + sender + receiver
+    report = struct.pack('!HHHH', 0x304, 0, 0, mtu) + ip + udp
+    total = sum(struct.unpack('!%dH' % (len(report) // 2), report))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    report = report[:2] + struct.pack('!H', total ^ 0xffff) + report[4:]
+else:
+    protocol = socket.IPPROTO_ICMPV6
+    ip = struct.pack('!IHBB', 6 << 28, 1000, 17, 64) + sender + receiver
+    report = struct.pack('!HHI', 0x200, 0, mtu) + ip + udp
+raw = socket.socket(family, socket.SOCK_RAW, protocol)
+raw.bind((ends[0], 0))
+raw.sendto(report, (ends[1], 0))
+";
+
+#[test]
+fn forged_report_of_a_short_mtu_does_not_stop_packets() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = spaces(1500);
+    let hosts = up(&spaces, &scratch, 1500);
+    let shortest = ["552", "1280"];
+    for (family, third) in ["10.77.0.9", "fd77::9"].into_iter().enumerate() {
+        assign(&spaces, 1, third);
+        let [victim, other] = ADDRESSES.map(|of_host| of_host[family]);
+        let mtu = shortest[family];
+        let report = [
+            "/usr/bin/python3",
+            "-c",
+            REPORT_MTU,
+            third,
+            victim,
+            other,
+            mtu,
+        ];
+        spaces.run(1, &report).unwrap();
+        // The kernel of the victim believes it.
+        let words = format!("mtu {mtu}");
+        let route = || spaces.ip(0, &["route", "get", other]).unwrap();
+        wait_until(&words, SHORT, || route().contains(&words)).unwrap();
+        let port = ports();
+        let jobs = match family {
+            0 => jobs(victim, victim),
+            _ => vec![
+                programs::rping(port, victim),
+                programs::rstream(port + 1, victim),
+            ],
+        };
+        run_all(&jobs, &hosts.a, &hosts.b, LeasePolicy::Never);
+        assert!(route().contains(&words), "{}", route());
+        assert!(!notes(&hosts.a).contains("mtu"), "{}", notes(&hosts.a));
+    }
+    hosts.down().unwrap();
+}
+
 #[test]
 fn host_without_urdmad_route_or_answer_is_named_with_the_reason() {
     let _alone = alone();

@@ -19,7 +19,8 @@ use urdma_kernel::abi::DEVICE_OCTETS;
 
 /// Maximum MTU of a port: such a packet with its headers fits one packet buffer.
 pub const MTU_MAX: u16 = 9600;
-const MTU_MIN: u16 = 1280;
+/// Minimum MTU of a port, that of IPv6.
+pub const MTU_MIN: u16 = 1280;
 const LEASE_QUEUES_MAX: u16 = 64;
 
 /// Processes that can be attached at the same time; slot 0 is urdmad.

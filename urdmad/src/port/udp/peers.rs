@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::sys;
+use crate::config::MTU_MIN;
 
 /// Hosts at most; when there are more, all are forgotten.
 const PEERS_MAX: usize = 1024;
@@ -107,7 +108,9 @@ impl Peers {
             .filter(|(ip, peer)| {
                 let is_recent = now.duration_since(peer.until) < RECENT;
                 let is_silent = peer.unanswered > 0 && now.duration_since(peer.since) > SILENT;
-                !ip.is_multicast() && is_recent && (is_silent || peer.reason.is_some())
+                // Nobody is silent that nothing was sent to, whatever the network reports.
+                let has_failed = peer.unanswered > 0 && peer.reason.is_some();
+                !ip.is_multicast() && is_recent && (is_silent || has_failed)
             })
             .collect();
         silent.sort_by_key(|(ip, _)| **ip);
@@ -157,6 +160,10 @@ fn explain((errno, path_mtu): (Errno, u32), mtu: u16) -> String {
              address is still assigned to an interface that is up, and is not a loopback one"
                 .to_owned()
         }
+        Errno::EMSGSIZE if !(u32::from(MTU_MIN)..u32::from(mtu)).contains(&path_mtu) => format!(
+            "the network reports an MTU of {path_mtu}, and port.mtu = {mtu} cannot be less than \
+             {MTU_MIN}: let all links of the path have an MTU of {mtu}, unless the report is forged"
+        ),
         Errno::EMSGSIZE => format!(
             "the path has an MTU of {path_mtu}, less than port.mtu = {mtu}: set port.mtu = \
              {path_mtu} on both hosts"
@@ -192,14 +199,40 @@ mod tests {
     #[test]
     fn path_with_a_shorter_mtu_is_named_with_the_remedy() {
         let mut peers = Peers::default();
+        peers.sent(ip("10.0.0.1"), 1);
         peers.failed(ip("10.0.0.1"), Errno::EMSGSIZE, 1400);
         assert!(peers.notes(1500)[0].ends_with("set port.mtu = 1400 on both hosts"));
+        peers.failed(ip("10.0.0.1"), Errno::EMSGSIZE, u32::from(MTU_MIN));
+        assert!(peers.notes(1500)[0].ends_with("set port.mtu = 1280 on both hosts"));
+    }
+
+    #[test]
+    fn advice_to_set_an_mtu_that_no_port_can_have_is_not_given() {
+        for path_mtu in [0, 552, 1279, 1500, u32::MAX] {
+            let mut peers = Peers::default();
+            peers.sent(ip("10.0.0.1"), 1);
+            peers.failed(ip("10.0.0.1"), Errno::EMSGSIZE, path_mtu);
+            let notes = peers.notes(1500);
+            assert!(!notes[0].contains("set port.mtu"), "{notes:?}");
+            assert!(
+                notes[0].contains(&format!("an MTU of {path_mtu},")),
+                "{notes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn host_to_which_nothing_was_sent_is_not_silent_whatever_is_reported_of_it() {
+        let mut peers = Peers::default();
+        peers.failed(ip("10.0.0.1"), Errno::EMSGSIZE, 552);
+        assert_eq!(peers.notes(1500), [""; 0]);
     }
 
     #[test]
     fn hosts_and_notes_are_bounded() {
         let mut peers = Peers::default();
         for number in 0..3 * PEERS_MAX as u32 {
+            peers.sent(IpAddr::V4(number.into()), 1);
             peers.failed(IpAddr::V4(number.into()), Errno::EPERM, 0);
         }
         assert!(peers.by_ip.len() <= PEERS_MAX);

@@ -131,21 +131,22 @@ fn prepare_to_receive(socket: &OwnedFd, ip: IpAddr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has a socket send unfragmented, and report errors.
+/// Has a socket send unfragmented, and report errors. What the network says of a path's MTU is
+/// reported and not obeyed: the message is not authenticated, and any host can send it.
 fn prepare_to_send(socket: &OwnedFd, from: LocalAddress) -> Result<(), Errno> {
     grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     match from.ip {
         IpAddr::V4(v4) => {
-            let (level, always) = (libc::IPPROTO_IP, libc::IP_PMTUDISC_DO);
+            let (level, probe) = (libc::IPPROTO_IP, libc::IP_PMTUDISC_PROBE);
             // R3-6
-            sys::set(socket, (level, libc::IP_MTU_DISCOVER), always)?;
+            sys::set(socket, (level, libc::IP_MTU_DISCOVER), probe)?;
             sys::set(socket, (level, libc::IP_RECVERR), 1)?;
             sys::set_octets(socket, (level, libc::IP_MULTICAST_IF), &v4.octets())
         }
         IpAddr::V6(_) => {
-            let (level, always) = (libc::IPPROTO_IPV6, libc::IPV6_PMTUDISC_DO);
+            let (level, probe) = (libc::IPPROTO_IPV6, libc::IPV6_PMTUDISC_PROBE);
             sys::set(socket, (level, libc::IPV6_V6ONLY), 1)?;
-            sys::set(socket, (level, libc::IPV6_MTU_DISCOVER), always)?;
+            sys::set(socket, (level, libc::IPV6_MTU_DISCOVER), probe)?;
             sys::set(socket, (level, libc::IPV6_RECVERR), 1)?;
             let interface = c_int::try_from(from.interface).unwrap_or(0);
             sys::set(socket, (level, libc::IPV6_MULTICAST_IF), interface)
