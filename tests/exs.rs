@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
-use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, SHORT};
+use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
 
 /// How long one end may run.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -49,6 +50,13 @@ fn pass(hosts: [&Instance; 2], octets: u64, options: &[&str]) -> String {
     asked.output
 }
 
+/// A count that an end has printed.
+fn count(printed: &str, name: &str) -> u64 {
+    let mut words = printed.split_whitespace();
+    words.find(|&word| word == name).unwrap();
+    words.next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn gigabyte_over_one_host_arrives() {
     let _alone = alone();
@@ -64,5 +72,86 @@ fn stream_over_two_hosts_arrives() {
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     pass([&hosts.a, &hosts.b], 64 << 20, &[]);
+    hosts.down().unwrap();
+}
+
+#[test]
+fn every_way_of_transfer_arrives() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let hosts = [&one.host, &one.host];
+    let small_ring = ["--ring-octets", "100003", "--seed", "5"];
+    let direct = pass(hosts, 100 << 20, &["--transfers", "direct"]);
+    assert_eq!(count(&direct, "indirect"), 0);
+    assert!(count(&direct, "direct") > 100);
+    let indirect = pass(hosts, 100 << 20, &["--transfers", "indirect"]);
+    assert_eq!(count(&indirect, "direct"), 0);
+    assert!(count(&indirect, "indirect") > 100);
+    pass(hosts, 20 << 20, &small_ring);
+    // Sends that exceed what one transfer, the ring, and one RDMA Write carry.
+    pass(
+        hosts,
+        100 << 20,
+        &["--max-octets", "30000000", "--posted", "3"],
+    );
+    // Sends that are shorter than a control message.
+    pass(hosts, 100_000, &["--max-octets", "60"]);
+    expect_all_taken_back(&one.host);
+    one.down();
+}
+
+#[test]
+fn streams_that_are_short_end_at_both_ends() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for seed in 1..=20_u64 {
+        let seed = seed.to_string();
+        pass([&one.host, &one.host], 1000, &["--seed", &seed]);
+    }
+    one.down();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    for seed in 1..=20_u64 {
+        let seed = seed.to_string();
+        pass([&hosts.a, &hosts.b], 1000, &["--seed", &seed]);
+    }
+    hosts.down().unwrap();
+}
+
+/// Kills one end of a stream in progress; the other must end with an error.
+fn kill_one(hosts: [&Instance; 2], victim_is_server: bool) {
+    let [mut serving, mut asking] = both(hosts, 1 << 40, &[]);
+    serving.wait_for_text("receiving", SHORT).unwrap();
+    asking.wait_for_text("sending", SHORT).unwrap();
+    let (victim, survivor) = match victim_is_server {
+        true => (serving, asking),
+        false => (asking, serving),
+    };
+    victim.signal(Signal::SIGKILL).unwrap();
+    let ended = survivor.wait(NOTICE).unwrap();
+    assert!(!ended.succeeded());
+    assert!(
+        ended.output.contains("stream ended"),
+        "{}",
+        ended.describe()
+    );
+}
+
+#[test]
+fn kill_of_one_end_is_an_error_at_the_other() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for victim_is_server in [true, false, true, false] {
+        kill_one([&one.host, &one.host], victim_is_server);
+        expect_all_taken_back(&one.host);
+    }
+    one.down();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    for victim_is_server in [true, false] {
+        kill_one([&hosts.a, &hosts.b], victim_is_server);
+        expect_all_taken_back(&hosts.a);
+        expect_all_taken_back(&hosts.b);
+    }
     hosts.down().unwrap();
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use sha2::{Digest, Sha256};
-use urdma_exs::{Buffer, Choice, Event, Listener, Options, Outcome, Socket};
+use urdma_exs::{
+    Buffer, CallError, Choice, Error, Event, Listener, Options, Outcome, Refused, Socket,
+};
 
 use crate::pattern::Pattern;
 
@@ -107,12 +109,34 @@ fn main() -> ExitCode {
     }
 }
 
-/// The next event, which must come.
+/// The next event, which must come. If the stream has failed, it is the last: those before it
+/// return the buffers of the operations in progress.
 fn next(socket: &mut Socket) -> Result<Event, String> {
-    let event = socket.wait(Some(SILENCE)).map_err(text)?;
-    match event.ok_or("no event comes")? {
-        Event::Failed(failure) => Err(format!("stream ended: {failure}")),
-        event => Ok(event),
+    let mut returned = 0;
+    loop {
+        let event = socket.wait(Some(SILENCE)).map_err(text)?;
+        match event.ok_or("no event comes")? {
+            Event::Failed(failure) => {
+                return Err(format!("stream ended: {failure}, {returned} returned"));
+            }
+            Event::Sent {
+                outcome: Outcome::Failed(_),
+                ..
+            }
+            | Event::Received {
+                outcome: Outcome::Failed(_),
+                ..
+            } => returned += 1,
+            event => return Ok(event),
+        }
+    }
+}
+
+/// Why an operation is not posted.
+fn refused(refused: Refused) -> String {
+    match refused.error {
+        Error::Refused(CallError::Failed) => "stream ended".to_owned(),
+        error => error.to_string(),
     }
 }
 
@@ -199,7 +223,7 @@ fn post_recv(
 ) -> Result<(), String> {
     let waitall = lengths.below(4) == 0;
     let len = 1 + lengths.below(max_octets);
-    socket.recv(buffer, len, waitall).map_err(text)?;
+    socket.recv(buffer, len, waitall).map_err(refused)?;
     Ok(())
 }
 
@@ -221,7 +245,7 @@ fn send_all(arguments: &Arguments) -> Result<[u8; DIGEST], String> {
         content.fill(&mut buffer[..len]);
         hash.update(&buffer[..len]);
         left -= len as u64;
-        socket.send(buffer, len).map_err(text)?;
+        socket.send(buffer, len).map_err(refused)?;
     }
     let digest: [u8; DIGEST] = hash.finalize().into();
     let answer = Buffer::new(DIGEST).map_err(text)?;
