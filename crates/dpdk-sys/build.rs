@@ -67,6 +67,8 @@ const CONSTANTS: &[&str] = &[
 
 fn main() {
     println!("cargo:rerun-if-changed=shim/guard.c");
+    println!("cargo:rerun-if-changed=shim/interrupts.c");
+    println!("cargo:rerun-if-changed=shim/memif_queue.h");
     println!("cargo:rerun-if-changed=shim/shim.c");
     println!("cargo:rerun-if-changed=shim/shim.h");
     println!("cargo:rerun-if-changed=shim/virtio.c");
@@ -126,7 +128,7 @@ fn compiler_flags() -> Vec<String> {
 fn compile_shim(flags: &[String]) {
     let mut build = cc::Build::new();
     build
-        .files(["shim/shim.c", "shim/virtio.c"])
+        .files(["shim/interrupts.c", "shim/shim.c", "shim/virtio.c"])
         .include("shim")
         .opt_level(2);
     for flag in flags {

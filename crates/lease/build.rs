@@ -73,6 +73,7 @@ const REPLACED: &[&str] = &[
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");
+    println!("cargo:rerun-if-changed=../dpdk-sys/shim/memif_queue.h");
     let mut shim = cc::Build::new();
     shim.files(["shim/shim.c", "shim/memif.c"])
         .opt_level(2)

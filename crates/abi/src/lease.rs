@@ -221,6 +221,16 @@ pub struct LeaseTable {
 
     /// Copies the counters.
     pub counters: unsafe extern "C" fn(lease: *const Lease, counters: *mut LeaseCounters),
+
+    /// The descriptor of an epoll set in which datagrams that arrive while interrupts are unmasked
+    /// raise an event, whose data are 0; -1 if there are no interrupts now. It is the same as long
+    /// as the lease is open. The caller may add descriptors with other data.
+    pub interrupts: unsafe extern "C" fn(lease: *mut Lease) -> c_int,
+    /// Unmasks interrupts, which are masked at first; returns not 0 if datagrams may have arrived
+    /// before, or if there are no interrupts now.
+    pub unmask: unsafe extern "C" fn(lease: *mut Lease) -> c_int,
+    /// Masks interrupts: the peer spends no system call on them.
+    pub mask: unsafe extern "C" fn(lease: *mut Lease),
 }
 
 impl LeaseParams {
@@ -235,7 +245,7 @@ impl LeaseParams {
 // SAFETY: it begins with size and version; the library documents the rest.
 unsafe impl Table for LeaseTable {
     const SYMBOL: &'static CStr = c"urdma_lease_table";
-    const VERSION: u32 = 4;
+    const VERSION: u32 = 5;
 }
 
 impl LeaseTable {

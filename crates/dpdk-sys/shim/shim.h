@@ -110,6 +110,12 @@ int urdma_virtio_mend(uint16_t port, uint16_t pair);
  */
 int urdma_port_link(uint16_t port, bool *up, uint32_t *megabits);
 
+/*
+ * In a primary: answers secondaries that request the descriptors of a leased pair's interrupts. 0,
+ * or a negative errno.
+ */
+int urdma_interrupts_offer(void);
+
 /* Name of the port's driver; empty if the port does not exist. */
 const char *urdma_port_driver(uint16_t port);
 

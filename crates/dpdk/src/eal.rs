@@ -245,9 +245,10 @@ impl Eal {
         }
         let mut sink = Sink::open(&options.log)?;
         let arguments = arguments(options)?;
+        let process = options.process;
         let started = thread::Builder::new()
             .name("urdma-eal-init".into())
-            .spawn(move || start(&arguments))
+            .spawn(move || start(&arguments, process))
             .map_err(|error| Error::new(libc::EAGAIN, format!("cannot start a thread: {error}")))?
             .join();
         match started {
@@ -281,7 +282,7 @@ impl Eal {
     }
 }
 
-fn start(arguments: &[CString]) -> Result<(), Error> {
+fn start(arguments: &[CString], process: Process) -> Result<(), Error> {
     block_signals();
     // DPDK keeps pointers to its arguments for telemetry, so they are leaked.
     let mut pointers: Vec<*mut libc::c_char> = arguments
@@ -295,6 +296,11 @@ fn start(arguments: &[CString]) -> Result<(), Error> {
     let result = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
     if result < 0 {
         return Err(Error::last("cannot initialise DPDK"));
+    }
+    if process == Process::Primary {
+        // Without it the lessees of queue pairs sleep by the clock.
+        // SAFETY: DPDK is initialised.
+        let _ = unsafe { dpdk_sys::urdma_interrupts_offer() };
     }
     Ok(())
 }

@@ -32,6 +32,9 @@ static TABLE: LeaseTable = LeaseTable {
     rx_burst,
     rx_free,
     counters,
+    interrupts,
+    unmask,
+    mask,
 };
 
 /// A datagram in a buffer, on its way over a route.
@@ -200,3 +203,13 @@ unsafe extern "C" fn counters(_: *const Lease, counters: *mut LeaseCounters) {
     // SAFETY: the caller passes a place for the counters.
     unsafe { counters.write(LeaseCounters::default()) };
 }
+
+unsafe extern "C" fn interrupts(_: *mut Lease) -> c_int {
+    -1
+}
+
+unsafe extern "C" fn unmask(_: *mut Lease) -> c_int {
+    1
+}
+
+unsafe extern "C" fn mask(_: *mut Lease) {}

@@ -1,47 +1,23 @@
 /*
  * Locates the rings of a queue pair of net_memif. The rings are public (the memif protocol). The
- * driver's private structures beside them are in no installed header, so they are declared here as
- * in DPDK 22.11 to 25.11, where some stable releases have a field more, and checked against known
- * values before use. No rings are found with DPDK 26.03, which was not looked at.
+ * driver's private structures beside them are checked against known values before use. No rings are
+ * found where memif_queue.h does not know them.
  */
+#define ALLOW_EXPERIMENTAL_API
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include <rte_config.h>
+#include <rte_eal.h>
 #include <rte_ethdev.h>
-#include <rte_version.h>
+
+#include "../../dpdk-sys/shim/memif_queue.h"
 
 #define COOKIE 0x3E31F20
 #define CLIENT_TO_SERVER 0
-#define MAX_LOG2_RING_SIZE 14
-
-/* `struct memif_queue` */
-struct queue {
-	struct rte_mempool *pool;
-	void *unused;
-	uint32_t type;
-	uint16_t region;
-	uint16_t port;
-	uint32_t ring_offset;
-	uint16_t last_head;
-	uint16_t last_tail;
-	struct rte_mbuf **buffers;
-	uint64_t packets;
-	uint64_t octets;
-	/* Newer stable releases count errors here. */
-	union {
-		struct {
-			struct rte_intr_handle *interrupt;
-			uint8_t log2_ring_size;
-		} plain;
-		struct {
-			uint64_t errors;
-			struct rte_intr_handle *interrupt;
-			uint8_t log2_ring_size;
-		} counting;
-	};
-};
 
 /* The region of shared memory that the driver has mapped, with all rings and buffers. */
 static struct {
@@ -96,18 +72,7 @@ struct rings {
 	struct ring transmit;
 };
 
-#if RTE_VERSION < RTE_VERSION_NUM(26, 3, 0, 0)
-/* 0 if there is none. */
-static uint8_t log2_ring_size(const struct queue *queue)
-{
-	uint8_t size = queue->plain.log2_ring_size;
-
-	/* In the other layout this octet is the low one of an address that is a multiple of 16. */
-	if (size == 0 || size > MAX_LOG2_RING_SIZE)
-		size = queue->counting.log2_ring_size;
-	return size > MAX_LOG2_RING_SIZE ? 0 : size;
-}
-
+#if URDMA_KNOWS_MEMIF
 static int find(uint16_t port, struct queue *queue, struct ring *ring)
 {
 	uint32_t cookie;
@@ -158,3 +123,34 @@ int urdma_lease_memif_rings(uint16_t port, uint16_t pair, struct rings *rings)
 	return -1;
 }
 #endif
+
+/*
+ * Requests the descriptors of a pair's interrupts from the primary: the one that the peer writes
+ * to, and the one to be written to for the peer. 0 when there are both.
+ */
+int urdma_lease_interrupts(uint16_t port, uint16_t pair, int descriptors[2])
+{
+	const struct timespec patience = { .tv_sec = 1 };
+	struct interrupts_request wanted = { .pair = pair };
+	struct rte_mp_msg request;
+	struct rte_mp_reply reply;
+	int result = -1;
+
+	memset(&request, 0, sizeof(request));
+	memset(&reply, 0, sizeof(reply));
+	strcpy(request.name, INTERRUPTS_MESSAGE);
+	if (rte_eth_dev_get_name_by_port(port, wanted.device) != 0)
+		return -1;
+	memcpy(request.param, &wanted, sizeof(wanted));
+	request.len_param = sizeof(wanted);
+	if (rte_mp_request_sync(&request, &reply, &patience) != 0)
+		return -1;
+	if (reply.nb_received == 1 && reply.msgs[0].num_fds == 2) {
+		memcpy(descriptors, reply.msgs[0].fds, 2 * sizeof(*descriptors));
+		for (int i = 0; i < 2; i++)
+			fcntl(descriptors[i], F_SETFD, FD_CLOEXEC);
+		result = 0;
+	}
+	free(reply.msgs);
+	return result;
+}

@@ -1,6 +1,7 @@
 //! One leased queue pair: routes, bursts, counters.
 
 use std::ffi::{c_void, CString};
+use std::os::fd::RawFd;
 use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
@@ -12,6 +13,7 @@ use urdma_underlay::{
 };
 
 use crate::attach::attach;
+use crate::interrupts::Interrupts;
 use crate::memif::{self, handle, index_of, Arrived, Rings};
 
 pub(crate) const EINVAL: i32 = 22;
@@ -51,6 +53,7 @@ pub(crate) struct LeaseState {
     pair: QueuePair,
     /// The pair's rings, if they can be used without the driver.
     rings: Option<Rings>,
+    interrupts: Option<Interrupts>,
     by_driver: bool,
     /// Whether the peer may reconnect with new memory.
     is_memif: bool,
@@ -79,13 +82,16 @@ impl LeaseState {
         port.link()?;
         let room = usize::from(pair.pool.buffer_octets()).saturating_sub(DATAGRAM_OFFSET);
         let capacity = room.min(max_datagram(params.mtu, IpVersion::V4));
+        let is_memif = params.device.starts_with("net_memif");
+        let has_rings = is_memif && !params.by_driver;
         let mut lease = Self {
             lcore: params.lcore,
             port,
             pair,
             rings: None,
+            interrupts: has_rings.then(Interrupts::new).and_then(Result::ok),
             by_driver: params.by_driver,
-            is_memif: params.device.starts_with("net_memif"),
+            is_memif,
             local: params.local,
             checksum: params.checksum,
             mtu: params.mtu,
@@ -105,6 +111,38 @@ impl LeaseState {
         if !self.by_driver {
             let longest = MAX_HEADER_OCTETS + max_datagram(self.mtu, IpVersion::V4);
             self.rings = Rings::find(self.port.id(), self.pair.rx.index(), longest);
+        }
+        let Some(interrupts) = &mut self.interrupts else {
+            return;
+        };
+        interrupts.end();
+        if let Some(rings) = &mut self.rings {
+            // A process that was killed may have left them unmasked.
+            rings.mask();
+            if let Some(peer) = interrupts.begin(self.port.id(), self.pair.rx.index()) {
+                rings.interrupt_by(peer);
+            }
+        }
+    }
+
+    /// The set of descriptors that becomes readable by an interrupt, if there are any now.
+    pub(crate) fn interrupts(&self) -> Option<RawFd> {
+        self.interrupts.as_ref()?.descriptor()
+    }
+
+    /// Unmasks interrupts; whether datagrams may have arrived before, or there are no interrupts.
+    pub(crate) fn unmask(&mut self) -> bool {
+        self.look_at_link();
+        match &self.rings {
+            Some(rings) if self.interrupts().is_some() && rings.is_current() => rings.unmask(),
+            _ => true,
+        }
+    }
+
+    /// Masks interrupts.
+    pub(crate) fn mask(&self) {
+        if let Some(rings) = self.rings.as_ref().filter(|rings| rings.is_current()) {
+            rings.mask();
         }
     }
 
@@ -511,5 +549,11 @@ fn check(frame: &[u8], local: &LocalInterface, counters: &mut LeaseCounters) -> 
             counters.rx_dropped[reason.index()] += 1;
             None
         }
+    }
+}
+
+impl Drop for LeaseState {
+    fn drop(&mut self) {
+        self.mask();
     }
 }

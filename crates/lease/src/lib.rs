@@ -5,6 +5,7 @@
 //! - `attach`: attaches the process to the primary, without side effects in the host program: no
 //!   signal handler, no change of affinity or environment, no output to standard streams or to the
 //!   system log;
+//! - `interrupts`: the eventfd by which the peer of a net_memif pair wakes the process;
 //! - `lease`: routes, bursts and counters of one leased pair;
 //! - `memif`: the rings of a net_memif pair, which are used without the driver's burst functions
 //!   and their copies;
@@ -16,6 +17,7 @@ use urdma_underlay::Dropped;
 const _: () = assert!(DROP_REASONS == Dropped::ALL.len());
 
 mod attach;
+mod interrupts;
 mod lease;
 mod memif;
 mod table;

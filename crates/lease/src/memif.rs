@@ -13,7 +13,9 @@
 //! the bounds of the shared memory.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{fence, AtomicU16, Ordering};
 
 use dpdk::QueueIndex;
 use urdma_abi::lease::READABLE;
@@ -21,6 +23,9 @@ use urdma_underlay::MAX_HEADER_OCTETS;
 
 /// Flag of a descriptor: the packet continues in the next slot.
 const FLAG_NEXT: u16 = 1;
+/// Flag of a ring: the receiver polls, and needs no interrupt.
+const FLAG_MASK_INTERRUPT: u16 = 1;
+const FLAGS_AT: usize = 4;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 const DESCRIPTORS_AT: usize = 128;
@@ -115,6 +120,12 @@ impl Ring {
         unsafe { AtomicU16::from_ptr(self.start.add(HEAD_AT).cast()) }
     }
 
+    /// The flags, which the receiver writes.
+    fn flags(&self) -> &AtomicU16 {
+        // SAFETY: as above.
+        unsafe { AtomicU16::from_ptr(self.start.add(FLAGS_AT).cast()) }
+    }
+
     fn tail(&self) -> &AtomicU16 {
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(self.start.add(TAIL_AT).cast()) }
@@ -186,6 +197,8 @@ pub(crate) struct Rings {
     filling: u16,
     /// The last known index up to which slots are free.
     free_until: u16,
+    /// The descriptor that interrupts the peer.
+    peer: Option<File>,
 }
 
 // SAFETY: the memory stays mapped until the next check of the link, which the same lease performs.
@@ -216,6 +229,7 @@ impl Rings {
             handed_out: 0,
             filling: 0,
             free_until: 0,
+            peer: None,
         };
         rings.begin();
         // A server writes into buffers of the client. The descriptor of a buffer with a packet does
@@ -462,7 +476,45 @@ impl Rings {
             self.transmit.tail()
         };
         sent.store(self.next, Ordering::Release);
+        if self.peer.is_some() {
+            // Either this end sees that interrupts are unmasked, or the peer sees the frames.
+            fence(Ordering::SeqCst);
+            if self.transmit.flags().load(Ordering::Relaxed) & FLAG_MASK_INTERRUPT == 0 {
+                self.interrupt();
+            }
+        }
         self.reuse();
+    }
+
+    /// Names the descriptor that interrupts the peer.
+    pub(crate) fn interrupt_by(&mut self, peer: File) {
+        self.peer = Some(peer);
+    }
+
+    #[cold]
+    fn interrupt(&self) {
+        if let Some(mut peer) = self.peer.as_ref() {
+            // An eventfd that does not block fails only when it is readable already.
+            let _ = peer.write(&1u64.to_ne_bytes());
+        }
+    }
+
+    /// Has the peer interrupt this end from now on; whether packets have arrived before.
+    pub(crate) fn unmask(&self) -> bool {
+        self.receive.flags().store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let written = if self.receive.is_client_to_server != 0 {
+            self.receive.head()
+        } else {
+            self.receive.tail()
+        };
+        written.load(Ordering::Acquire) != self.last.wrapping_add(self.read)
+    }
+
+    /// Has the peer interrupt this end no longer.
+    pub(crate) fn mask(&self) {
+        let flags = self.receive.flags();
+        flags.store(FLAG_MASK_INTERRUPT, Ordering::Relaxed);
     }
 
     /// If no slot is being filled, makes the slots that were freed unsent the next again.

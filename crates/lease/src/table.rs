@@ -37,6 +37,9 @@ static TABLE: LeaseTable = LeaseTable {
     rx_burst,
     rx_free,
     counters,
+    interrupts,
+    unmask,
+    mask,
 };
 
 /// The table of the library's functions.
@@ -280,4 +283,19 @@ unsafe extern "C" fn counters(lease: *const Lease, counters: *mut LeaseCounters)
     let state = unsafe { &*lease.cast::<LeaseState>() };
     // SAFETY: the caller passes a place for the counters.
     unsafe { counters.write(state.counters) };
+}
+
+unsafe extern "C" fn interrupts(lease: *mut Lease) -> c_int {
+    // SAFETY: the caller passes an open lease that no other call uses.
+    unsafe { with(lease, -1, |state| state.interrupts().unwrap_or(-1)) }
+}
+
+unsafe extern "C" fn unmask(lease: *mut Lease) -> c_int {
+    // SAFETY: the caller passes an open lease that no other call uses.
+    unsafe { with(lease, true, LeaseState::unmask) }.into()
+}
+
+unsafe extern "C" fn mask(lease: *mut Lease) {
+    // SAFETY: the caller passes an open lease that no other call uses.
+    unsafe { with(lease, (), |state| state.mask()) }
 }

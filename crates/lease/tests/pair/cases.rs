@@ -40,6 +40,15 @@ const CASES: &[Case] = &[
         "lease_outlives_the_peers_daemon_and_reaches_the_next_one",
         peer_restarted,
     ),
+    (
+        "datagram_for_a_process_that_sleeps_raises_an_interrupt",
+        interrupted,
+    ),
+    ("process_that_polls_is_not_interrupted", polls_undisturbed),
+    (
+        "process_that_sleeps_is_interrupted_by_the_peers_next_daemon_too",
+        interrupted_after_restart,
+    ),
 ];
 
 /// Runs the cases whose name contains `filter`.
@@ -229,6 +238,64 @@ fn peer_restarted(hosts: &mut Hosts) {
     // The end of a link sets the positions in its rings back, so datagrams may arrive again.
     assert_eq!(a.ask("drain"), "drained");
     round_trips(&mut a, &mut b, 200, 8972);
+    end(hosts, (a, b));
+}
+
+/// Has `to` sleep without a limit of its own until a datagram of `from` ends that.
+fn expect_interrupt(from: &mut Role, to: &mut Role) {
+    assert_eq!(to.ask("sleep"), "asleep");
+    assert_eq!(from.ask("send"), "sent");
+    to.expect("woken 1");
+}
+
+fn interrupted(hosts: &mut Hosts) {
+    let (mut a, mut b) = pair(hosts);
+    if by_driver() {
+        assert_eq!(a.ask("sleep"), "no interrupts");
+    } else {
+        for _ in 0..100 {
+            expect_interrupt(&mut a, &mut b);
+            expect_interrupt(&mut b, &mut a);
+        }
+    }
+    end(hosts, (a, b));
+}
+
+fn polls_undisturbed(hosts: &mut Hosts) {
+    if by_driver() {
+        return;
+    }
+    let (mut a, mut b) = pair(hosts);
+    expect_interrupt(&mut a, &mut b);
+    round_trips(&mut a, &mut b, 100, 64);
+    assert_eq!(b.ask("interrupts"), "interrupts 0");
+    // A process that was killed in its sleep leaves them unmasked.
+    assert_eq!(b.ask("sleep"), "asleep");
+    b.kill();
+    take_back(&mut hosts.b);
+    lend(&mut hosts.b);
+    let mut b = hosts.secondary("b", 1, 1);
+    round_trips(&mut a, &mut b, 100, 64);
+    assert_eq!(b.ask("interrupts"), "interrupts 0");
+    end(hosts, (a, b));
+}
+
+fn interrupted_after_restart(hosts: &mut Hosts) {
+    if by_driver() {
+        return;
+    }
+    let (mut a, mut b) = pair(hosts);
+    assert_eq!(a.ask("doze"), "dozing");
+    b.kill();
+    hosts.replace_b();
+    lend(&mut hosts.b);
+    let mut b = hosts.secondary("b", 1, 1);
+    assert_eq!(a.ask("stop"), "sunk 0");
+    for role in [&mut a, &mut b] {
+        assert_eq!(role.ask("drain"), "drained");
+    }
+    expect_interrupt(&mut a, &mut b);
+    expect_interrupt(&mut b, &mut a);
     end(hosts, (a, b));
 }
 

@@ -98,6 +98,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             "refusals" => leased.refusals(name),
             "gaps" => leased.gaps(),
             "collect" => leased.collect(words[1].parse().unwrap()),
+            "sleep" => leased.sleep(),
+            "doze" => leased.doze(),
+            "send" => {
+                assert!(leased.send(leased.route, 64, 1), "packet not sent in time");
+                println!("sent");
+            }
+            "interrupts" => println!("interrupts {}", leased.await_interrupt(Duration::ZERO)),
             "reopen" => {
                 let refused = open(table, name, directory, queue, lcore).unwrap_err();
                 // SAFETY: the lease is open, and no other call uses it.
@@ -505,6 +512,52 @@ impl Leased {
             }
         }
         println!("collected {}", fills.join(" "));
+    }
+
+    /// How many of the lease's descriptors have had an event within `limit`.
+    fn await_interrupt(&self, limit: Duration) -> i32 {
+        // SAFETY: the lease is open.
+        let set = unsafe { (self.table.interrupts)(self.lease) };
+        let limit_ms = i32::try_from(limit.as_millis()).unwrap();
+        let mut events = [libc::epoll_event { events: 0, u64: 1 }; 2];
+        // SAFETY: there is room for two events.
+        let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, limit_ms) };
+        assert!(found <= 0 || events[0].u64 == 0, "data of the event");
+        found
+    }
+
+    /// Sleeps until an interrupt, and takes the datagram that has raised it.
+    fn sleep(&self) {
+        // SAFETY: the lease is open.
+        if unsafe { (self.table.unmask)(self.lease) } != 0 {
+            println!("no interrupts");
+            return;
+        }
+        println!("asleep");
+        let found = self.await_interrupt(PATIENCE);
+        // SAFETY: the lease is open.
+        unsafe { (self.table.mask)(self.lease) };
+        let mut datagrams = [EMPTY_RX; 32];
+        let got = self.receive(&mut datagrams);
+        assert_eq!(got, 1);
+        self.release(&datagrams[..got]);
+        println!("woken {found}");
+    }
+
+    /// Sleeps as an engine to which nothing is sent, until the next command.
+    fn doze(&self) {
+        println!("dozing");
+        while !is_command_waiting() {
+            // SAFETY: the lease is open.
+            let has_work = unsafe { (self.table.unmask)(self.lease) } != 0;
+            let limit = if has_work { 3 } else { 100 };
+            self.await_interrupt(Duration::from_millis(limit));
+            // SAFETY: the lease is open.
+            unsafe { (self.table.mask)(self.lease) };
+            let mut datagrams = [EMPTY_RX; 32];
+            let got = self.receive(&mut datagrams);
+            self.release(&datagrams[..got]);
+        }
     }
 
     fn counters(&self) -> LeaseCounters {
