@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -458,6 +459,41 @@ static void stream_server(struct end *e)
 	printf("stream ended: %s\n", ibv_wc_status_str(end_wait(e).status));
 }
 
+/* Sends one message when SIGUSR1 comes, and nothing before. */
+static void summon_client(struct end *e)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	sigset_t wanted;
+	int signal;
+
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &wanted, NULL);
+	end_meet(e);
+	printf("ready\n");
+	if (sigwait(&wanted, &signal) || end_send(e, &wr, 0, 64, e->mr->lkey))
+		fail("no message was sent");
+	end_expect(e, IBV_WC_SUCCESS);
+	end_meet(e);
+}
+
+/* Sleeps in ibv_get_cq_event until that message comes. */
+static void summon_server(struct end *e)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (end_recv(e, 1, 0, 64) || ibv_req_notify_cq(e->cq, 0))
+		fail("a receive request was refused");
+	end_meet(e);
+	printf("waiting\n");
+	if (ibv_get_cq_event(e->channel, &cq, &context))
+		fail("ibv_get_cq_event: %s", strerror(errno));
+	ibv_ack_cq_events(cq, 1);
+	end_expect(e, IBV_WC_SUCCESS);
+	end_meet(e);
+}
+
 /*
  * Acknowledge timeouts, 4.096 us * 2^n: a peer that is silent for two seconds is gone, or one that
  * is silent for half a minute.
@@ -504,6 +540,7 @@ static const struct scenario scenarios[] = {
 	{ "poll", { ALL, ALL }, 7, QUICK, poll_client, poll_server },
 	{ "select", { ALL, ALL }, 7, QUICK, select_client, select_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
+	{ "summon", { ALL, ALL }, 7, QUICK, summon_client, summon_server },
 };
 
 const struct scenario *scenario_find(const char *name)

@@ -271,6 +271,9 @@ pub(super) fn start(
     let page = Arc::clone(channels.page());
     let mut shard = Shard::new(channels, records, parts.slot, clock::now());
     shard.lease = lease.map(Box::new);
+    if let (Some(lease), Some(socket)) = (&mut shard.lease, page.socket()) {
+        lease.add_wake_socket(socket.descriptor());
+    }
     shard.recorder = trace::recorder(parts.control.as_ref().map(|(control, _)| control));
     let recorder = shard.recorder.clone();
     if let Some(&ip) = parts.addresses.first() {

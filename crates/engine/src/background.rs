@@ -36,7 +36,8 @@
 //!   few packets, which costs both ends more than the packets do.
 //! - A leased queue has no doorbell. While there is one, every sleep is bounded: by a share of the
 //!   time since the last datagram ([`lease_nap_ns`]) when the application does not poll, and as
-//!   above when it does.
+//!   above when it does. If its driver has receive interrupts, these end the sleep
+//!   (`lease_sleep.rs`), and its bounds are wider.
 //! - A thread of the application that waits for an event takes the place of the background thread
 //!   meanwhile (`driver.rs`).
 //!
@@ -44,6 +45,7 @@
 //! earlier timer under that lock therefore sees it and wakes the thread
 //! (`SleepControl::wake_if_due`).
 
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -80,8 +82,11 @@ const NO_SPIN_SHARE: u64 = 16;
 /// reads its memory in between needs the processor, and a yield would give the processor away for
 /// milliseconds.
 const NO_SPIN_NS: u64 = 50_000_000;
-/// Bounds of the sleep while a queue is leased.
+/// Bounds of the sleep while a queue is leased whose driver has no interrupts.
 const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
+/// The same with interrupts. The thread looks whether the peer has reconnected, and for packets of
+/// a peer that executes no fence between its packets and its look at the mask, as DPDK's driver.
+const LEASE_LOOK_NS: (u64, u64) = (1_000_000, 100_000_000);
 /// Time slice that the thread requests from the scheduler (Linux 6.12 and later): shorter than the
 /// default, so that it is scheduled promptly on wake-up, and long enough to copy some megabytes.
 const SLICE_NS: u64 = 500_000;
@@ -103,6 +108,8 @@ pub(super) struct Turns {
     score: u32,
     /// A queue is leased, which has no doorbell.
     has_lease: bool,
+    /// The set in which that queue raises events, if its driver has interrupts.
+    pub(super) interrupts: Option<RawFd>,
     /// A stream is arriving; until a nap after which nothing had arrived.
     has_stream: bool,
     /// The next sleep is a nap, because an application polls or a stream arrives.
@@ -121,6 +128,7 @@ impl Turns {
             no_spin_until_ns: 0,
             score: 0,
             has_lease: false,
+            interrupts: None,
             has_stream: false,
             naps: false,
             is_guest: false,
@@ -168,7 +176,11 @@ impl Turns {
             self.retry_ns = (self.retry_ns * 2).min(NAP_MAX_NS);
         }
         if self.has_lease && !application_polls {
-            sleep_ns = sleep_ns.min(lease_nap_ns(self.idle_ns(now_ns)));
+            let bounds = match self.interrupts {
+                Some(_) => LEASE_LOOK_NS,
+                None => LEASE_NAP_NS,
+            };
+            sleep_ns = sleep_ns.min(lease_nap_ns(self.idle_ns(now_ns), bounds));
         }
         if application_polls {
             sleep_ns = sleep_ns.min(self.nap_ns);
@@ -183,8 +195,8 @@ impl Turns {
 
 /// How long a process with a leased queue may sleep after `idle_ns` without a datagram: an eighth
 /// of that, within bounds.
-fn lease_nap_ns(idle_ns: u64) -> u64 {
-    (idle_ns / 8).clamp(LEASE_NAP_NS.0, LEASE_NAP_NS.1)
+fn lease_nap_ns(idle_ns: u64, (shortest, longest): (u64, u64)) -> u64 {
+    (idle_ns / 8).clamp(shortest, longest)
 }
 
 impl Engine {
@@ -210,11 +222,7 @@ impl Engine {
             self.give_way();
             let until = self.background_turn(&mut turns, &mut bells);
             if until > 0 {
-                // A request for the seat may have rung before the bells were read.
-                let seat = &self.sleep_control.seat;
-                let has_work = || self.shard.lock().channels.have_work() || seat.is_requested();
-                self.sleep_control
-                    .sleep(&bells, until, turns.naps, has_work);
+                self.rest(&turns, &bells, until);
             }
         }
     }
@@ -279,6 +287,7 @@ impl Engine {
         let is_stale = application_polls && self.is_left_alone(polls, turns.has_lease);
         let mut shard = self.shard.lock();
         turns.has_lease = shard.lease.is_some();
+        turns.interrupts = shard.lease.as_ref().and_then(|lease| lease.interrupts());
         let now = clock::now();
         let now_ns = now.as_ns();
         shard.is_blocked = false;
@@ -321,7 +330,8 @@ impl Engine {
         }
         let until = turns.rest_until(now_ns, application_polls, shard.is_blocked, has_sent);
         let until = until.min(timer).min(cm).min(watch);
-        let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
+        let is_bounded =
+            turns.naps || shard.is_blocked || (turns.has_lease && turns.interrupts.is_none());
         self.sleep_control
             .is_bounded
             .store(is_bounded, Ordering::SeqCst);

@@ -5,6 +5,7 @@
 
 use std::ffi::{c_char, c_void, CStr, CString, OsStr};
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -20,6 +21,7 @@ use urdma_abi::lease::{
 use urdma_abi::library::{self, Visibility};
 use urdma_ipc::LeaseParams;
 
+use super::lease_set;
 use super::packet_body::PacketBody;
 use super::packet_path::{ReceivePath, Refused, TransmitPath, Written};
 
@@ -56,6 +58,9 @@ pub struct LeasedQueue {
     /// Datagrams of the last burst: the first `received` places.
     incoming: [RxDatagram; BURST],
     received: usize,
+    /// The socket by which peers wake the process is in the set of the lease's interrupts.
+    has_wake_socket: bool,
+    is_unmasked: bool,
 }
 
 // SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock
@@ -107,6 +112,8 @@ impl LeasedQueue {
             outgoing: ArrayVec::new(),
             incoming: [EMPTY; BURST],
             received: 0,
+            has_wake_socket: false,
+            is_unmasked: false,
         }
     }
 
@@ -257,6 +264,43 @@ impl LeasedQueue {
     #[inline]
     fn received(&self) -> impl Iterator<Item = LeasedDatagram<'_>> {
         self.incoming[..self.received].iter().map(LeasedDatagram)
+    }
+
+    /// Has the set of the lease's interrupts report what arrives at the process' wake socket, too.
+    pub(super) fn add_wake_socket(&mut self, socket: RawFd) {
+        let Some(set) = self.set() else { return };
+        self.has_wake_socket = lease_set::add(set, socket);
+    }
+
+    fn set(&self) -> Option<RawFd> {
+        // SAFETY: the lease is open, and `self` is not used by another call.
+        let set = unsafe { (self.table.interrupts)(self.lease.as_ptr()) };
+        (set >= 0).then_some(set)
+    }
+
+    /// The set in which datagrams and peers raise events, if the queue has interrupts now.
+    pub(super) fn interrupts(&self) -> Option<RawFd> {
+        self.has_wake_socket.then(|| self.set()).flatten()
+    }
+
+    /// The set cannot be waited on.
+    pub(super) fn give_up_interrupts(&mut self) {
+        self.has_wake_socket = false;
+    }
+
+    /// Unmasks interrupts, with a full fence; whether datagrams may wait.
+    pub(super) fn unmask(&mut self) -> bool {
+        self.is_unmasked = true;
+        // SAFETY: as in `set`.
+        unsafe { (self.table.unmask)(self.lease.as_ptr()) != 0 }
+    }
+
+    /// Masks interrupts.
+    pub(super) fn mask(&mut self) {
+        if std::mem::take(&mut self.is_unmasked) {
+            // SAFETY: as in `set`.
+            unsafe { (self.table.mask)(self.lease.as_ptr()) };
+        }
     }
 
     /// Counters of the lease.

@@ -32,6 +32,8 @@
 //! | `progress` | receive, send, timers; `receive`, `transmit`: the two directions |
 //! | `packet_path` | the interface of a path for packets |
 //! | `lease` | the path over a leased queue pair (unsafe) |
+//! | `lease_sleep` | the sleep until an interrupt of a leased queue pair |
+//! | `lease_set` | the set of descriptors of that sleep (unsafe) |
 //! | `channels`, `introduce` | channels by the peer's slot; how they are opened |
 //! | `messages` | connections over channels: both directions (unsafe) |
 //! | `packets` | packets over channels, to and from urdmad and other processes (unsafe) |
@@ -108,6 +110,8 @@ mod index_table;
 mod introduce;
 mod lanes;
 mod lease;
+mod lease_set;
+mod lease_sleep;
 mod local_events;
 mod lock;
 mod loopback;

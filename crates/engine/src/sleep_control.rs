@@ -235,6 +235,15 @@ impl SleepControl {
         } else if !self.seat.is_away() {
             // A driver that is away looks before it sleeps.
             self.hand_over(shard);
+        } else {
+            return;
+        }
+        let lease = shard.lease.as_mut();
+        if let Some(lease) = lease.filter(|lease| lease.interrupts().is_some()) {
+            // A thread in a nap does not wait for interrupts.
+            if lease.unmask() || !self.page.is_selecting() {
+                self.page.unpark();
+            }
         }
     }
 
@@ -302,13 +311,13 @@ impl SleepControl {
     }
 
     /// As [`SleepControl::sleep`], in a call on descriptors: see [`OwnPage::park_in_call`].
-    pub(super) fn sleep_in_call(
+    pub(super) fn sleep_in_call<T>(
         &self,
         bells: &Bells,
         until_ns: u64,
         has_work: impl Fn() -> bool,
-        sleep: impl FnOnce(Option<Duration>) -> bool,
-    ) -> Option<bool> {
+        sleep: impl FnOnce(Option<Duration>) -> T,
+    ) -> Option<T> {
         let limit = (until_ns != FOREVER)
             .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
         let slept = self.page.park_in_call(bells, has_work, || sleep(limit));

@@ -1,0 +1,107 @@
+//! Two hosts joined by net_memif: a process that sleeps and has leased a queue is woken by the
+//! interrupt of the queue and not by the clock.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use urdma_harness::hugepages::Hugepages;
+use urdma_harness::instance::{LeasePolicy, Queues, Scratch, TwoHosts};
+use urdma_harness::process::{wait_until, Process};
+use urdma_tests::{alone, check_end, SHORT};
+
+const HUGEPAGES: u64 = 512;
+
+/// The numbers of epoll_wait, epoll_pwait and epoll_pwait2.
+const EPOLL_WAITS: [&str; 3] = ["232", "281", "441"];
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the numbers are those of x86-64");
+
+fn entries(directory: String) -> impl Iterator<Item = PathBuf> {
+    let found = fs::read_dir(directory).into_iter().flatten();
+    found.flatten().map(|entry| entry.path())
+}
+
+/// Whether a thread of a process sleeps on a set of descriptors that has an eventfd, which is that
+/// of the lease: the control threads' sets have none.
+fn sleeps_on_eventfd(process: u32) -> bool {
+    let sets = sets_with_eventfd(process);
+    entries(format!("/proc/{process}/task")).any(|thread| {
+        let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
+        let words: Vec<&str> = call.split_whitespace().collect();
+        let [number, set, ..] = words[..] else {
+            return false;
+        };
+        let set = u64::from_str_radix(set.trim_start_matches("0x"), 16);
+        EPOLL_WAITS.contains(&number) && set.is_ok_and(|set| sets.contains(&set))
+    })
+}
+
+/// The sets of descriptors of a process that have an eventfd.
+fn sets_with_eventfd(process: u32) -> Vec<u64> {
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
+    let events: Vec<u64> = entries(format!("/proc/{process}/fd"))
+        .filter(|path| {
+            fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("[eventfd]"))
+        })
+        .filter_map(|path| number(&path))
+        .collect();
+    let is_event = |line: &str| {
+        let member = line.strip_prefix("tfd:").map(str::trim_start);
+        let member = member.and_then(|rest| rest.split(' ').next()?.parse().ok());
+        member.is_some_and(|member: u64| events.contains(&member))
+    };
+    entries(format!("/proc/{process}/fdinfo"))
+        .filter(|path| fs::read_to_string(path).is_ok_and(|text| text.lines().any(is_event)))
+        .filter_map(|path| number(&path))
+        .collect()
+}
+
+/// The sum of what was written to the eventfds of a process: it reads none of them.
+fn interrupts(process: u32) -> u64 {
+    let counts = entries(format!("/proc/{process}/fdinfo")).filter_map(|path| {
+        let text = fs::read_to_string(path).ok()?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("eventfd-count:"))?;
+        u64::from_str_radix(count.trim(), 16).ok()
+    });
+    counts.sum()
+}
+
+fn start(hosts: &TwoHosts, scratch: &Scratch) -> (Process, Process) {
+    let start = |role, host| {
+        check_end(
+            "summon",
+            role,
+            host,
+            LeasePolicy::Require,
+            scratch.path(),
+            &[1],
+        )
+        .unwrap()
+    };
+    let (mut asleep, mut other) = (start("server", &hosts.a), start("client", &hosts.b));
+    asleep.wait_for_text("waiting", SHORT).unwrap();
+    other.wait_for_text("ready", SHORT).unwrap();
+    (asleep, other)
+}
+
+#[test]
+fn lessee_that_sleeps_is_woken_by_the_interrupt_of_its_queue() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 1500).unwrap();
+    let (asleep, other) = start(&hosts, &scratch);
+    wait_until("asleep", SHORT, || sleeps_on_eventfd(asleep.id())).unwrap();
+    let before = interrupts(asleep.id());
+    other.signal(Signal::SIGUSR1).unwrap();
+    wait_until("interrupted", SHORT, || interrupts(asleep.id()) > before).unwrap();
+    for end in [asleep, other] {
+        let ended = end.wait(SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    hosts.down().unwrap();
+}
