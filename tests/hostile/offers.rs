@@ -135,6 +135,8 @@ fn no_regions() -> Result<Vec<OwnedFd>, String> {
         let without = SEALS.difference(missing);
         found.push(memfd(8192, without, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
     }
+    let endless = memfd(1 << 30, SEALS, MFdFlags::empty());
+    found.push(endless.map_err(|errno| errno.to_string())?);
     let unsealed = SealFlag::empty();
     found.push(memfd(8192, unsealed, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
     Ok(found)
@@ -143,7 +145,7 @@ fn no_regions() -> Result<Vec<OwnedFd>, String> {
 /// Sealed memfds that no reader accepts: of other lengths, without a header, of hugepages.
 fn odd_regions() -> Result<Vec<OwnedFd>, String> {
     let mut found = Vec::new();
-    for octets in [0, 1, 27, 4096, 1 << 30] {
+    for octets in [0, 1, 27, 4096, 16 << 20] {
         found.push(memfd(octets, SEALS, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
     }
     // Only where the kernel has hugepages.

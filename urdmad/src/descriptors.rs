@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::resource::{getrlimit, Resource};
+use nix::sys::stat::fstat;
 use urdma_channel::Waker;
 
 /// The seals without which a region is not passed on: its length is fixed, and no descriptor of it
@@ -12,11 +13,16 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_FUTURE_WRITE);
 
-/// Whether a descriptor is of a memfd that nobody can write through any more. Neither this nor
-/// closing it blocks.
+/// Octets of the longest memory that is taken, nearly twice those of a flight recording. The last
+/// one who unmaps it frees its pages, and may be a thread of urdmad or of another process.
+const OCTETS_MAX: i64 = 16 << 20;
+
+/// Whether a descriptor is of a memfd of bounded length that nobody can write through any more.
+/// Neither this nor closing it blocks.
 pub(crate) fn is_region(fd: &OwnedFd) -> bool {
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
     seals.is_ok_and(|seals| seals.contains(SEALS))
+        && fstat(fd).is_ok_and(|status| status.st_size <= OCTETS_MAX)
 }
 
 /// Whether descriptors are what a process offers: `regions` of memory and, if it has one, the

@@ -129,6 +129,25 @@ fn expect_disconnected(send: impl FnOnce(&Process, u8)) {
     daemon.status();
 }
 
+#[test]
+fn memory_longer_than_any_region_is_not_passed_on() {
+    const LONGEST: i64 = 16 << 20;
+    let (long, page) = (memfd(LONGEST + 1, SEALS), memfd(4096, SEALS));
+    for fds in [[&long, &page], [&page, &long]] {
+        expect_disconnected(|process, to| send_two(process, to, fds[0].as_fd(), fds[1].as_fd()));
+    }
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let (a, b) = (daemon.attach(), daemon.attach());
+    send_two(
+        &a,
+        b.attached.slot,
+        memfd(LONGEST, SEALS).as_fd(),
+        page.as_fd(),
+    );
+    assert!(matches!(outcome(&a), Some(Event::ChannelPassed { .. })));
+}
+
 fn send_two(process: &Process, to: u8, region: BorrowedFd<'_>, page: BorrowedFd<'_>) {
     process.client.offer_channel(to, &[region, page]).unwrap();
 }
