@@ -155,3 +155,21 @@ fn kill_of_one_end_is_an_error_at_the_other() {
     }
     hosts.down().unwrap();
 }
+
+#[test]
+fn abort_is_told_with_its_code_by_both_ends() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    for [server, client] in [[&hosts.a, &hosts.a], [&hosts.a, &hosts.b]] {
+        let ends = both([server, client], 10 << 20, &["--abort", "7"]);
+        let [served, asked] = ends.map(|end| end.wait(NOTICE).unwrap());
+        let told = "stream ended: the peer aborted the stream with code 7";
+        assert!(served.output.contains(told), "{}", served.describe());
+        let told = "stream ended: the stream was aborted with code 7";
+        assert!(asked.output.contains(told), "{}", asked.describe());
+        expect_all_taken_back(server);
+        expect_all_taken_back(client);
+    }
+    hosts.down().unwrap();
+}

@@ -56,6 +56,9 @@ struct Arguments {
     /// The length of the ring.
     #[arg(long, default_value_t = 4 << 20)]
     ring_octets: usize,
+    /// The client gives the stream up with this code in place of finishing it.
+    #[arg(long)]
+    abort: Option<u32>,
     /// How the client chooses between transfers.
     #[arg(long, value_enum, default_value_t = Transfers::Dynamic)]
     transfers: Transfers,
@@ -133,10 +136,14 @@ fn next(socket: &mut Socket) -> Result<Event, String> {
 }
 
 /// Why an operation is not posted.
-fn refused(refused: Refused) -> String {
-    match refused.error {
-        Error::Refused(CallError::Failed) => "stream ended".to_owned(),
-        error => error.to_string(),
+fn refused(socket: &mut Socket, refused: &Refused) -> String {
+    if !matches!(refused.error, Error::Refused(CallError::Failed)) {
+        return text(refused);
+    }
+    loop {
+        if let Err(reason) = next(socket) {
+            return reason;
+        }
     }
 }
 
@@ -223,8 +230,10 @@ fn post_recv(
 ) -> Result<(), String> {
     let waitall = lengths.below(4) == 0;
     let len = 1 + lengths.below(max_octets);
-    socket.recv(buffer, len, waitall).map_err(refused)?;
-    Ok(())
+    match socket.recv(buffer, len, waitall) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(refused(socket, &error)),
+    }
 }
 
 fn send_all(arguments: &Arguments) -> Result<[u8; DIGEST], String> {
@@ -245,7 +254,15 @@ fn send_all(arguments: &Arguments) -> Result<[u8; DIGEST], String> {
         content.fill(&mut buffer[..len]);
         hash.update(&buffer[..len]);
         left -= len as u64;
-        socket.send(buffer, len).map_err(refused)?;
+        if let Err(error) = socket.send(buffer, len) {
+            return Err(refused(&mut socket, &error));
+        }
+    }
+    if let Some(code) = arguments.abort {
+        socket.abort(code);
+        loop {
+            next(&mut socket)?;
+        }
     }
     let digest: [u8; DIGEST] = hash.finalize().into();
     let answer = Buffer::new(DIGEST).map_err(text)?;
