@@ -94,11 +94,13 @@ fn lessee_that_sleeps_is_woken_by_the_interrupt_of_its_queue() {
     let scratch = Scratch::new("test").unwrap();
     let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 1500).unwrap();
-    let (asleep, other) = start(&hosts, &scratch);
+    let (mut asleep, other) = start(&hosts, &scratch);
     wait_until("asleep", SHORT, || sleeps_on_eventfd(asleep.id())).unwrap();
     let before = interrupts(asleep.id());
     other.signal(Signal::SIGUSR1).unwrap();
-    wait_until("interrupted", SHORT, || interrupts(asleep.id()) > before).unwrap();
+    asleep.wait_for_text("woken", SHORT).unwrap();
+    assert!(interrupts(asleep.id()) > before);
+    other.signal(Signal::SIGUSR1).unwrap();
     for end in [asleep, other] {
         let ended = end.wait(SHORT).unwrap();
         assert!(ended.succeeded(), "{}", ended.describe());

@@ -459,7 +459,7 @@ static void stream_server(struct end *e)
 	printf("stream ended: %s\n", ibv_wc_status_str(end_wait(e).status));
 }
 
-/* Sends one message when SIGUSR1 comes, and nothing before. */
+/* Sends one message when SIGUSR1 comes, and nothing before; ends when it comes again. */
 static void summon_client(struct end *e)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
@@ -474,6 +474,8 @@ static void summon_client(struct end *e)
 	if (sigwait(&wanted, &signal) || end_send(e, &wr, 0, 64, e->mr->lkey))
 		fail("no message was sent");
 	end_expect(e, IBV_WC_SUCCESS);
+	if (sigwait(&wanted, &signal))
+		fail("no second signal");
 	end_meet(e);
 }
 
@@ -491,6 +493,7 @@ static void summon_server(struct end *e)
 		fail("ibv_get_cq_event: %s", strerror(errno));
 	ibv_ack_cq_events(cq, 1);
 	end_expect(e, IBV_WC_SUCCESS);
+	printf("woken\n");
 	end_meet(e);
 }
 
