@@ -166,6 +166,12 @@ impl Session {
         self.peers.iter().all(|peer| peer.theirs.is_some())
     }
 
+    /// Whether the process in a slot has answered.
+    pub(crate) fn has_answer_of(&self, slot: u8) -> bool {
+        let mut peers = self.peers.iter();
+        peers.any(|peer| peer.slot == slot && peer.theirs.is_some())
+    }
+
     /// Offers a channel with any two descriptors.
     pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) {
         let _ = self

@@ -20,7 +20,8 @@ const BATCH: usize = 64;
 /// Offset of the park word in a page.
 const PARK_WORD: usize = 64;
 
-/// Attaches, opens a channel to every process of another user, and acts, again and again.
+/// Attaches, opens a channel to every process of another user, and acts, again and again. Fails if
+/// the processes that stay have never all answered: they have not seen the attack then.
 fn lives(
     context: &Context,
     life: Duration,
@@ -29,6 +30,7 @@ fn lives(
 ) -> Result<Tally, String> {
     let mut random = context.random.clone();
     let mut tally = Tally::default();
+    let mut has_arrived = false;
     while !context.is_over() {
         let mut session = context.attach()?;
         session.open(&context.slots()?, config);
@@ -36,10 +38,16 @@ fn lives(
         while !session.is_answered() && Instant::now() < met {
             session.listen(Duration::from_millis(2));
         }
+        has_arrived |= context
+            .lasting_slots()
+            .all(|slot| session.has_answer_of(slot));
         let end = Instant::now() + life;
         while Instant::now() < end && !context.is_over() {
             tally.tries += act(&mut session, &mut random);
         }
+    }
+    if !has_arrived {
+        return Err("the attack has not reached every process".to_owned());
     }
     Ok(tally)
 }
@@ -156,12 +164,13 @@ pub(crate) fn frames(context: &Context) -> Result<Tally, String> {
     )
 }
 
-/// Regions of the largest size, whose frames were never written: the reader allocates them.
+/// Regions of almost the largest size that urdmad passes on, whose frames were never written: the
+/// reader allocates them.
 pub(crate) fn holes(context: &Context) -> Result<Tally, String> {
     let largest = ChannelConfig {
         cells: 4096,
         small_frames: 1024,
-        large_frames: 1024,
+        large_frames: 192,
     };
     lives(context, LIFE, &largest, |session, random| {
         write_batch(session, random, |peer, random| {
