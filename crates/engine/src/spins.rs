@@ -5,7 +5,7 @@
 //! that has lately paid. It yields the processor between its looks, so that a peer on the same
 //! processor can answer; a yield that returns late shows that other programs want the processor.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::clock;
 
@@ -16,8 +16,11 @@ const SPIN_NS: u64 = 100_000;
 const LOOK_NS: u64 = 5_000;
 /// A yield that takes so long shows that the processor is in demand.
 const LATE_NS: u64 = 200_000;
-/// Most waits without a spin after spins that were in vain: on a quiet machine, on a busy one.
-const REST_MAX: (u32, u32) = (64, 1024);
+/// Most waits without a spin after spins that were in vain.
+const REST_MAX: u32 = 64;
+/// Least and most time without a spin after a late yield, which costs a time slice of another
+/// program, a few milliseconds.
+const BUSY_NS: (u64, u64) = (100_000_000, 1_600_000_000);
 
 /// Whether waits begin with a spin.
 #[derive(Debug, Default)]
@@ -26,6 +29,10 @@ pub(super) struct Spins {
     rest: AtomicU32,
     /// Waits without one after the last spin that was in vain.
     last_rest: AtomicU32,
+    /// The time until which other programs are assumed to want the processor; 0 if they do not.
+    busy_until: AtomicU64,
+    /// How long that was assumed after the last late yield; 0 if the last spin had none.
+    last_busy: AtomicU64,
 }
 
 /// How a spin ended.
@@ -42,22 +49,43 @@ pub(super) enum Spun {
 impl Spins {
     /// Whether a wait that begins now spins.
     pub(super) fn allow(&self) -> bool {
+        self.allow_at(clock::now_ns)
+    }
+
+    fn allow_at(&self, now: impl FnOnce() -> u64) -> bool {
         let order = Ordering::Relaxed;
+        let busy_until = self.busy_until.load(order);
+        if busy_until != 0 {
+            if now() < busy_until {
+                return false;
+            }
+            self.busy_until.store(0, order);
+        }
         let less = |left: u32| left.checked_sub(1);
         self.rest.fetch_update(order, order, less).is_err()
     }
 
     /// Judges by a spin whether the next waits spin.
     pub(super) fn learn(&self, spun: Spun) {
-        let last = self.last_rest.load(Ordering::Relaxed);
+        self.learn_at(spun, clock::now_ns);
+    }
+
+    fn learn_at(&self, spun: Spun, now: impl FnOnce() -> u64) {
+        let order = Ordering::Relaxed;
         let rest = match spun {
-            Spun::Found => 0,
-            Spun::Nothing => (last * 2 + 1).min(REST_MAX.0),
-            Spun::Busy => REST_MAX.1,
+            Spun::Nothing => (self.last_rest.load(order) * 2 + 1).min(REST_MAX),
+            Spun::Found | Spun::Busy => 0,
         };
-        let last = rest.min(REST_MAX.0);
-        self.last_rest.store(last, Ordering::Relaxed);
-        self.rest.store(rest, Ordering::Relaxed);
+        self.last_rest.store(rest, order);
+        self.rest.store(rest, order);
+        let busy = match spun {
+            Spun::Busy => (self.last_busy.load(order) * 2).clamp(BUSY_NS.0, BUSY_NS.1),
+            Spun::Found | Spun::Nothing => 0,
+        };
+        self.last_busy.store(busy, order);
+        if busy != 0 {
+            self.busy_until.store(now() + busy, order);
+        }
     }
 }
 
@@ -113,10 +141,26 @@ mod tests {
     }
 
     #[test]
-    fn busy_machine_has_fewer_spins() {
+    fn late_yields_in_a_row_end_spins_for_longer_each_time() {
         let spins = Spins::default();
-        spins.learn(Spun::Busy);
-        assert_eq!(waits_before_a_spin(&spins), 1024);
+        let mut now = 5;
+        for rest_ns in [
+            100_000_000,
+            200_000_000,
+            400_000_000,
+            800_000_000,
+            1_600_000_000,
+            1_600_000_000,
+        ] {
+            assert!(spins.allow_at(|| now));
+            spins.learn_at(Spun::Busy, || now);
+            assert!(!spins.allow_at(|| now + rest_ns - 1));
+            now += rest_ns;
+        }
+        assert!(spins.allow_at(|| now));
+        spins.learn_at(Spun::Found, || now);
+        spins.learn_at(Spun::Busy, || now);
+        assert!(spins.allow_at(|| now + 100_000_000));
     }
 
     #[test]
