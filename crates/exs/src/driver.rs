@@ -4,6 +4,9 @@
 //! a sleeping end is woken at most once for all that has come until it polls.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
@@ -14,13 +17,16 @@ use urdma_stream::{
 use crate::error::Error;
 use crate::ffi;
 use crate::ffi::cm::Event as CmEvent;
-use crate::ffi::memory::Buffer;
+use crate::ffi::memory::{Buffer, Memory};
 use crate::ffi::queue_pair::{Local, Operation, Request, BATCH};
 use crate::ffi::verbs::{Completion, POLLED};
 use crate::link::{of, Link, Of};
 
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many times a turn looks for completions.
+const TURN: usize = 64;
 
 /// A send or receive that was not posted, with its buffer.
 #[derive(Debug, ThisError)]
@@ -211,6 +217,56 @@ impl Driver {
                 return Ok(None);
             }
         }
+    }
+
+    /// An event that is there, without executing the protocol.
+    pub(crate) fn pop_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Executes the protocol without sleeping, as far as a turn permits. `true`: nothing is left to
+    /// be done until a descriptor can be read or the deadline has passed.
+    pub(crate) fn turn(&mut self) -> bool {
+        for _ in 0..TURN {
+            if self.link.is_none() {
+                return true;
+            }
+            if !self.advance() && !self.rest(Some(Instant::now())) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The descriptors that can be read when there is something to do; none of a connection that
+    /// has ended.
+    pub(crate) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.link.as_ref().map(Link::fds)
+    }
+
+    /// When a failing connection is ended in any case.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.failing.map(|failing| failing.until)
+    }
+
+    /// Whether the connection is to be ended by a turn.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.link.is_some() && (self.is_lost || self.failing.is_some())
+    }
+
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.link.as_ref()?.id().peer()
+    }
+
+    /// Ends the registration of memory; `false` if an operation uses it.
+    pub(crate) fn forget(&mut self, memory: &Memory) -> bool {
+        let is_of = |buffer: &Buffer| Arc::ptr_eq(buffer.pages(), memory.pages());
+        let is_used = self.sends.iter().any(|(_, buffer, _)| is_of(buffer))
+            || self.recvs.iter().any(|(_, buffer)| is_of(buffer));
+        if let Some(link) = self.link.as_mut().filter(|_| !is_used) {
+            link.registrations.forget(memory.pages());
+        }
+        !is_used
     }
 
     /// Ends the connection if it is not ended; buffers of operations are returned by events.

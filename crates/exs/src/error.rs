@@ -21,6 +21,8 @@ pub enum Error {
     NotConnected {
         /// The event of librdmacm.
         event: String,
+        /// The errno that says it.
+        errno: i32,
     },
     /// The other end did not answer in time.
     #[error("the connection was not made in time")]

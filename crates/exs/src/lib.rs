@@ -7,25 +7,32 @@
 //! [`Buffer`] until an [`Event`] returns it; [`Socket::wait`] (exs_qdequeue) executes the protocol
 //! and sleeps. The protocol makes progress only in calls of [`Socket`], in the thread that calls.
 //!
+//! A thread that drives many connections sleeps itself: [`Listener::try_accept`],
+//! [`Endpoint::connect`] and [`Socket::turn`] return at once, and there are descriptors and
+//! deadlines for each. [`Memory`] is memory of the caller, for callers that are not Rust.
+//!
 //! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code
 //! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
 //! completion queues, `ffi/queue_pair`: work requests); `registrations`, the memory regions of a
 //! connection; `control`, the slots of control messages; `link`, the verbs objects of a connection;
-//! `driver`, which executes what the protocol asks for; `socket`, the calls of the user.
+//! `driver`, which executes what the protocol asks for; `socket`, the calls for a stream;
+//! `handshake`, how connections are made.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod control;
 mod driver;
 mod error;
 mod ffi;
+mod handshake;
 mod link;
 mod registrations;
 mod socket;
 
 pub use driver::{Event, Refused};
 pub use error::Error;
-pub use ffi::memory::Buffer;
-pub use socket::{Listener, Options, Socket};
+pub use ffi::memory::{Buffer, Memory};
+pub use handshake::{Accepting, Connecting, Endpoint, Listener};
+pub use socket::{Options, Socket};
 pub use urdma_stream::{
     CallError, Choice, Config, Failure, Kind, Outcome, PeerError, RecvId, SendId, SetupError, Stats,
 };

@@ -65,6 +65,11 @@ impl Registrations {
         Ok(registered.receives.insert(region).rkey())
     }
 
+    /// Ends the registration of an allocation that no operation uses.
+    pub(crate) fn forget(&mut self, pages: &Arc<Pages>) {
+        self.registered.retain(|r| !Arc::ptr_eq(&r.pages, pages));
+    }
+
     fn find(&mut self, buffer: &Buffer) -> &mut Registered {
         let pages = buffer.pages();
         let found = self

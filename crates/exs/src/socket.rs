@@ -1,21 +1,16 @@
-//! The calls of the user: listeners and sockets.
+//! The calls of the user for a stream.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use urdma_stream::wire::Hello;
 use urdma_stream::{CallError, Config, RecvId, SendId, Stats, Stream};
 
 use crate::driver::{Driver, Event, Refused};
 use crate::error::Error;
-use crate::ffi;
-use crate::ffi::cm::{Event as CmEvent, Id};
-use crate::ffi::memory::Buffer;
+use crate::ffi::memory::{Buffer, Memory};
 use crate::link::Link;
 
-/// How long each step of a connection may take.
-const STEP_LIMIT: Duration = Duration::from_secs(30);
 /// How long the end of a socket waits for the other end after everything is finished.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -37,61 +32,6 @@ impl Default for Options {
     }
 }
 
-/// A port at which sockets are accepted.
-#[derive(Debug)]
-pub struct Listener {
-    id: Id,
-}
-
-impl Listener {
-    /// Listens at an address; with port 0, at a port of the library's choice.
-    ///
-    /// # Errors
-    /// If there is no device with the address, or the port is in use.
-    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
-        let id = Id::new()?;
-        id.listen(address)?;
-        Ok(Self { id })
-    }
-
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.id.port()
-    }
-
-    /// Waits for the next client and accepts it (exs_accept).
-    ///
-    /// # Errors
-    /// If the client cannot make a stream with these options, in which case it is rejected, or
-    /// does not complete the connection, or a call fails. The listener remains.
-    pub fn accept(&self, options: &Options) -> Result<Socket, Error> {
-        let (id, private) = loop {
-            match next_event(&self.id, None)? {
-                CmEvent::Request(id, private) => break (Arc::new(id), private),
-                // Of a client that has been rejected.
-                _ => continue,
-            }
-        };
-        let prepared = Self::prepare(&id, &private, options);
-        if prepared.is_err() {
-            id.reject()?;
-        }
-        let (link, stream) = prepared?;
-        id.accept(&link.hello(&options.config).encode())?;
-        match next_event(&id, Some(STEP_LIMIT))? {
-            CmEvent::Established(_) => Ok(Socket::new(link, stream, options, false)),
-            other => Err(not_connected(other)),
-        }
-    }
-
-    fn prepare(id: &Arc<Id>, private: &[u8], options: &Options) -> Result<(Link, Stream), Error> {
-        let hello = Hello::decode(private)?;
-        let link = Link::new(id, &options.config, options.ring_octets)?;
-        let stream = Stream::new(&options.config, link.ring(), &hello)?;
-        Ok((link, stream))
-    }
-}
-
 /// One end of a byte stream.
 ///
 /// The protocol makes progress in the calls of the socket only. An end whose user does not call
@@ -102,42 +42,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    fn new(link: Link, stream: Stream, options: &Options, is_active: bool) -> Self {
+    pub(crate) fn new(link: Link, stream: Stream, options: &Options, is_active: bool) -> Self {
         let driver = Driver::new(link, stream, options.config.send_depth, is_active);
         Self { driver }
-    }
-
-    /// Connects to a listener (exs_connect).
-    ///
-    /// # Errors
-    /// If there is no listener, it rejects, the two ends cannot make a stream, or a call fails.
-    pub fn connect(to: SocketAddr, options: &Options) -> Result<Self, Error> {
-        let id = Arc::new(Id::new()?);
-        let next = || next_event(&id, Some(STEP_LIMIT));
-        id.resolve_address(to)?;
-        match next()? {
-            CmEvent::AddressResolved => id.resolve_route()?,
-            other => return Err(not_connected(other)),
-        }
-        match next()? {
-            CmEvent::RouteResolved => {}
-            other => return Err(not_connected(other)),
-        }
-        let link = Link::new(&id, &options.config, options.ring_octets)?;
-        id.connect(&link.hello(&options.config).encode())?;
-        let private = match next()? {
-            CmEvent::Established(private) => private,
-            other => return Err(not_connected(other)),
-        };
-        let made = Hello::decode(&private)
-            .and_then(|hello| Stream::new(&options.config, link.ring(), &hello));
-        match made {
-            Ok(stream) => Ok(Self::new(link, stream, options, true)),
-            Err(error) => {
-                id.disconnect()?;
-                Err(error.into())
-            }
-        }
     }
 
     /// Posts a send of the first octets of a buffer (exs_send). [`Event::Sent`] returns the buffer.
@@ -219,6 +126,51 @@ impl Socket {
         self.driver.wait(limit)
     }
 
+    /// An event that has happened; executes nothing.
+    pub fn pop_event(&mut self) -> Option<Event> {
+        self.driver.pop_event()
+    }
+
+    /// Executes the protocol without sleeping. `false`: the turn has ended before the work; another
+    /// is due. `true`: none is due until one of [`Socket::fds`] can be read, or
+    /// [`Socket::deadline`] has passed. Events are taken by [`Socket::pop_event`].
+    pub fn turn(&mut self) -> bool {
+        self.driver.turn()
+    }
+
+    /// The descriptors that can be read when a turn is due. `None`: the connection has ended. They
+    /// are closed then, and not the caller's to read.
+    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.driver.fds()
+    }
+
+    /// When a turn is due even if no descriptor can be read.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.driver.deadline()
+    }
+
+    /// Whether a turn is due since a call of this thread has found the connection broken, or failed
+    /// the stream.
+    pub fn is_ending(&self) -> bool {
+        self.driver.is_ending()
+    }
+
+    /// The address of the other end. `None`: the connection has ended.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.driver.peer()
+    }
+
+    /// Ends the registration of memory with this connection, so that it can be freed. `false`: an
+    /// operation in progress uses it, and nothing has changed.
+    pub fn forget(&mut self, memory: &Memory) -> bool {
+        self.driver.forget(memory)
+    }
+
+    /// Ends the connection at once. Events return the buffers of the operations in progress.
+    pub fn disconnect(&mut self) {
+        self.driver.end();
+    }
+
     /// What this end has counted.
     pub fn stats(&self) -> Stats {
         self.driver.stats()
@@ -230,27 +182,4 @@ impl Drop for Socket {
         self.driver.linger(LINGER);
         self.driver.end();
     }
-}
-
-/// Sleeps until an identifier has an event.
-fn next_event(id: &Id, limit: Option<Duration>) -> Result<CmEvent, Error> {
-    let until = limit.map(|limit| Instant::now() + limit);
-    loop {
-        if let Some(event) = id.next_event()? {
-            return Ok(event);
-        }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Error::TimedOut);
-        }
-        ffi::sleep([id.fd()], left)?;
-    }
-}
-
-fn not_connected(event: CmEvent) -> Error {
-    let event = match event {
-        CmEvent::Other(name) => name,
-        other => format!("{other:?}"),
-    };
-    Error::NotConnected { event }
 }

@@ -15,7 +15,6 @@ use crate::ffi::{borrowed, set_nonblocking};
 #[link(name = "rdmacm")]
 extern "C" {}
 
-const BACKLOG: i32 = 128;
 /// How long addresses and routes are looked for.
 const RESOLVE_MS: i32 = 5_000;
 /// Retries without an answer, and without a receive; the greatest numbers.
@@ -68,8 +67,9 @@ pub(crate) enum Event {
     /// The connection is complete; the private data of the accepting end.
     Established(Vec<u8>),
     Disconnected,
-    /// An event that says nothing of a connection that is complete.
-    Other(String),
+    /// An event that says nothing of a connection that is complete; the errno of a connection that
+    /// is not made for it.
+    Other(String, i32),
 }
 
 /// An identifier with a channel of its own.
@@ -124,15 +124,28 @@ impl Id {
         Ok(context)
     }
 
-    pub(crate) fn listen(&self, address: SocketAddr) -> Result<(), Error> {
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), Error> {
         let address = SockaddrStorage::from(address);
         // SAFETY: the address is read during the call.
         let status = unsafe { rdmacm::rdma_bind_addr(self.raw, address.as_ptr().cast_mut()) };
-        called("rdma_bind_addr", status)?;
+        called("rdma_bind_addr", status)
+    }
+
+    pub(crate) fn listen(&self, backlog: i32) -> Result<(), Error> {
         // SAFETY: the identifier lives.
         called("rdma_listen", unsafe {
-            rdmacm::rdma_listen(self.raw, BACKLOG)
+            rdmacm::rdma_listen(self.raw, backlog)
         })
+    }
+
+    /// The address of the other end, if there is one.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        // SAFETY: the identifier lives, and its address as long as it does.
+        let address = unsafe { &raw const (*self.raw).route.addr.__bindgen_anon_2.dst_addr };
+        // SAFETY: the address is in a union that has room for those of all families.
+        let storage = unsafe { SockaddrStorage::from_raw(address.cast(), None) }?;
+        let v4 = storage.as_sockaddr_in().map(|&a| SocketAddr::V4(a.into()));
+        v4.or_else(|| storage.as_sockaddr_in6().map(|&a| SocketAddr::V6(a.into())))
     }
 
     /// The port that a listener has.
@@ -209,7 +222,10 @@ impl Id {
             rdmacm::RDMA_CM_EVENT_DISCONNECTED | rdmacm::RDMA_CM_EVENT_DEVICE_REMOVAL => {
                 Event::Disconnected
             }
-            _ => Event::Other(format!("{} (status {status})", name_of(kind))),
+            _ => {
+                let name = format!("{} (status {status})", name_of(kind));
+                Event::Other(name, errno_of(kind))
+            }
         }))
     }
 }
@@ -248,6 +264,16 @@ unsafe fn private_data(parameters: &rdmacm::rdma_conn_param) -> Vec<u8> {
     let len = usize::from(parameters.private_data_len);
     // SAFETY: the event has as many octets there.
     unsafe { std::slice::from_raw_parts(start, len) }.to_vec()
+}
+
+/// Why a connection is not made.
+fn errno_of(kind: rdmacm::rdma_cm_event_type) -> i32 {
+    match kind {
+        rdmacm::RDMA_CM_EVENT_REJECTED => libc::ECONNREFUSED,
+        rdmacm::RDMA_CM_EVENT_UNREACHABLE => libc::ETIMEDOUT,
+        rdmacm::RDMA_CM_EVENT_ADDR_ERROR | rdmacm::RDMA_CM_EVENT_ROUTE_ERROR => libc::EHOSTUNREACH,
+        _ => libc::ECONNABORTED,
+    }
 }
 
 fn name_of(kind: rdmacm::rdma_cm_event_type) -> String {

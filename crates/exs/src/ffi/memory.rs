@@ -10,11 +10,14 @@ use nix::sys::mman::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 
 use crate::error::Error;
 
-/// Pages of their own, zeroed: registration pins whole pages.
+/// An allocation that is registered as a whole: pages of their own, zeroed, since registration pins
+/// whole pages; or memory of the caller.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<c_void>,
     len_octets: usize,
+    /// Whether they are a mapping that ends with this.
+    is_own: bool,
 }
 
 // SAFETY: the pages belong to no thread. They are read and written through `Buffer`s, each of which
@@ -32,6 +35,7 @@ impl Pages {
         Ok(Self {
             start,
             len_octets: len_octets.get(),
+            is_own: true,
         })
     }
 
@@ -46,9 +50,51 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if !self.is_own {
+            return;
+        }
         // SAFETY: the mapping is this one; regions and buffers that refer to it keep it alive. It
         // can fail only for arguments that are none of a mapping.
         let _ = unsafe { munmap(self.start, self.len_octets) };
+    }
+}
+
+/// Memory of the caller that sends and receives can use (exs_mregister). Clones are the same
+/// memory.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Pages>);
+
+impl Memory {
+    /// Memory from `start` on.
+    ///
+    /// # Safety
+    /// The memory remains allocated until this, its clones and its buffers are gone and each
+    /// [`crate::Socket`] that has used one of the buffers is gone, has ended, or was told to
+    /// [`crate::Socket::forget`] it. It can be written if a receive uses it.
+    pub unsafe fn new(start: NonNull<u8>, len_octets: usize) -> Self {
+        Self(Arc::new(Pages {
+            start: start.cast(),
+            len_octets,
+            is_own: false,
+        }))
+    }
+
+    /// The octets from `at` on as a buffer; `None` if they are not in the memory.
+    ///
+    /// # Safety
+    /// Until the buffer is gone, nobody reads what a receive writes, and nobody writes what is sent
+    /// or received. Sends may share octets if none of their buffers is read or written as a slice.
+    pub unsafe fn buffer(&self, at: usize, len_octets: usize) -> Option<Buffer> {
+        let end = at.checked_add(len_octets)?;
+        (end <= self.0.len_octets).then(|| Buffer {
+            pages: Arc::clone(&self.0),
+            start: at,
+            len_octets,
+        })
+    }
+
+    pub(crate) fn pages(&self) -> &Arc<Pages> {
+        &self.0
     }
 }
 
@@ -106,7 +152,7 @@ impl Buffer {
     }
 
     fn first(&self) -> NonNull<u8> {
-        // SAFETY: the start of a buffer is in its mapping or at its end.
+        // SAFETY: the start of a buffer is in its allocation or at its end.
         unsafe { self.pages.start.cast().add(self.start) }
     }
 
@@ -127,7 +173,8 @@ impl Buffer {
         let source = unsafe { from.first().add(from_at) };
         // SAFETY: as above.
         let target = unsafe { self.first().add(at) };
-        // SAFETY: both ranges were checked; two buffers have no octet in common.
+        // SAFETY: both ranges were checked; buffers of a copy have no octet in common, since one
+        // of them is the ring.
         unsafe { source.copy_to_nonoverlapping(target, len_octets) };
     }
 }
@@ -136,7 +183,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range is in the mapping, initialised, and no other buffer's; a buffer of
+        // SAFETY: the range is in the allocation, initialised, and no other buffer's; a buffer of
         // which work requests are in progress is the driver's.
         unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.len_octets) }
     }
@@ -165,6 +212,27 @@ mod tests {
         drop(first);
         assert!(second[..5_999].iter().all(|&octet| octet == 2));
         assert_eq!(second[5_999], 1);
+    }
+
+    #[test]
+    fn memory_of_the_caller_has_buffers_within_it_and_is_not_freed() {
+        let mut octets = vec![7_u8; 100];
+        let start = NonNull::new(octets.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives the memory and is not accessed before that is gone.
+        let memory = unsafe { Memory::new(start, octets.len()) };
+        let mut ring = Buffer::new(10).unwrap();
+        ring.fill(9);
+        // SAFETY: nobody else accesses the octets.
+        let mut buffer = unsafe { memory.buffer(95, 5) }.unwrap();
+        assert_eq!(buffer.addr(), start.as_ptr() as u64 + 95);
+        buffer.copy_from(0, &ring, 0, 5);
+        for (at, len) in [(0, 101), (100, 1), (usize::MAX, 2)] {
+            // SAFETY: as above.
+            assert!(unsafe { memory.buffer(at, len) }.is_none());
+        }
+        drop((buffer, memory));
+        assert_eq!(octets[..95], [7; 95]);
+        assert_eq!(octets[95..], [9; 5]);
     }
 
     #[test]
