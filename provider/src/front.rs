@@ -459,6 +459,7 @@ unsafe extern "C" fn set_was_woken(set_fd: c_int) {
 unsafe extern "C" fn set_wait(
     set: c_int,
     interrupts: u32,
+    is_guarded: c_int,
     call: *mut c_void,
     look: LookFn,
     put: PutFn,
@@ -469,6 +470,7 @@ unsafe extern "C" fn set_wait(
         look,
         set: Some((set, put)),
         has_channel,
+        is_guarded: is_guarded != 0,
     };
     drive(engine, interrupts, call)
 }
@@ -476,6 +478,7 @@ unsafe extern "C" fn set_wait(
 unsafe extern "C" fn channel_poll(
     read_fd: c_int,
     interrupts: u32,
+    is_guarded: c_int,
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
@@ -484,6 +487,7 @@ unsafe extern "C" fn channel_poll(
         look,
         set: None,
         has_channel: true,
+        is_guarded: is_guarded != 0,
     };
     drive(engine_of_channel(read_fd), interrupts, call)
 }
@@ -492,12 +496,19 @@ unsafe extern "C" fn cm_waker(handle: i64) -> i64 {
     waker(engine_of_cm(handle))
 }
 
-unsafe extern "C" fn cm_poll(handle: i64, interrupts: u32, call: *mut c_void, look: LookFn) -> i64 {
+unsafe extern "C" fn cm_poll(
+    handle: i64,
+    interrupts: u32,
+    is_guarded: c_int,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
     let call = Caller {
         call,
         look,
         set: None,
         has_channel: false,
+        is_guarded: is_guarded != 0,
     };
     drive(engine_of_cm(handle), interrupts, call)
 }
@@ -509,6 +520,8 @@ struct Caller {
     /// The epoll set, if it is one.
     set: Option<(RawFd, PutFn)>,
     has_channel: bool,
+    /// Handlers of signals run in `look` only.
+    is_guarded: bool,
 }
 
 impl SetCall for Caller {
@@ -518,6 +531,10 @@ impl SetCall for Caller {
 
     fn has_channel(&self) -> bool {
         self.has_channel
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.is_guarded
     }
 
     fn look(&mut self, sleep: Option<Sleep>) -> Look {

@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 8;
+pub const FRONT_ABI: u32 = 9;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -111,11 +111,13 @@ pub struct FrontTable {
     /// needs none.
     pub set_waker: unsafe extern "C" fn(set_fd: c_int) -> i64,
     /// The calling thread is about to sleep until the epoll set has an event. Calls `look` with
-    /// `call` until there is one, or `put`. `interrupts` as for `channel_wait`. Returns one of
-    /// [`wait`].
+    /// `call` until there is one, or `put`. `interrupts` as for `channel_wait`. If `is_guarded` is
+    /// not 0, handlers of signals run in `look` only, and `look` does not need its mask. Returns
+    /// one of [`wait`].
     pub set_wait: unsafe extern "C" fn(
         set_fd: c_int,
         interrupts: u32,
+        is_guarded: c_int,
         call: *mut c_void,
         look: LookFn,
         put: PutFn,
@@ -128,14 +130,20 @@ pub struct FrontTable {
     pub channel_poll: unsafe extern "C" fn(
         read_fd: c_int,
         interrupts: u32,
+        is_guarded: c_int,
         call: *mut c_void,
         look: LookFn,
     ) -> i64,
     /// As `set_waker`, of a list of descriptors with the rdma_cm file with this handle.
     pub cm_waker: unsafe extern "C" fn(handle: i64) -> i64,
     /// As `set_wait`, on a list of descriptors with the rdma_cm file with this handle.
-    pub cm_poll:
-        unsafe extern "C" fn(handle: i64, interrupts: u32, call: *mut c_void, look: LookFn) -> i64,
+    pub cm_poll: unsafe extern "C" fn(
+        handle: i64,
+        interrupts: u32,
+        is_guarded: c_int,
+        call: *mut c_void,
+        look: LookFn,
+    ) -> i64,
     /// The thread has slept after [`wait::BYSTANDER`] of `set_wait` or `channel_poll`.
     pub has_waited: unsafe extern "C" fn(),
     /// How often `interrupt` was called.

@@ -11,7 +11,8 @@
 //!   is no loss to a thread that returns to its wait, and would be one to other threads. A driver
 //!   that finds that others wait leaves the seat for good, and the next waits are not
 //!   driven.
-//! - **Signals** are blocked in the turns, which hold locks, and delivered in the sleep. A wait
+//! - **Signals** are blocked in the turns, which hold locks, and delivered in the sleep, or the
+//!   stand-in puts their handlers off until then, which costs no system calls. A wait of a channel
 //!   ends with EINTR as read(2) does: after a handler without `SA_RESTART`.
 //! - **Cancellation** is disabled. [`interrupt_waits`] ends all waits, whose threads then call the
 //!   C library's read, which is a cancellation point.
@@ -109,7 +110,8 @@ impl Driven for Engine {
             // The seat is for those that wait for completions.
             return Waited::NotDriven;
         }
-        let blocked = Blocked::new();
+        let blocked = (!call.is_guarded()).then(Blocked::new);
+        let mask = blocked.as_ref().map_or(0, Blocked::before);
         let seated = match self.take_seat(&Signal::default(), 0) {
             Some(seated) => seated,
             None if has_channel => return self.stand_by(),
@@ -120,7 +122,7 @@ impl Driven for Engine {
             None => control.local_events.end(),
         }
         control.set_cm_driver(!has_channel);
-        let waited = self.drive_until_found(interrupts, seated, &blocked, call);
+        let waited = self.drive_until_found(interrupts, seated, mask, call);
         control.set_cm_driver(false);
         let others_wait = bystanders.wait() || (!has_channel && armed_queues() > 0);
         if bystanders.wait() {
@@ -197,12 +199,12 @@ impl Engine {
     }
 
     /// Makes turns and looks until there is what the thread waits for, or something else ends the
-    /// wait.
+    /// wait. The thread sleeps with the signals of `mask` blocked.
     fn drive_until_found(
         &self,
         interrupts: u32,
         seated: Seated,
-        blocked: &Blocked,
+        mask: u64,
         call: &mut dyn SetCall,
     ) -> Waited {
         let control = &self.sleep_control;
@@ -256,7 +258,6 @@ impl Engine {
                 let has_messages = self.shard.lock().channels.have_work();
                 has_messages || control.may_have_events() || control.is_seat_wanted()
             };
-            let mask = blocked.before();
             let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
                 self.looks(call, Some(Sleep { limit, mask }))
             });

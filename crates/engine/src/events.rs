@@ -85,6 +85,9 @@ pub trait SetCall {
     /// Whether the set has a completion channel, and not only files of rdma_cm.
     fn has_channel(&self) -> bool;
 
+    /// Whether handlers of signals run in `look` only, and the mask of a sleep is not used.
+    fn is_guarded(&self) -> bool;
+
     /// Looks for events of the set, and sleeps until there are some.
     fn look(&mut self, sleep: Option<Sleep>) -> Look;
 

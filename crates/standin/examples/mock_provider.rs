@@ -180,6 +180,7 @@ unsafe extern "C" fn set_waker(_set_fd: c_int) -> i64 {
 unsafe extern "C" fn set_wait(
     _set_fd: c_int,
     _interrupts: u32,
+    _is_guarded: c_int,
     call: *mut c_void,
     look: LookFn,
     _put: PutFn,
@@ -202,6 +203,7 @@ unsafe extern "C" fn channel_waker(_read_fd: c_int) -> i64 {
 unsafe extern "C" fn channel_poll(
     _read_fd: c_int,
     _interrupts: u32,
+    _is_guarded: c_int,
     _call: *mut c_void,
     _look: LookFn,
 ) -> i64 {
@@ -215,6 +217,7 @@ unsafe extern "C" fn cm_waker(_handle: i64) -> i64 {
 unsafe extern "C" fn cm_poll(
     _handle: i64,
     _interrupts: u32,
+    _is_guarded: c_int,
     _call: *mut c_void,
     _look: LookFn,
 ) -> i64 {

@@ -179,6 +179,13 @@ real! {
     ) -> ssize_t, -1;
     send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t, -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int, libc::ESRCH;
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, -1;
+    signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    bsd_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    __sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    ssignal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
 }
 
 #[cfg(not(test))]
@@ -204,4 +211,8 @@ pub(crate) fn look_up_early() {
     unsafe { sendto(-1, std::ptr::null(), 0, 0, std::ptr::null(), 0) };
     // SAFETY: as above.
     unsafe { send(-1, std::ptr::null(), 0, 0) };
+    // SAFETY: signal 0 does not exist; both fail with EINVAL.
+    unsafe { sigaction(0, std::ptr::null(), std::ptr::null_mut()) };
+    // SAFETY: as above.
+    unsafe { signal(0, libc::SIG_DFL) };
 }

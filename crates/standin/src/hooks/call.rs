@@ -1,12 +1,13 @@
 //! What calls on descriptors have in common in which the provider makes progress: their time, and
 //! what they return.
 
-use std::ffi::c_int;
-use std::ptr::null;
+use std::ffi::{c_int, c_long};
+use std::ptr::{from_mut, null, null_mut};
 
 use libc::{sigset_t, timespec};
 
 use crate::real::{self, set_errno};
+use crate::signals;
 use urdma_abi::front::{wait, FrontTable};
 
 extern "C-unwind" {
@@ -40,16 +41,22 @@ fn now_ns() -> i64 {
     now.tv_sec * NS_PER_S + now.tv_nsec
 }
 
-/// Calls `drive` with the number that shows a request to cancel the thread which comes from now on.
+/// Calls `drive` with the number that shows a request to cancel the thread which comes from now on,
+/// and with whether handlers of signals are put off while it holds locks.
 ///
 /// # Safety
 /// The thread may end here: its frames must have no values that need to be dropped.
-pub(super) unsafe fn drive(table: &FrontTable, drive: impl FnOnce(u32) -> i64) -> i64 {
+pub(super) unsafe fn drive(table: &FrontTable, drive: impl FnOnce(u32, c_int) -> i64) -> i64 {
     // SAFETY: no precondition.
     let interrupts = unsafe { (table.interrupts)() };
     // SAFETY: the caller guarantees it.
     unsafe { pthread_testcancel() };
-    drive(interrupts)
+    let is_guarded = signals::begin_turns();
+    let waited = drive(interrupts, c_int::from(is_guarded));
+    if is_guarded {
+        signals::end_turns();
+    }
+    waited
 }
 
 /// The thread has slept, after a wait that ended so.
@@ -119,6 +126,7 @@ impl Call {
             time: timespec_of(sleep_ns),
             mask: match (limit_ns, self.mask.is_null()) {
                 (0, _) => null(),
+                (_, true) if signals::is_in_turn() => null(),
                 (_, true) => std::ptr::from_ref(mask),
                 (_, false) => self.mask.cast(),
             },
@@ -157,7 +165,7 @@ fn milliseconds_of(ns: i64) -> c_int {
 pub(super) struct Sleep {
     sleep_ns: i64,
     /// None for ever.
-    pub(super) time: Option<timespec>,
+    time: Option<timespec>,
     /// Null or the kernel's mask.
     pub(super) mask: *const u64,
     /// The call ends with it.
@@ -165,6 +173,16 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
+    /// Makes the system call, which gets the time that it sleeps, null for ever.
+    pub(super) fn make(&self, call: impl FnOnce(*mut timespec) -> c_long) -> c_long {
+        if self.sleep_ns != 0 && signals::is_in_turn() {
+            return signals::sleep(self.time, call);
+        }
+        // The system call may change it.
+        let mut time = self.time;
+        call(time.as_mut().map_or(null_mut(), from_mut))
+    }
+
     /// As milliseconds, -1 for ever.
     pub(super) fn time_ms(&self) -> c_int {
         milliseconds_of(self.sleep_ns)

@@ -98,12 +98,19 @@ impl Source {
 
     /// # Safety
     /// `look` may be called with `list`.
-    unsafe fn poll(self, interrupts: u32, list: *mut c_void, look: LookFn) -> i64 {
+    unsafe fn poll(
+        self,
+        interrupts: u32,
+        is_guarded: c_int,
+        list: *mut c_void,
+        look: LookFn,
+    ) -> i64 {
+        let table = self.table;
         // SAFETY: the caller guarantees it.
         unsafe {
             match self.file {
-                File::Channel(fd) => (self.table.channel_poll)(fd, interrupts, list, look),
-                File::RdmaCm(handle) => (self.table.cm_poll)(handle, interrupts, list, look),
+                File::Channel(fd) => (table.channel_poll)(fd, interrupts, is_guarded, list, look),
+                File::RdmaCm(cm) => (table.cm_poll)(cm, interrupts, is_guarded, list, look),
             }
         }
     }
@@ -120,9 +127,9 @@ pub(super) unsafe fn wait_for<L: List>(mut list: L, source: Source) -> c_int {
     let mut waited = wait::NOT_DRIVEN;
     if waker.is_ok_and(|waker| waker >= 0 && list.add(waker)) {
         let this = std::ptr::from_mut(&mut list).cast::<c_void>();
-        let drive = |interrupts| {
+        let drive = |interrupts, is_guarded| {
             // SAFETY: `look` gets this, which outlives the wait.
-            unsafe { source.poll(interrupts, this, look::<L>) }
+            unsafe { source.poll(interrupts, is_guarded, this, look::<L>) }
         };
         // SAFETY: no value here needs to be dropped.
         waited = unsafe { call::drive(source.table, drive) };

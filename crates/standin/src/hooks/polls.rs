@@ -2,7 +2,7 @@
 //! [`ENTRIES`] are passed on.
 
 use std::ffi::c_int;
-use std::ptr::{from_mut, null_mut};
+use std::ptr::from_mut;
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
@@ -166,12 +166,10 @@ impl List for Poll {
 
     unsafe fn look(&mut self, sleep: &Sleep) -> libc::c_long {
         let (list, count) = (self.copy.as_mut_ptr(), self.count + 1);
-        // The system call changes it.
-        let mut time = sleep.time;
-        let time = time.as_mut().map_or(null_mut(), from_mut);
         let (mask, octets) = (sleep.mask, call::MASK_OCTETS);
         // SAFETY: a list of this length, a time and a mask of this size.
-        unsafe { libc::syscall(libc::SYS_ppoll, list, count, time, mask, octets) }
+        sleep
+            .make(|time| unsafe { libc::syscall(libc::SYS_ppoll, list, count, time, mask, octets) })
     }
 
     fn take_waker(&mut self) -> bool {

@@ -2,7 +2,7 @@
 //! descriptors that do not fit into an `fd_set` are passed on.
 
 use std::ffi::c_int;
-use std::ptr::{from_mut, null, null_mut};
+use std::ptr::{null, null_mut};
 
 use libc::{fd_set, sigset_t, timespec, timeval};
 
@@ -184,15 +184,13 @@ impl List for Select {
     unsafe fn look(&mut self, sleep: &Sleep) -> libc::c_long {
         self.found = self.wanted;
         let count = self.count.max(self.waker + 1);
-        let mut time = sleep.time;
-        let time = time.as_mut().map_or(null_mut(), from_mut);
         let mask = (sleep.mask, call::MASK_OCTETS);
         let [read, write, except] = &mut self.found;
         // SAFETY: three sets of this size, a time, and a mask with its size.
-        unsafe {
+        sleep.make(|time| unsafe {
             let number = libc::SYS_pselect6;
             libc::syscall(number, count, read, write, except, time, &raw const mask)
-        }
+        })
     }
 
     fn take_waker(&mut self) -> bool {

@@ -5,7 +5,7 @@
 //! which the program does not know: its events are taken out of what a wait returns.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::{from_ref, null};
+use std::ptr::null;
 
 use libc::{epoll_event, sigset_t, timespec};
 
@@ -152,9 +152,9 @@ impl SetWait {
         let table = self.table();
         if let Some(table) = table {
             let (set, this) = (self.set, std::ptr::from_mut(self).cast::<c_void>());
-            let drive = |interrupts| {
+            let drive = |interrupts, is_guarded| {
                 // SAFETY: `look` and `put` get this, which outlives the wait.
-                unsafe { (table.set_wait)(set, interrupts, this, look, put) }
+                unsafe { (table.set_wait)(set, interrupts, is_guarded, this, look, put) }
             };
             // SAFETY: no value here needs to be dropped.
             waited = unsafe { call::drive(table, drive) };
@@ -275,12 +275,12 @@ unsafe extern "C" fn put(this: *mut c_void, events: u32, data: u64) -> c_int {
 /// As epoll_pwait2(2).
 unsafe fn pwait(wait: &SetWait, sleep: &Sleep) -> libc::c_long {
     let (set, events, max) = (wait.set, wait.events, wait.max);
-    let (time, mask) = (sleep.time.as_ref().map_or(null(), from_ref), sleep.mask);
+    let mask = sleep.mask;
     // SAFETY: the caller guarantees it.
-    let found = unsafe {
+    let found = sleep.make(|time| unsafe {
         let number = libc::SYS_epoll_pwait2;
         libc::syscall(number, set, events, max, time, mask, call::MASK_OCTETS)
-    };
+    });
     if found >= 0 || real::errno() != libc::ENOSYS {
         return found;
     }

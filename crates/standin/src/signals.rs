@@ -1,0 +1,498 @@
+//! Handlers of signals in threads that are in the provider's waits.
+//!
+//! In such a wait the thread makes turns, which hold locks, and sleeps in between. A handler may
+//! leave a call by siglongjmp(3), so none may run in a turn, and one that has run has to end the
+//! sleep with EINTR, also if it ran before the thread was asleep. To block signals for the turns
+//! costs two system calls a wait. Instead, the kernel calls [`on_signal`] for every handler that
+//! the program installs ([`install`]), which knows where the thread is:
+//!
+//! - **In a turn** it blocks signals in the thread, sends itself the signal again, which waits, and
+//!   returns. The thread unblocks signals at its next sleep, or at the end of the wait.
+//! - **About to sleep or asleep** it calls the handler, and then sets the time that the system call
+//!   is to sleep, which is in this thread's [`Place`], to zero. If the kernel has read it already,
+//!   the thread is asleep, and the signal ends the sleep.
+//! - **Elsewhere** it calls the handler.
+//!
+//! A handler that the program installs by a system call of its own is not seen: it may run in a
+//! turn. One that the kernel removes when it calls it (`SA_RESETHAND`) cannot be put off; once a
+//! program has installed one, the provider blocks signals itself in all waits.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{sigaction, sighandler_t, siginfo_t, timespec, ucontext_t};
+
+use crate::real;
+
+/// Signals, as the kernel numbers them.
+const SIGNALS: usize = 64;
+/// Octets of a set of signals, as the kernel has it.
+const SET_OCTETS: usize = size_of::<u64>();
+/// Signals that are never put off: those of faults, and the two that the C library uses itself.
+const EXEMPT: [c_int; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    32,
+    33,
+];
+/// A sleep without a limit, in seconds.
+const FOREVER_S: i64 = 1 << 31;
+
+/// The thread is in no wait.
+const ELSEWHERE: u8 = 0;
+/// It makes a turn.
+const TURN: u8 = 1;
+/// It is about to sleep, asleep, or has slept.
+const SLEEP: u8 = 2;
+
+/// The program's handlers, by the number of the signal; 0 for none.
+static HANDLERS: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIGNALS + 1];
+/// The signals whose handler the program has installed with `SA_SIGINFO`.
+static WITH_INFO: AtomicU64 = AtomicU64::new(0);
+/// One of the three that follow.
+static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+/// Handlers are put off.
+const PUT_OFF: u8 = 1;
+/// The provider has to block signals.
+const BLOCK: u8 = 2;
+
+/// Where a thread is. Only the thread itself uses it, and its handlers.
+struct Place {
+    phase: AtomicU8,
+    /// Handlers that have run since the thread was about to sleep.
+    handled: AtomicU32,
+    /// Signals were put off, and are blocked.
+    has_put_off: AtomicBool,
+    /// The signals that were blocked before.
+    before: AtomicU64,
+    /// How long the thread is to sleep.
+    time: Time,
+}
+
+/// `struct timespec`, which a handler may change.
+#[repr(C)]
+struct Time {
+    seconds: AtomicI64,
+    nanoseconds: AtomicI64,
+}
+
+impl Time {
+    fn set(&self, seconds: i64, nanoseconds: i64) {
+        self.seconds.store(seconds, Ordering::Relaxed);
+        self.nanoseconds.store(nanoseconds, Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static PLACE: Place = const {
+        Place {
+            phase: AtomicU8::new(ELSEWHERE),
+            handled: AtomicU32::new(0),
+            has_put_off: AtomicBool::new(false),
+            before: AtomicU64::new(0),
+            time: Time {
+                seconds: AtomicI64::new(0),
+                nanoseconds: AtomicI64::new(0),
+            },
+        }
+    };
+}
+
+impl Place {
+    /// Nothing moves over this change, which the thread's handlers see.
+    fn enter(&self, phase: u8) {
+        compiler_fence(Ordering::SeqCst);
+        self.phase.store(phase, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Has the signals delivered that were put off.
+    fn deliver(&self) {
+        if self.has_put_off.swap(false, Ordering::Relaxed) {
+            change_mask(libc::SIG_SETMASK, self.before.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Puts a signal off, whose handler the kernel has called in a turn; whether it could.
+    ///
+    /// # Safety
+    /// The arguments of the handler.
+    unsafe fn put_off(&self, signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
+        let all = EXEMPT.iter().fold(!0, |set, signal| set & !bit(*signal));
+        // The kernel has blocked this signal for the handler. It is not to come again before the
+        // handler has returned.
+        let before = change_mask(libc::SIG_BLOCK, all);
+        // SAFETY: numbers, and what the kernel has given the handler.
+        let failed = unsafe {
+            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info)
+        };
+        if failed != 0 {
+            change_mask(libc::SIG_SETMASK, before);
+            return false;
+        }
+        // SAFETY: the kernel's context, which it restores when the handler returns; the kernel's
+        // set is at the beginning of the C library's.
+        unsafe {
+            let mask = &raw mut (*context.cast::<ucontext_t>()).uc_sigmask;
+            let mask = mask.cast::<u64>();
+            if !self.has_put_off.swap(true, Ordering::Relaxed) {
+                self.before.store(mask.read(), Ordering::Relaxed);
+            }
+            mask.write(mask.read() | all);
+        }
+        true
+    }
+}
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Changes the mask of this thread, and returns the one before.
+fn change_mask(how: c_int, set: u64) -> u64 {
+    let mut before: u64 = 0;
+    // SAFETY: both sets have the size that is named.
+    unsafe {
+        let number = libc::SYS_rt_sigprocmask;
+        libc::syscall(number, how, &raw const set, &raw mut before, SET_OCTETS)
+    };
+    before
+}
+
+/// A wait of the provider begins in this thread; false if the provider has to block signals.
+pub(crate) fn begin_turns() -> bool {
+    let mode = match MODE.load(Ordering::Relaxed) {
+        UNKNOWN => decide(),
+        mode => mode,
+    };
+    if mode == PUT_OFF {
+        PLACE.with(|place| place.enter(TURN));
+    }
+    mode == PUT_OFF
+}
+
+/// The kernel has to read the time of every sleep when it begins: epoll_wait(2) gets its time in a
+/// register, and epoll_pwait2(2) is new in Linux 5.11.
+#[cold]
+fn decide() -> u8 {
+    // SAFETY: no descriptor; the call fails with EBADF, or with ENOSYS.
+    let result = unsafe {
+        let nothing = std::ptr::null::<c_void>();
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            -1,
+            nothing,
+            1,
+            nothing,
+            nothing,
+            SET_OCTETS,
+        )
+    };
+    let is_known = result >= 0 || real::errno() != libc::ENOSYS;
+    let mode = if is_known { PUT_OFF } else { BLOCK };
+    // A handler that cannot be put off may have come first.
+    let order = Ordering::Relaxed;
+    match MODE.compare_exchange(UNKNOWN, mode, order, order) {
+        Ok(_) => mode,
+        Err(other) => other,
+    }
+}
+
+/// The wait has ended.
+pub(crate) fn end_turns() {
+    PLACE.with(|place| {
+        place.enter(ELSEWHERE);
+        place.deliver();
+    });
+}
+
+/// Whether the thread is in a turn in which handlers are put off.
+pub(crate) fn is_in_turn() -> bool {
+    PLACE.with(|place| place.phase.load(Ordering::Relaxed) == TURN)
+}
+
+/// Sleeps in a turn: `call` is the system call, which gets the time, and returns -1 with errno
+/// EINTR if a handler has run and nothing was found.
+pub(crate) fn sleep(time: Option<timespec>, call: impl FnOnce(*mut timespec) -> c_long) -> c_long {
+    PLACE.with(|place| {
+        match time {
+            Some(time) => place.time.set(time.tv_sec, time.tv_nsec),
+            None => place.time.set(FOREVER_S, 0),
+        }
+        place.handled.store(0, Ordering::Relaxed);
+        place.enter(SLEEP);
+        place.deliver();
+        let result = call((&raw const place.time).cast_mut().cast());
+        place.enter(TURN);
+        if result == 0 && place.handled.load(Ordering::Relaxed) > 0 {
+            real::set_errno(libc::EINTR);
+            return -1;
+        }
+        result
+    })
+}
+
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// What the kernel calls for every handler that the program has installed.
+unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let before = real::errno();
+    PLACE.with(|place| {
+        let phase = place.phase.load(Ordering::Relaxed);
+        // SAFETY: the arguments of the handler.
+        if phase == TURN && unsafe { place.put_off(signal, info, context) } {
+            real::set_errno(before);
+            return;
+        }
+        let handler = cell_of(signal).map_or(0, |cell| cell.load(Ordering::Acquire));
+        if handler != 0 {
+            real::set_errno(before);
+            // SAFETY: the program has given it as the handler of this signal. One without
+            // `SA_SIGINFO` has the first parameter only, and ignores the others.
+            unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+        }
+        if phase == SLEEP {
+            place.handled.fetch_add(1, Ordering::Relaxed);
+            place.time.set(0, 0);
+        }
+        // The handler may have been in a wait of its own.
+        place.enter(phase);
+    });
+}
+
+fn wrapper() -> sighandler_t {
+    on_signal as *const () as sighandler_t
+}
+
+/// Whether `handler` is one that runs.
+fn is_handler(handler: sighandler_t) -> bool {
+    ![libc::SIG_DFL, libc::SIG_IGN, libc::SIG_ERR].contains(&handler)
+}
+
+/// The place of the program's handler, if signals of this number are put off.
+fn cell_of(signal: c_int) -> Option<&'static AtomicUsize> {
+    let number = usize::try_from(signal).ok()?;
+    let cell = HANDLERS.get(number).filter(|_| number > 0)?;
+    (!EXEMPT.contains(&signal)).then_some(cell)
+}
+
+/// sigaction(2), with [`on_signal`] in place of a handler.
+///
+/// # Safety
+/// As sigaction(2).
+pub(crate) unsafe fn install(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    let Some(cell) = cell_of(signal) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::sigaction(signal, new, old) };
+    };
+    let mut known = cell.load(Ordering::Acquire);
+    let with_info = WITH_INFO.load(Ordering::Relaxed);
+    // SAFETY: null or the caller's.
+    let mut wrapped = unsafe { new.as_ref() }.copied();
+    if let Some(action) = wrapped.as_mut().filter(|new| is_handler(new.sa_sigaction)) {
+        if action.sa_flags & libc::SA_RESETHAND != 0 {
+            MODE.store(BLOCK, Ordering::Relaxed);
+        } else {
+            // Before the kernel has the wrapper, which may call it at once.
+            known = cell.swap(action.sa_sigaction, Ordering::AcqRel);
+            match action.sa_flags & libc::SA_SIGINFO {
+                0 => WITH_INFO.fetch_and(!bit(signal), Ordering::Relaxed),
+                _ => WITH_INFO.fetch_or(bit(signal), Ordering::Relaxed),
+            };
+            action.sa_sigaction = wrapper();
+            action.sa_flags |= libc::SA_SIGINFO;
+        }
+    }
+    let new = wrapped
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: null or an action of ours, and the caller's place for the old one.
+    let failed = unsafe { real::sigaction(signal, new, old) };
+    if failed == 0 {
+        // SAFETY: null or filled by the call.
+        unsafe { show(signal, old, known, with_info) };
+    } else {
+        cell.store(known, Ordering::Release);
+    }
+    failed
+}
+
+/// Has an old action show the handler of the program.
+///
+/// # Safety
+/// `old` is null or valid.
+unsafe fn show(signal: c_int, old: *mut sigaction, handler: usize, with_info: u64) {
+    // SAFETY: the caller guarantees it.
+    if let Some(old) = unsafe { old.as_mut() } {
+        if old.sa_sigaction == wrapper() {
+            old.sa_sigaction = handler;
+            if with_info & bit(signal) == 0 {
+                old.sa_flags &= !libc::SA_SIGINFO;
+            }
+        }
+    }
+}
+
+/// A function of the family of signal(2) has installed a handler for `signal` and has returned
+/// `old`: puts [`on_signal`] in its place, and returns the handler that the program had before.
+pub(crate) fn has_installed(signal: c_int, old: sighandler_t) -> sighandler_t {
+    let Some(cell) = cell_of(signal).filter(|_| old != libc::SIG_ERR) else {
+        return old;
+    };
+    let known = cell.load(Ordering::Acquire);
+    // SAFETY: zeroes are a valid sigaction, which the call fills.
+    unsafe {
+        let mut action: sigaction = std::mem::zeroed();
+        let failed = real::sigaction(signal, std::ptr::null(), &raw mut action) != 0;
+        if !failed && is_handler(action.sa_sigaction) && action.sa_sigaction != wrapper() {
+            install(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+    match old == wrapper() {
+        true => known,
+        false => old,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use super::*;
+
+    /// Counts the calls of a handler, one for each test, since tests run in threads of one process.
+    static CALLS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
+
+    extern "C" fn first(_: c_int) {
+        CALLS[0].fetch_add(1, Ordering::SeqCst);
+    }
+
+    extern "C" fn second(_: c_int) {
+        CALLS[1].fetch_add(1, Ordering::SeqCst);
+    }
+
+    extern "C" fn with_info(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: the kernel's.
+        let value = unsafe { (*info).si_value().sival_ptr as usize };
+        CALLS[2].fetch_add(u32::try_from(value).unwrap(), Ordering::SeqCst);
+    }
+
+    fn calls(of: usize) -> u32 {
+        CALLS[of].load(Ordering::SeqCst)
+    }
+
+    fn action(handler: *const (), flags: c_int) -> sigaction {
+        // SAFETY: zeroes are a valid sigaction.
+        let mut action: sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as sighandler_t;
+        action.sa_flags = flags;
+        action
+    }
+
+    fn installed(signal: c_int, handler: *const (), flags: c_int) {
+        let action = action(handler, flags);
+        // SAFETY: a valid action.
+        let failed = unsafe { install(signal, &raw const action, null_mut()) };
+        assert_eq!(failed, 0);
+    }
+
+    fn current(signal: c_int) -> sigaction {
+        let mut now = action(null(), 0);
+        // SAFETY: a valid place.
+        assert_eq!(unsafe { install(signal, null(), &raw mut now) }, 0);
+        now
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: the thread lives.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+
+    /// Sleeps in ppoll(2) without a limit if `time` is none. No descriptor ends it.
+    fn sleep_in_ppoll(time: *mut timespec) -> c_long {
+        let (nothing, none) = (null::<c_void>(), 0);
+        // SAFETY: an empty list.
+        unsafe { libc::syscall(libc::SYS_ppoll, nothing, none, time, nothing, SET_OCTETS) }
+    }
+
+    #[test]
+    fn program_sees_the_handlers_that_it_has_installed() {
+        let signal = libc::SIGUSR1;
+        installed(signal, first as *const (), libc::SA_RESTART);
+        let shown = current(signal);
+        assert_eq!(shown.sa_sigaction, first as *const () as usize);
+        assert_eq!(shown.sa_flags & libc::SA_SIGINFO, 0);
+        assert_ne!(shown.sa_flags & libc::SA_RESTART, 0);
+        raise(signal);
+        assert_eq!(calls(0), 1);
+        let mut old = action(null(), 0);
+        let next = action(libc::SIG_IGN as *const (), 0);
+        // SAFETY: valid actions.
+        assert_eq!(unsafe { install(signal, &raw const next, &raw mut old) }, 0);
+        assert_eq!(old.sa_sigaction, first as *const () as usize);
+        assert_eq!(current(signal).sa_sigaction, libc::SIG_IGN);
+        // SAFETY: the handler counts.
+        let before = unsafe { real::signal(signal, first as *const () as sighandler_t) };
+        assert_eq!(has_installed(signal, before), libc::SIG_IGN);
+        // SAFETY: as above.
+        let before = unsafe { real::signal(signal, libc::SIG_DFL) };
+        assert_eq!(has_installed(signal, before), first as *const () as usize);
+    }
+
+    #[test]
+    fn handler_runs_in_a_sleep_or_after_the_wait_but_in_no_turn() {
+        let signal = libc::SIGUSR2;
+        installed(signal, second as *const (), 0);
+        assert!(begin_turns());
+        raise(signal);
+        raise(signal);
+        assert_eq!(calls(1), 0);
+        // It was put off, and ends the sleep before it begins.
+        assert_eq!(sleep(None, sleep_in_ppoll), -1);
+        assert_eq!((calls(1), real::errno()), (1, libc::EINTR));
+        assert!(is_in_turn());
+        // It comes after the thread has looked, and before it is asleep.
+        let late = |time: *mut timespec| {
+            raise(signal);
+            sleep_in_ppoll(time)
+        };
+        assert_eq!(sleep(None, late), -1);
+        assert_eq!((calls(1), real::errno()), (2, libc::EINTR));
+        // A sleep that nothing ends lasts as long as it is to.
+        let time = timespec {
+            tv_sec: 0,
+            tv_nsec: 1,
+        };
+        assert_eq!(sleep(Some(time), sleep_in_ppoll), 0);
+        raise(signal);
+        assert_eq!(calls(1), 2);
+        end_turns();
+        assert_eq!(calls(1), 3);
+        raise(signal);
+        assert_eq!(calls(1), 4);
+    }
+
+    #[test]
+    fn signals_that_are_put_off_keep_their_values() {
+        let signal = libc::SIGRTMIN();
+        installed(signal, with_info as *const (), libc::SA_SIGINFO);
+        assert!(begin_turns());
+        for value in [1_usize, 20, 300] {
+            let value = libc::sigval {
+                sival_ptr: value as *mut c_void,
+            };
+            // SAFETY: the thread lives.
+            let failed = unsafe { libc::pthread_sigqueue(libc::pthread_self(), signal, value) };
+            assert_eq!(failed, 0);
+        }
+        assert_eq!(calls(2), 0);
+        end_turns();
+        assert_eq!(calls(2), 321);
+    }
+}
