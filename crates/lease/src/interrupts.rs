@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use dpdk::QueueIndex;
+use urdma_abi::spared::Spared;
 
 extern "C" {
     /// Of `shim/memif.c`.
@@ -18,9 +19,9 @@ extern "C" {
 
 /// The interrupts of a pair.
 pub(crate) struct Interrupts {
-    set: OwnedFd,
+    set: Spared,
     /// The eventfd of the current connection, a member of the set.
-    receive: Option<OwnedFd>,
+    receive: Option<Spared>,
 }
 
 impl Interrupts {
@@ -33,7 +34,7 @@ impl Interrupts {
         }
         Ok(Self {
             // SAFETY: the call has just opened it.
-            set: unsafe { OwnedFd::from_raw_fd(set) },
+            set: unsafe { OwnedFd::from_raw_fd(set) }.into(),
             receive: None,
         })
     }
@@ -61,6 +62,7 @@ impl Interrupts {
         }
         // SAFETY: the message has just opened both.
         let [receive, peer] = descriptors.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+        let receive = Spared::from(receive);
         if self.control(libc::EPOLL_CTL_ADD, &receive) {
             self.receive = Some(receive);
             self.discard_events();
@@ -77,7 +79,7 @@ impl Interrupts {
     }
 
     /// Adds or removes a member, of which each write is one event: it need not be read.
-    fn control(&self, operation: i32, member: &OwnedFd) -> bool {
+    fn control(&self, operation: i32, member: &Spared) -> bool {
         let events = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
         let mut event = libc::epoll_event { events, u64: 0 };
         let (set, member) = (self.set.as_raw_fd(), member.as_raw_fd());

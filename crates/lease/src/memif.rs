@@ -15,10 +15,12 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{fence, AtomicU16, Ordering};
 
 use dpdk::QueueIndex;
 use urdma_abi::lease::READABLE;
+use urdma_abi::spared::Mark;
 use urdma_underlay::MAX_HEADER_OCTETS;
 
 /// Flag of a descriptor: the packet continues in the next slot.
@@ -198,7 +200,7 @@ pub(crate) struct Rings {
     /// The last known index up to which slots are free.
     free_until: u16,
     /// The descriptor that interrupts the peer.
-    peer: Option<File>,
+    peer: Option<(Mark, File)>,
 }
 
 // SAFETY: the memory stays mapped until the next check of the link, which the same lease performs.
@@ -488,12 +490,12 @@ impl Rings {
 
     /// Names the descriptor that interrupts the peer.
     pub(crate) fn interrupt_by(&mut self, peer: File) {
-        self.peer = Some(peer);
+        self.peer = Some((Mark::new(peer.as_raw_fd()), peer));
     }
 
     #[cold]
-    fn interrupt(&self) {
-        if let Some(mut peer) = self.peer.as_ref() {
+    fn interrupt(&mut self) {
+        if let Some((_, peer)) = self.peer.as_mut() {
             // An eventfd that does not block fails only when it is readable already.
             let _ = peer.write(&1u64.to_ne_bytes());
         }
