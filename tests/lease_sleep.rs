@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{wait_until, Process};
-use urdma_tests::{alone, check_end, SHORT};
+use urdma_tests::{alone, check, check_end, SHORT};
 
 const HUGEPAGES: u64 = 512;
 
@@ -104,6 +104,24 @@ fn lessee_that_sleeps_is_woken_by_the_interrupt_of_its_queue() {
     for end in [asleep, other] {
         let ended = end.wait(SHORT).unwrap();
         assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    hosts.down().unwrap();
+}
+
+#[test]
+fn interrupt_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 1500).unwrap();
+    for scenario in ["epoll", "poll", "select"] {
+        check(
+            scenario,
+            &hosts.a,
+            &hosts.b,
+            LeasePolicy::Require,
+            scratch.path(),
+        );
     }
     hosts.down().unwrap();
 }

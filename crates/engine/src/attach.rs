@@ -271,9 +271,10 @@ pub(super) fn start(
     let page = Arc::clone(channels.page());
     let mut shard = Shard::new(channels, records, parts.slot, clock::now());
     shard.lease = lease.map(Box::new);
-    if let (Some(lease), Some(socket)) = (&mut shard.lease, page.socket()) {
-        lease.add_wake_socket(socket.descriptor());
-    }
+    let lease_set = match (&mut shard.lease, page.socket()) {
+        (Some(lease), Some(socket)) => lease.add_wake_socket(socket.descriptor()),
+        _ => None,
+    };
     shard.recorder = trace::recorder(parts.control.as_ref().map(|(control, _)| control));
     let recorder = shard.recorder.clone();
     if let Some(&ip) = parts.addresses.first() {
@@ -295,7 +296,7 @@ pub(super) fn start(
         info,
         shard: SpinLock::new(shard),
         polled: PolledTable::new(),
-        sleep_control: SleepControl::new(page),
+        sleep_control: SleepControl::new(page, lease_set),
         directory,
         in_process,
         next_hop,

@@ -139,6 +139,8 @@ impl Turns {
     pub(super) fn for_guest(polls: u64) -> Self {
         Self {
             polls,
+            // It begins with a short sleep if a leased queue interrupts it: see LEASE_LOOK_NS.
+            last_work_ns: clock::now_ns(),
             is_guest: true,
             ..Self::new()
         }
@@ -242,7 +244,7 @@ impl Engine {
                 Watched::Busy => self.stand_in_for_driver(),
                 Watched::Changed => (look, has_waited) = (LOOK_NS.0, false),
                 Watched::Still => {
-                    let waits = self.shard.lock().channels.have_work();
+                    let waits = self.shard.lock().has_work();
                     if waits && has_waited {
                         seat.seize(&self.sleep_control.page);
                     }

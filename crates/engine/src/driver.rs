@@ -74,7 +74,8 @@ impl Driven for Engine {
             seat.touch();
             return Waited::Ready;
         }
-        if !self.is_drivable() {
+        // An interrupt of a leased queue does not end a futex wait.
+        if !self.is_drivable() || self.sleep_control.lease_set.is_some() {
             return Waited::NotDriven;
         }
         let blocked = Blocked::new();
@@ -144,8 +145,7 @@ impl Driven for Engine {
     }
 
     fn wake_descriptor(&self) -> Option<RawFd> {
-        let socket = self.sleep_control.page.socket()?;
-        Some(socket.descriptor())
+        self.sleep_control.wake_descriptor()
     }
 
     fn was_woken(&self) {
@@ -153,8 +153,12 @@ impl Driven for Engine {
         if page.is_selecting() {
             // The driver is about to take it.
             std::thread::sleep(OTHERS_TURN);
-        } else if let Some(socket) = page.socket() {
-            socket.take();
+            return;
+        }
+        self.sleep_control.take_wake_up();
+        if page.is_selecting() {
+            // What was taken may have been for a driver that has begun to sleep meanwhile.
+            page.unpark();
         }
     }
 
@@ -168,12 +172,13 @@ impl Driven for Engine {
 }
 
 impl Engine {
-    /// Whether the background thread can give the engine to another thread: a leased queue needs
-    /// its exact timers.
+    /// Whether the background thread can give the engine to another thread: a leased queue without
+    /// interrupts needs its exact timers.
     fn is_drivable(&self) -> bool {
+        let is_leased = matches!(self.info.lease, LeaseState::Leased);
         self.background.get().is_some()
             && Engine::is_usable(self)
-            && !matches!(self.info.lease, LeaseState::Leased)
+            && (!is_leased || self.sleep_control.lease_set.is_some())
             && Signal::is_supported()
     }
 
@@ -255,12 +260,13 @@ impl Engine {
                 continue;
             }
             let has_work = || {
-                let has_messages = self.shard.lock().channels.have_work();
+                let has_messages = self.has_work_before_call(&turns);
                 has_messages || control.may_have_events() || control.is_seat_wanted()
             };
             let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
                 self.looks(call, Some(Sleep { limit, mask }))
             });
+            self.end_interrupts(&turns);
             if !control.seat.is_held(seated) {
                 // The background thread has parked meanwhile; this thread has stored RUNNING.
                 control.page.unpark();
@@ -290,9 +296,7 @@ impl Engine {
         local.looks(now);
         let found = call.look(sleep);
         if found.is_woken {
-            if let Some(socket) = control.page.socket() {
-                socket.take();
-            }
+            control.take_wake_up();
         }
         report(call) || found.is_done
     }

@@ -58,8 +58,10 @@ pub struct LeasedQueue {
     /// Datagrams of the last burst: the first `received` places.
     incoming: [RxDatagram; BURST],
     received: usize,
-    /// The socket by which peers wake the process is in the set of the lease's interrupts.
-    has_wake_socket: bool,
+    /// The set of the lease's interrupts, which has the socket by which peers wake the process.
+    wake_set: Option<RawFd>,
+    /// The system does not let this process wait on it.
+    is_refused: bool,
     is_unmasked: bool,
 }
 
@@ -112,7 +114,8 @@ impl LeasedQueue {
             outgoing: ArrayVec::new(),
             incoming: [EMPTY; BURST],
             received: 0,
-            has_wake_socket: false,
+            wake_set: None,
+            is_refused: false,
             is_unmasked: false,
         }
     }
@@ -267,9 +270,10 @@ impl LeasedQueue {
     }
 
     /// Has the set of the lease's interrupts report what arrives at the process' wake socket, too.
-    pub(super) fn add_wake_socket(&mut self, socket: RawFd) {
-        let Some(set) = self.set() else { return };
-        self.has_wake_socket = lease_set::add(set, socket);
+    /// Returns the set, if there is one; it stays the same as long as the lease is open.
+    pub(super) fn add_wake_socket(&mut self, socket: RawFd) -> Option<RawFd> {
+        self.wake_set = self.set().filter(|set| lease_set::add(*set, socket));
+        self.wake_set
     }
 
     fn set(&self) -> Option<RawFd> {
@@ -280,12 +284,13 @@ impl LeasedQueue {
 
     /// The set in which datagrams and peers raise events, if the queue has interrupts now.
     pub(super) fn interrupts(&self) -> Option<RawFd> {
-        self.has_wake_socket.then(|| self.set()).flatten()
+        let set = self.wake_set.filter(|_| !self.is_refused)?;
+        self.set().map(|_| set)
     }
 
     /// The set cannot be waited on.
     pub(super) fn give_up_interrupts(&mut self) {
-        self.has_wake_socket = false;
+        self.is_refused = true;
     }
 
     /// Unmasks interrupts, with a full fence; whether datagrams may wait.

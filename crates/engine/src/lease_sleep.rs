@@ -1,5 +1,9 @@
-//! The sleep of the background thread of a process with a leased queue whose driver has receive
-//! interrupts: on the epoll set of the lease, which has the process' wake socket, too.
+//! The sleep of a thread of a process with a leased queue whose driver has receive interrupts: on
+//! the epoll set of the lease, which has the process' wake socket, too.
+//!
+//! The background thread waits on this set. A thread that waits for a set of descriptors of the
+//! application has it as a member there (`driver.rs`), and takes its events, which are
+//! edge-triggered, by a look at it.
 //!
 //! Interrupts are unmasked while the thread sleeps, and masked while it is awake: the peer then
 //! spends no system call on them. After unmasking and a full fence the thread looks at the queue
@@ -9,7 +13,6 @@ use urdma_channel::Bells;
 
 use super::background::Turns;
 use super::engine::Engine;
-use super::lease::LeasedQueue;
 use super::lease_set::wait;
 
 impl Engine {
@@ -26,24 +29,36 @@ impl Engine {
             control.sleep(bells, until, turns.naps, has_work);
             return;
         };
-        let has_work = || {
-            let mut shard = self.shard.lock();
-            let lease = shard.lease.as_deref_mut();
-            let in_queue = lease.is_some_and(LeasedQueue::unmask);
-            in_queue || shard.channels.have_work() || seat.is_requested()
-        };
+        let has_work = || self.has_work_before_call(turns) || seat.is_requested();
         let slept = control.sleep_in_call(bells, until, has_work, |limit| wait(set, limit));
-        let mut shard = self.shard.lock();
-        if let Some(lease) = &mut shard.lease {
-            lease.mask();
-            if slept.as_ref().is_some_and(|slept| slept.is_refused) {
+        self.end_interrupts(turns);
+        let Some(slept) = slept else { return };
+        if slept.is_refused {
+            if let Some(lease) = &mut self.shard.lock().lease {
                 lease.give_up_interrupts();
             }
         }
-        drop(shard);
-        if slept.is_some_and(|slept| slept.is_woken) {
-            if let Some(socket) = control.page.socket() {
-                socket.take();
+        if slept.is_woken {
+            control.take_wake_message();
+        }
+    }
+
+    /// The last look of a thread that is about to sleep in a call on descriptors after `turns`: a
+    /// leased queue with interrupts interrupts it from now on.
+    pub(super) fn has_work_before_call(&self, turns: &Turns) -> bool {
+        let mut shard = self.shard.lock();
+        if turns.interrupts.is_some() {
+            shard.has_work()
+        } else {
+            shard.channels.have_work()
+        }
+    }
+
+    /// The thread has slept.
+    pub(super) fn end_interrupts(&self, turns: &Turns) {
+        if turns.interrupts.is_some() {
+            if let Some(lease) = &mut self.shard.lock().lease {
+                lease.mask();
             }
         }
     }

@@ -316,6 +316,13 @@ impl Shard {
         }
     }
 
+    /// Whether something waits in a channel, or possibly in the leased queue, which interrupts the
+    /// thread that sleeps from now on.
+    pub(super) fn has_work(&mut self) -> bool {
+        let lease = self.lease.as_deref_mut();
+        lease.is_some_and(LeasedQueue::unmask) || self.channels.have_work()
+    }
+
     /// Back to RESET: all state is dropped, completions included.
     pub(super) fn reset_qp(&mut self, index: u16, polled: &PolledTable) {
         self.forget_path(index);

@@ -1,6 +1,7 @@
 //! The sleep of the background thread, as applications and the thread share it. The rules are in
 //! `background.rs`.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use urdma_channel::{Bells, OwnPage, Parked, Seat};
 
 use super::clock;
 use super::events::events_raised;
+use super::lease_set;
 use super::local_events::LocalEvents;
 use super::shard::Shard;
 use super::spins::Spins;
@@ -42,6 +44,8 @@ pub(super) const MODE_DOORBELL: u8 = 1;
 /// When the background thread sleeps and what wakes it; see `background.rs` for the rules.
 pub(super) struct SleepControl {
     pub(super) page: Arc<OwnPage>,
+    /// The set in which the leased queue raises events, and the wake socket; see `lease_sleep.rs`.
+    pub(super) lease_set: Option<RawFd>,
     /// Which thread makes turns and sleeps: the background thread, or one that waits for an event.
     pub(super) seat: Seat,
     pub(super) bystanders: Bystanders,
@@ -114,9 +118,10 @@ impl Bystanders {
 }
 
 impl SleepControl {
-    pub(super) fn new(page: Arc<OwnPage>) -> Self {
+    pub(super) fn new(page: Arc<OwnPage>, lease_set: Option<RawFd>) -> Self {
         Self {
             page,
+            lease_set,
             seat: Seat::default(),
             bystanders: Bystanders::default(),
             spins: Spins::default(),
@@ -325,6 +330,27 @@ impl SleepControl {
         slept
     }
 
+    /// The descriptor that ends a sleep in a call on descriptors.
+    pub(super) fn wake_descriptor(&self) -> Option<RawFd> {
+        let socket = self.page.socket()?;
+        Some(self.lease_set.unwrap_or(socket.descriptor()))
+    }
+
+    /// Takes what has made that descriptor readable.
+    pub(super) fn take_wake_up(&self) {
+        let look = |set| lease_set::wait(set, Some(Duration::ZERO)).is_woken;
+        if self.lease_set.is_none_or(look) {
+            self.take_wake_message();
+        }
+    }
+
+    /// Takes a message of a peer that has woken a thread in a call on descriptors.
+    pub(super) fn take_wake_message(&self) {
+        if let Some(socket) = self.page.socket() {
+            socket.take();
+        }
+    }
+
     /// Whether completion channels had events since a thread has looked for events of its set.
     pub(super) fn may_have_events(&self) -> bool {
         events_raised() != self.events_looked_for.load(Ordering::Relaxed)
@@ -386,7 +412,7 @@ mod tests {
     #[test]
     fn kick_after_the_thread_listened_wakes_it_whatever_came_before() {
         let page = Arc::new(OwnPage::create().unwrap().0);
-        let control = SleepControl::new(Arc::clone(&page));
+        let control = SleepControl::new(Arc::clone(&page), None);
         let mut bells = Bells::default();
         control.kick();
         page.listen(&mut bells);
