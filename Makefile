@@ -80,7 +80,7 @@ checkpatch:
 
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys engine \
-	exs ipc lease rdma-core-sys standin stream trace types ucma underlay) \
+	exs exs-c ipc lease rdma-core-sys standin stream trace types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 

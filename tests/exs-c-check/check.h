@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Shared by the parts of exs-c-check, a program that uses liburdma-exs. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <errno.h>
+#include <exs.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ends the program with what failed, and errno, unless the condition holds. */
+#define REQUIRE(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
+				strerror(errno)); \
+			exit(1); \
+		} \
+	} while (0)
+
+/* Requires that a call fails with this errno. */
+#define REFUSED(call, number) \
+	do { \
+		errno = 0; \
+		REQUIRE((call) == -1 && errno == (number)); \
+	} while (0)
+
+/* The address of a port of this host. */
+struct sockaddr_in address_of(int port);
+
+/* The next event of a queue, which must come; sleeps in epoll until then. */
+exs_event_t next_event(exs_qhandle_t qh);
+
+/* A socket that listens at the port. */
+int listen_at(int type, int port);
+
+/* Passes octets to or from so many sockets of the other process. */
+void serve(int port, int sockets);
+void send_all(int port, int sockets, size_t octets);
+
+/* Passes a file and messages, and the errors of each call, within this process. */
+void check_file(int port, const char *path);
+void check_messages(int port);
+void check_errors(int port);
+
+#endif

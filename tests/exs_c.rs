@@ -1,0 +1,114 @@
+//! `liburdma-exs.so`: a C program that uses `exs.h`, compiled by the test.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{binary_dir, Instance, LeasePolicy};
+use urdma_harness::process::{Ended, Process};
+use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
+
+/// The directory of the sources.
+const TESTS: &str = env!("CARGO_MANIFEST_DIR");
+/// How long a program may run.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The names under which the library is linked and loaded.
+const NAMES: [&str; 2] = ["liburdma-exs.so", "liburdma-exs.so.0"];
+
+/// Compiles `tests/exs-c-check` as a user of the installed library does.
+fn compile(directory: &Path) -> PathBuf {
+    let library = binary_dir().unwrap().join("liburdma_exs_c.so");
+    let library = fs::canonicalize(&library)
+        .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
+    for name in NAMES {
+        symlink(&library, directory.join(name)).unwrap();
+    }
+    let program = directory.join("exs-c-check");
+    let sources = ["main.c", "stream.c", "errors.c"];
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])
+        .args(["-Wall", "-Wextra", "-Werror"])
+        .arg(format!("-I{TESTS}/../crates/exs-c/include"))
+        .args(sources.map(|source| format!("{TESTS}/exs-c-check/{source}")))
+        .arg(format!("-Wl,-rpath,{}", directory.display()))
+        .arg(format!("-L{}", directory.display()))
+        .arg("-lurdma-exs")
+        .arg("-o")
+        .arg(&program);
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(ended.succeeded(), "cc: {}", ended.describe());
+    program
+}
+
+fn start(host: &Instance, program: &Path, arguments: &[&str]) -> Process {
+    let mut argv = vec![program.to_str().unwrap()];
+    argv.extend(arguments);
+    Process::start(&mut host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
+}
+
+fn expect_done(ended: &Ended) {
+    assert!(ended.succeeded(), "{}", ended.describe());
+    assert!(ended.output.contains("done"), "{}", ended.describe());
+}
+
+#[test]
+fn streams_of_one_queue_arrive() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile(one.scratch.path());
+    for (sockets, octets) in [(1, 64 << 20), (10, 4 << 20), (50, 1000)] {
+        let (port, sockets) = (ports().to_string(), sockets.to_string());
+        let octets = octets.to_string();
+        let mut serving = start(&one.host, &program, &["server", &port, &sockets]);
+        serving.wait_for_text("listening", SHORT).unwrap();
+        let asking = start(&one.host, &program, &["client", &port, &sockets, &octets]);
+        let asked = asking.wait(LIMIT).unwrap();
+        assert!(
+            asked.succeeded(),
+            "{}: {}",
+            asked.describe(),
+            serving.printed()
+        );
+        expect_done(&asked);
+        expect_done(&serving.wait(SHORT).unwrap());
+        expect_all_taken_back(&one.host);
+    }
+    one.down();
+}
+
+#[test]
+fn calls_and_operations_fail_as_documented() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile(one.scratch.path());
+    let port = ports().to_string();
+    let checking = start(&one.host, &program, &["errors", &port]);
+    expect_done(&checking.wait(LIMIT).unwrap());
+    expect_all_taken_back(&one.host);
+    one.down();
+}
+
+#[test]
+fn kill_of_the_server_ends_operations_of_the_client() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile(one.scratch.path());
+    let port = ports().to_string();
+    let mut serving = start(&one.host, &program, &["server", &port, "2"]);
+    serving.wait_for_text("listening", SHORT).unwrap();
+    // More than the server can have received before it is killed.
+    let octets = (1_u64 << 40).to_string();
+    let asking = start(&one.host, &program, &["client", &port, "2", &octets]);
+    serving.wait_for_text("accepted 2", SHORT).unwrap();
+    serving.signal(Signal::SIGKILL).unwrap();
+    let asked = asking.wait(NOTICE).unwrap();
+    let told = "Connection reset by peer";
+    assert!(asked.output.contains(told), "{}", asked.describe());
+    expect_all_taken_back(&one.host);
+    one.down();
+}
