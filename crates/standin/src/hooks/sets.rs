@@ -199,6 +199,7 @@ impl SetWait {
     /// # Safety
     /// As epoll_pwait(2).
     unsafe fn sleep(&mut self) {
+        let mut is_last = false;
         loop {
             let (set, events, max) = (self.set, self.events, self.max);
             let (left_ms, mask) = (self.call.left_ms(), self.call.mask);
@@ -215,9 +216,11 @@ impl SetWait {
                 // SAFETY: an empty list.
                 None => unsafe { _ = real::poll(std::ptr::null_mut(), 0, 1) },
             }
-            if self.call.result > 0 || left_ms == 0 {
+            if self.call.result > 0 || is_last {
                 return;
             }
+            // The member may have had the only place: what else is ready comes before it next.
+            is_last = left_ms == 0;
         }
     }
 
