@@ -129,17 +129,20 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6}",
-        "slot", "process", "program", "up s", "QPs", "CQs", "MRs", "lease"
+        "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6} {:>9}",
+        "slot", "process", "program", "up s", "QPs", "CQs", "MRs", "lease", "woken by"
     )?;
     for slot in &status.slots {
         let report = slot.report.clone().unwrap_or_default();
         let lease = slot
             .lease_queue
             .map_or_else(|| "-".to_owned(), |queue| queue.to_string());
+        let woken_by = report
+            .lease_wake_up
+            .map_or_else(|| "-".to_owned(), |by| by.to_string());
         writeln!(
             text,
-            "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6}",
+            "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6} {:>9}",
             slot.slot,
             slot.pid,
             slot.program,
@@ -147,7 +150,8 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
             report.qps,
             report.cqs,
             report.mrs,
-            lease
+            lease,
+            woken_by
         )?;
     }
     Ok(())
@@ -175,7 +179,9 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_ipc::status::{GroupStatus, LeaseStatus, PortStatus, SlotStatus};
+    use urdma_ipc::status::{
+        GroupStatus, LeaseStatus, LeaseWakeUp, PortStatus, ProcessReport, SlotStatus,
+    };
 
     #[test]
     fn render_names_a_personality_that_is_not_the_default() {
@@ -212,6 +218,25 @@ mod tests {
         assert!(text.contains("1 of 253 attached"));
         assert!(!text.contains("device"));
         assert!(!text.contains("leases"));
+    }
+
+    #[test]
+    fn render_of_a_lessee_says_what_wakes_it() {
+        let report = ProcessReport {
+            lease_wake_up: Some(LeaseWakeUp::Interrupt),
+            ..ProcessReport::default()
+        };
+        let status = Status {
+            slots: vec![SlotStatus {
+                lease_queue: Some(1),
+                report: Some(report),
+                ..SlotStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = render(&status);
+        assert!(text.contains("  lease  woken by\n"), "{text}");
+        assert!(text.ends_with("      1 interrupt\n"), "{text}");
     }
 
     #[test]

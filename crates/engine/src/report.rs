@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
 use proto_trp::conn::{ConnStats, QpState};
-use urdma_ipc::status::ConnectionReport;
+use urdma_ipc::status::{ConnectionReport, LeaseWakeUp};
 use urdma_ipc::ProcessReport;
 
 use super::engine::Engine;
@@ -55,6 +55,10 @@ impl Engine {
             cqs: shard.cq_count,
             mrs: shard.regions.count(),
             counters: named,
+            lease_wake_up: shard.lease.as_ref().map(|lease| match lease.interrupts() {
+                Some(_) => LeaseWakeUp::Interrupt,
+                None => LeaseWakeUp::Clock,
+            }),
             sleeping: self.sleep_control.wake_at.load(Ordering::Relaxed) != 0,
             connections: busiest(
                 &shard,

@@ -1,6 +1,7 @@
 //! The contents of `urdma status`: a snapshot of the state of an instance.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -133,6 +134,8 @@ pub struct ProcessReport {
     pub counters: BTreeMap<String, u64>,
     /// No thread of it looks for packets: it sleeps until one comes.
     pub sleeping: bool,
+    /// What ends the sleep of its threads when a packet comes to its leased queue, if it has one.
+    pub lease_wake_up: Option<LeaseWakeUp>,
     /// The connections that have had most packets since the last report.
     pub connections: Vec<ConnectionReport>,
 }
@@ -287,6 +290,25 @@ pub struct LeaseStatus {
     pub queue: u16,
     /// The slot of the lessee; `None` if the queue pair is not leased.
     pub slot: Option<u8>,
+}
+
+/// What ends a sleep of a lessee when a packet comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseWakeUp {
+    /// The receive interrupt of the queue.
+    Interrupt,
+    /// The end of a short sleep.
+    Clock,
+}
+
+impl fmt::Display for LeaseWakeUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Interrupt => "interrupt",
+            Self::Clock => "clock",
+        })
+    }
 }
 
 /// How packets are steered to the queue of their lessee.
