@@ -2,19 +2,21 @@
 //! interrupt of the queue and not by the clock.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{wait_until, Process};
-use urdma_tests::{alone, check, check_end, SHORT};
+use urdma_tests::{alone, check, check_end, check_leased_alone, SHORT};
 
 const HUGEPAGES: u64 = 512;
 
 /// The numbers of epoll_wait, epoll_pwait and epoll_pwait2.
 const EPOLL_WAITS: [&str; 3] = ["232", "281", "441"];
+const PPOLL: &str = "271";
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the numbers are those of x86-64");
 
@@ -30,12 +32,25 @@ fn sleeps_on_eventfd(process: u32) -> bool {
     entries(format!("/proc/{process}/task")).any(|thread| {
         let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
         let words: Vec<&str> = call.split_whitespace().collect();
-        let [number, set, ..] = words[..] else {
+        let [number, first, ..] = words[..] else {
             return false;
         };
-        let set = u64::from_str_radix(set.trim_start_matches("0x"), 16);
-        EPOLL_WAITS.contains(&number) && set.is_ok_and(|set| sets.contains(&set))
+        let Ok(first) = u64::from_str_radix(first.trim_start_matches("0x"), 16) else {
+            return false;
+        };
+        match number {
+            PPOLL => first_of_list(process, first).is_some_and(|set| sets.contains(&set)),
+            number => EPOLL_WAITS.contains(&number) && sets.contains(&first),
+        }
     })
+}
+
+/// The first descriptor of a list of poll(2) in the memory of a process.
+fn first_of_list(process: u32, address: u64) -> Option<u64> {
+    let memory = File::open(format!("/proc/{process}/mem")).ok()?;
+    let mut octets = [0; 4];
+    memory.read_exact_at(&mut octets, address).ok()?;
+    u64::try_from(i32::from_ne_bytes(octets)).ok()
 }
 
 /// The sets of descriptors of a process that have an eventfd.
@@ -114,7 +129,7 @@ fn interrupt_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_i
     let scratch = Scratch::new("test").unwrap();
     let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 1500).unwrap();
-    for scenario in ["epoll", "poll", "select"] {
+    for scenario in ["sleep", "epoll", "poll", "select"] {
         check(
             scenario,
             &hosts.a,
@@ -122,6 +137,18 @@ fn interrupt_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_i
             LeasePolicy::Require,
             scratch.path(),
         );
+    }
+    hosts.down().unwrap();
+}
+
+#[test]
+fn waits_of_a_lessee_are_as_those_of_other_processes() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 1500).unwrap();
+    for scenario in ["sleeps", "sets", "unread", "cancel", "events"] {
+        check_leased_alone(&hosts.a, LeasePolicy::Require, scenario);
     }
     hosts.down().unwrap();
 }

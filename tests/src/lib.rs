@@ -328,8 +328,13 @@ fn expect_end_that_says(end: Process, words: &str) {
 
 /// Runs a check of `verbs-check` in a single process.
 pub fn check_alone(host: &Instance, name: &str) {
+    check_leased_alone(host, LeasePolicy::Never, name);
+}
+
+/// The same, with or without a leased queue.
+pub fn check_leased_alone(host: &Instance, lease: LeasePolicy, name: &str) {
     let argv = [VERBS_CHECK, name];
-    let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
+    let mut command = host.run(lease, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
 }

@@ -28,6 +28,7 @@ use super::background::Turns;
 use super::clock;
 use super::engine::Engine;
 use super::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
+use super::lease_sleep::Rest;
 use super::local_events::turn_to;
 use super::signals::{Blocked, Delivered};
 use super::spins::{spin, Spun};
@@ -50,7 +51,7 @@ pub fn interrupts() -> u32 {
 /// Has every thread that waits for an event of `channels` sleep in read(2) instead.
 pub fn interrupt_waits<'a>(channels: impl Iterator<Item = &'a CompletionChannel>) {
     INTERRUPTS.fetch_add(1, Ordering::SeqCst);
-    channels.for_each(|channel| channel.signal.raise());
+    channels.for_each(CompletionChannel::raise);
 }
 
 impl Driven for Engine {
@@ -74,8 +75,7 @@ impl Driven for Engine {
             seat.touch();
             return Waited::Ready;
         }
-        // An interrupt of a leased queue does not end a futex wait.
-        if !self.is_drivable() || self.sleep_control.lease_set.is_some() {
+        if !self.is_drivable() {
             return Waited::NotDriven;
         }
         let blocked = Blocked::new();
@@ -325,6 +325,31 @@ impl Engine {
         }
     }
 
+    /// Sleeps until the signal of the channel differs from `seen` or there is work; None if it
+    /// cannot.
+    fn sleep_as_reader(&self, wait: &Wait<'_>, seen: u32, rest: Rest<'_>) -> Option<Parked> {
+        let signal = &wait.channel.signal;
+        let is_raised = || signal.count() != seen;
+        if let Some(set) = rest.turns.interrupts {
+            let signals = self.sleep_control.signal_file.of(&wait.blocked)?;
+            let sleep = || self.rest_beside(set, signals, &rest, is_raised);
+            // Signals are delivered after the next turn.
+            return wait.channel.await_in_call(sleep).then_some(Parked::Woken);
+        }
+        if !rest.bells.add_signal(signal, seen) {
+            // There are as many bells as a thread can wait on.
+            return None;
+        }
+        let has_work = || self.shard.lock().channels.have_work() || is_raised();
+        let Rest {
+            turns,
+            bells,
+            until,
+        } = rest;
+        let sleep = || self.sleep_control.sleep(bells, until, turns.naps, has_work);
+        Some(wait.blocked.unblocked(|| signal.await_with(sleep)))
+    }
+
     /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.
     fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
         let control = &self.sleep_control;
@@ -357,15 +382,15 @@ impl Engine {
                 Delivered::Restarts => continue,
                 Delivered::Interrupts => return Waited::Interrupted,
             }
-            if !bells.add_signal(signal, seen) {
-                // There are as many bells as a thread can wait on.
+            let rest = Rest {
+                turns: &turns,
+                bells: &mut bells,
+                until,
+            };
+            let Some(parked) = self.sleep_as_reader(wait, seen, rest) else {
                 control.bystanders.rest();
                 return Waited::NotDriven;
-            }
-            let has_work = || self.shard.lock().channels.have_work() || signal.count() != seen;
-            let parked = wait.blocked.unblocked(|| {
-                signal.await_with(|| control.sleep(&bells, until, turns.naps, has_work))
-            });
+            };
             if !control.seat.is_held(wait.seated) {
                 // The background thread has parked meanwhile; this thread has stored RUNNING.
                 control.page.unpark();

@@ -1,7 +1,7 @@
 //! Completion channels and asynchronous events: how the engine notifies the application.
 
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -174,6 +174,8 @@ pub struct CompletionChannel {
     pub(super) signal: Signal,
     /// The engine of a queue that uses it.
     engine: Mutex<Option<Weak<dyn Driven>>>,
+    /// The driver that waits for the signal sleeps in a call on descriptors.
+    is_in_call: AtomicBool,
     /// Its armed queues.
     armed: AtomicU32,
     is_closed: AtomicBool,
@@ -186,6 +188,7 @@ impl CompletionChannel {
             unread: Unread::new(write_end.into()),
             signal: Signal::default(),
             engine: Mutex::default(),
+            is_in_call: AtomicBool::new(false),
             armed: AtomicU32::new(0),
             is_closed: AtomicBool::new(false),
         })
@@ -232,7 +235,28 @@ impl CompletionChannel {
     pub fn close(&self) {
         self.unread.clear();
         self.is_closed.store(true, Ordering::SeqCst);
+        self.raise();
+    }
+
+    /// Wakes the thread that waits.
+    pub(super) fn raise(&self) {
         self.signal.raise();
+        if self.is_in_call.load(Ordering::SeqCst) {
+            if let Some(engine) = self.engine() {
+                engine.interrupt();
+            }
+        }
+    }
+
+    /// Runs `sleep`, a call on descriptors that [`Driven::interrupt`] ends. It first looks once
+    /// more whether the signal was raised.
+    pub(super) fn await_in_call<T>(&self, sleep: impl FnOnce() -> T) -> T {
+        self.is_in_call.store(true, Ordering::SeqCst);
+        // Either this thread sees that the signal was raised, or the other one that it sleeps.
+        fence(Ordering::SeqCst);
+        let slept = sleep();
+        self.is_in_call.store(false, Ordering::SeqCst);
+        slept
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -251,7 +275,7 @@ impl CompletionSink for CompletionChannel {
             self.unread.send(cookie);
         }
         note_event();
-        self.signal.raise();
+        self.raise();
     }
 
     fn set_armed(&self, is_armed: bool) {

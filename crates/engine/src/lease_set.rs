@@ -14,6 +14,36 @@ pub(super) struct Slept {
     pub(super) is_refused: bool,
 }
 
+/// Sleeps until the set of a lease has an event or `signals` is readable; false if the system does
+/// not let this process sleep so.
+pub(super) fn wait_beside(set: RawFd, signals: RawFd, limit: Option<Duration>) -> bool {
+    let mut list = [set, signals].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // The system call changes it.
+    let mut limit = limit.map(timespec);
+    let limit = limit
+        .as_mut()
+        .map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: a list of two entries; the time is null or valid; there is no signal mask.
+    let found =
+        unsafe { libc::syscall(libc::SYS_ppoll, list.as_mut_ptr(), 2, limit, none, 0_usize) };
+    let is_interrupted =
+        || std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
+    let is_valid = list.iter().all(|entry| entry.revents & libc::POLLNVAL == 0);
+    is_valid && (found >= 0 || is_interrupted())
+}
+
+fn timespec(limit: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    }
+}
+
 /// Adds the wake socket to the set of a lease.
 pub(super) fn add(set: RawFd, socket: RawFd) -> bool {
     let mut event = libc::epoll_event {
@@ -27,10 +57,7 @@ pub(super) fn add(set: RawFd, socket: RawFd) -> bool {
 /// Sleeps until an event of the set.
 pub(super) fn wait(set: RawFd, limit: Option<Duration>) -> Slept {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-    let limit = limit.map(|limit| libc::timespec {
-        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
+    let limit = limit.map(timespec);
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: there is room for two events; the time is null or valid; there is no signal mask.

@@ -3,17 +3,28 @@
 //!
 //! The background thread waits on this set. A thread that waits for a set of descriptors of the
 //! application has it as a member there (`driver.rs`), and takes its events, which are
-//! edge-triggered, by a look at it.
+//! edge-triggered, by a look at it. So does a thread that drives in read(2): it sleeps in ppoll(2)
+//! with its signals blocked, beside a descriptor of signalfd(2), since ppoll does not tell which
+//! handlers have run, and read continues after those with `SA_RESTART`.
 //!
 //! Interrupts are unmasked while the thread sleeps, and masked while it is awake: the peer then
 //! spends no system call on them. After unmasking and a full fence the thread looks at the queue
 //! once more.
 
+use std::os::fd::RawFd;
+
 use urdma_channel::Bells;
 
 use super::background::Turns;
 use super::engine::Engine;
-use super::lease_set::wait;
+use super::lease_set::{wait, wait_beside};
+
+/// A sleep after a turn.
+pub(super) struct Rest<'a> {
+    pub(super) turns: &'a Turns,
+    pub(super) bells: &'a mut Bells,
+    pub(super) until: u64,
+}
 
 impl Engine {
     /// Sleeps after a turn of the background thread.
@@ -41,6 +52,24 @@ impl Engine {
         if slept.is_woken {
             control.take_wake_message();
         }
+    }
+
+    /// Sleeps in a thread that drives in read(2), whose blocked signals make `signals` readable;
+    /// `has_event` looks for its event. False if the system does not let it sleep so.
+    pub(super) fn rest_beside(
+        &self,
+        set: RawFd,
+        signals: RawFd,
+        rest: &Rest<'_>,
+        has_event: impl Fn() -> bool,
+    ) -> bool {
+        let control = &self.sleep_control;
+        let has_work = || self.has_work_before_call(rest.turns) || has_event();
+        let sleep = |limit| wait_beside(set, signals, limit);
+        let slept = control.sleep_in_call(rest.bells, rest.until, has_work, sleep);
+        self.end_interrupts(rest.turns);
+        control.take_wake_up();
+        slept != Some(false)
     }
 
     /// The last look of a thread that is about to sleep in a call on descriptors after `turns`: a

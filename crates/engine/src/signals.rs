@@ -3,6 +3,10 @@
 //! siglongjmp(3), and while it would not notice that a handler has run.
 
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use urdma_abi::spared::Spared;
 
 /// A signal set as the kernel has it.
 type Set = u64;
@@ -87,6 +91,49 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         change_mask(libc::SIG_SETMASK, self.before);
     }
+}
+
+/// A descriptor that is readable while a thread has blocked signals pending: for a sleep in a call
+/// on descriptors, in which they stay blocked.
+#[derive(Debug, Default)]
+pub(super) struct SignalFile(Mutex<Option<Watched>>);
+
+#[derive(Debug)]
+struct Watched {
+    file: Spared,
+    signals: Set,
+}
+
+impl SignalFile {
+    /// The descriptor, for the signals that the calling thread has not blocked but by `blocked`.
+    /// None if the system refuses it.
+    pub(super) fn of(&self, blocked: &Blocked) -> Option<RawFd> {
+        let signals = !blocked.before;
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *watched {
+            Some(watched) if watched.signals == signals => {}
+            Some(watched) => {
+                watch(watched.file.as_raw_fd(), signals)?;
+                watched.signals = signals;
+            }
+            none => {
+                let fd = watch(-1, signals)?;
+                // SAFETY: the call has just opened it.
+                let file = unsafe { OwnedFd::from_raw_fd(fd) }.into();
+                *none = Some(Watched { file, signals });
+            }
+        }
+        watched.as_ref().map(|watched| watched.file.as_raw_fd())
+    }
+}
+
+/// Has a descriptor, or a new one for -1, be readable while these signals are pending.
+fn watch(fd: RawFd, signals: Set) -> Option<RawFd> {
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    let signals = &raw const signals;
+    // SAFETY: the set has the size that is named.
+    let fd = unsafe { libc::syscall(libc::SYS_signalfd4, fd, signals, SET_OCTETS, flags) };
+    RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)
 }
 
 /// Changes the mask of this thread and returns the one before. The C library's function would leave

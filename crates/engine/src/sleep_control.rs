@@ -14,6 +14,7 @@ use super::events::events_raised;
 use super::lease_set;
 use super::local_events::LocalEvents;
 use super::shard::Shard;
+use super::signals::SignalFile;
 use super::spins::Spins;
 
 /// Longest bounded sleep.
@@ -46,6 +47,8 @@ pub(super) struct SleepControl {
     pub(super) page: Arc<OwnPage>,
     /// The set in which the leased queue raises events, and the wake socket; see `lease_sleep.rs`.
     pub(super) lease_set: Option<RawFd>,
+    /// Signals that end a sleep on that set.
+    pub(super) signal_file: SignalFile,
     /// Which thread makes turns and sleeps: the background thread, or one that waits for an event.
     pub(super) seat: Seat,
     pub(super) bystanders: Bystanders,
@@ -122,6 +125,7 @@ impl SleepControl {
         Self {
             page,
             lease_set,
+            signal_file: SignalFile::default(),
             seat: Seat::default(),
             bystanders: Bystanders::default(),
             spins: Spins::default(),
