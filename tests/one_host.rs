@@ -161,7 +161,7 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
 
 #[test]
 fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
-    check_on_one_host(&["sleep", "epoll", "poll", "select"]);
+    check_on_one_host(&["sleep", "epoll", "poll", "poll-set", "select"]);
 }
 
 #[test]

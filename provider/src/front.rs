@@ -39,6 +39,7 @@ static TABLE: FrontTable = FrontTable {
     set_close,
     set_waker,
     set_wait,
+    set_poll,
     set_was_woken,
     channel_waker,
     channel_poll,
@@ -48,6 +49,9 @@ static TABLE: FrontTable = FrontTable {
     interrupts,
     interrupt,
 };
+
+/// `EPOLLIN` as the stand-in passes it.
+const EPOLLIN: u32 = libc::EPOLLIN.cast_unsigned();
 
 type Channels = HashMap<c_int, Arc<CompletionChannel>>;
 
@@ -66,6 +70,7 @@ pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
 /// What an epoll set of the application has of ours.
 #[derive(Default)]
 struct Set {
+    /// Those that are reported when they have an event.
     channels: Vec<Weak<CompletionChannel>>,
     /// The handles of files of rdma_cm that were added.
     cm_files: Vec<i64>,
@@ -389,7 +394,10 @@ unsafe extern "C" fn set_join(set: c_int, read_fd: c_int, events: u32, data: u64
                 other.strong_count() > 0
             });
             channels.retain(|other| is_open(other) && !other.ptr_eq(&this));
-            channels.push(this);
+            // A thread that is not to see the channel's events does not wait for them.
+            if events & EPOLLIN != 0 {
+                channels.push(this);
+            }
             channel.unread().join(Member { set, events, data });
         }
         Ok(0)
@@ -469,6 +477,24 @@ unsafe extern "C" fn set_wait(
         call,
         look,
         set: Some((set, put)),
+        has_channel,
+        is_guarded: is_guarded != 0,
+    };
+    drive(engine, interrupts, call)
+}
+
+unsafe extern "C" fn set_poll(
+    set: c_int,
+    interrupts: u32,
+    is_guarded: c_int,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
+    let (engine, has_channel) = engine_of_set(set);
+    let call = Caller {
+        call,
+        look,
+        set: None,
         has_channel,
         is_guarded: is_guarded != 0,
     };

@@ -555,6 +555,7 @@ static const struct scenario scenarios[] = {
 	{ "sleep", { ALL, ALL }, 7, QUICK, sleep_client, sleep_server },
 	{ "epoll", { ALL, ALL }, 7, QUICK, epoll_client, epoll_server },
 	{ "poll", { ALL, ALL }, 7, QUICK, poll_client, poll_server },
+	{ "poll-set", { ALL, ALL }, 7, QUICK, poll_set_client, poll_set_server },
 	{ "select", { ALL, ALL }, 7, QUICK, select_client, select_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
 	{ "summon", { ALL, ALL }, 7, QUICK, summon_client, summon_server },

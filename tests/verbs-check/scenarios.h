@@ -32,11 +32,13 @@ void leave_server(struct end *e);
 void sleep_client(struct end *e);
 void sleep_server(struct end *e);
 
-/* The same, in epoll_wait, in poll and in select. */
+/* The same, in epoll_wait, in poll, in poll on a set and in select. */
 void epoll_client(struct end *e);
 void epoll_server(struct end *e);
 void poll_client(struct end *e);
 void poll_server(struct end *e);
+void poll_set_client(struct end *e);
+void poll_set_server(struct end *e);
 void select_client(struct end *e);
 void select_server(struct end *e);
 

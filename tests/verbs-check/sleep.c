@@ -51,9 +51,11 @@ static int take_event(struct end *e)
 	struct ibv_cq *cq;
 	void *context;
 
-	if (set >= 0 && epoll_wait(set, &event, 1, -1) != 1)
-		return errno;
+	if (polls && set >= 0)
+		channel.fd = set;
 	if (polls && poll(&channel, 1, -1) != 1)
+		return errno;
+	if (set >= 0 && !polls && epoll_wait(set, &event, 1, -1) != 1)
 		return errno;
 	if (selects) {
 		fd_set input;
@@ -169,6 +171,50 @@ void poll_client(struct end *e)
 void poll_server(struct end *e)
 {
 	polls = true;
+	sleep_server(e);
+}
+
+static void *wait_in_vain(void *other)
+{
+	struct epoll_event event;
+
+	epoll_wait(*(int *)other, &event, 1, -1);
+	fail("epoll_wait returned an event that was not asked for");
+}
+
+/*
+ * As UCX does: a thread polls a set that has the channel, while another one waits on a set of its
+ * own which is not to report it.
+ */
+static void poll_a_set(struct end *e)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	static int other;
+	pthread_t thread;
+
+	use_set(e);
+	polls = true;
+	other = epoll_create1(0);
+	if (epoll_ctl(other, EPOLL_CTL_ADD, e->channel->fd, &event))
+		fail("epoll_ctl: %s", strerror(errno));
+	event.events = 0;
+	if (epoll_ctl(other, EPOLL_CTL_MOD, e->channel->fd, &event))
+		fail("epoll_ctl: %s", strerror(errno));
+	if (pthread_create(&thread, NULL, wait_in_vain, &other))
+		fail("pthread_create");
+	/* It is asleep before the first message. */
+	usleep(20000);
+}
+
+void poll_set_client(struct end *e)
+{
+	poll_a_set(e);
+	sleep_client(e);
+}
+
+void poll_set_server(struct end *e)
+{
+	poll_a_set(e);
 	sleep_server(e);
 }
 

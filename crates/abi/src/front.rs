@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 9;
+pub const FRONT_ABI: u32 = 10;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -121,6 +121,14 @@ pub struct FrontTable {
         call: *mut c_void,
         look: LookFn,
         put: PutFn,
+    ) -> i64,
+    /// As `set_wait`, on a list of descriptors with the epoll set.
+    pub set_poll: unsafe extern "C" fn(
+        set_fd: c_int,
+        interrupts: u32,
+        is_guarded: c_int,
+        call: *mut c_void,
+        look: LookFn,
     ) -> i64,
     /// The descriptor of `set_waker` is readable, which a call other than `look` has found.
     pub set_was_woken: unsafe extern "C" fn(set_fd: c_int),

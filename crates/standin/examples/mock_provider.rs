@@ -31,6 +31,7 @@ static TABLE: FrontTable = FrontTable {
     set_close,
     set_waker,
     set_wait,
+    set_poll,
     set_was_woken,
     channel_waker,
     channel_poll,
@@ -190,6 +191,16 @@ unsafe extern "C" fn set_wait(
         0 => wait::BYSTANDER,
         _ => wait::READY,
     }
+}
+
+unsafe extern "C" fn set_poll(
+    _set_fd: c_int,
+    _interrupts: u32,
+    _is_guarded: c_int,
+    _call: *mut c_void,
+    _look: LookFn,
+) -> i64 {
+    wait::NOT_DRIVEN
 }
 
 unsafe extern "C" fn set_was_woken(_set_fd: c_int) {

@@ -56,15 +56,17 @@ pub(super) enum File {
     Channel(c_int),
     /// A file of rdma_cm, by its handle.
     RdmaCm(i64),
+    /// An epoll set that has such files.
+    Set(c_int),
 }
 
 /// A file of this process among the descriptors whose events the provider raises: a completion
-/// channel if there is one.
+/// channel or a set if there is one.
 pub(super) fn source_among(fds: impl Iterator<Item = c_int>) -> Option<Source> {
     let mut found = None;
     for source in fds.filter(|fd| fds::is_hit(*fd)).filter_map(source) {
         found = Some(source);
-        if matches!(source.file, File::Channel(_)) {
+        if matches!(source.file, File::Channel(_) | File::Set(_)) {
             break;
         }
     }
@@ -78,7 +80,8 @@ pub(super) fn source(fd: c_int) -> Option<Source> {
     let file = match found.kind {
         Kind::Channel => File::Channel(fd),
         Kind::Device(Device::RdmaCm) => File::RdmaCm(found.handle),
-        Kind::Device(Device::Uverbs) | Kind::Set | Kind::Netlink | Kind::Spared => return None,
+        Kind::Set => File::Set(fd),
+        Kind::Device(Device::Uverbs) | Kind::Netlink | Kind::Spared => return None,
     };
     let table = provider::own()?;
     Some(Source { table, file })
@@ -92,6 +95,7 @@ impl Source {
             match self.file {
                 File::Channel(fd) => (self.table.channel_waker)(fd),
                 File::RdmaCm(handle) => (self.table.cm_waker)(handle),
+                File::Set(fd) => (self.table.set_waker)(fd),
             }
         }
     }
@@ -111,6 +115,7 @@ impl Source {
             match self.file {
                 File::Channel(fd) => (table.channel_poll)(fd, interrupts, is_guarded, list, look),
                 File::RdmaCm(cm) => (table.cm_poll)(cm, interrupts, is_guarded, list, look),
+                File::Set(fd) => (table.set_poll)(fd, interrupts, is_guarded, list, look),
             }
         }
     }

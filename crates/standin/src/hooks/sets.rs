@@ -46,7 +46,9 @@ unsafe extern "C-unwind" fn epoll_ctl(
 fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
     let _uncancelled = Disabled::new();
     let before = real::errno();
-    if let Some(Source { table, file }) = lists::source(fd) {
+    // A thread that waits on a set of sets drives nothing.
+    let source = lists::source(fd).filter(|source| !matches!(source.file, File::Set(_)));
+    if let Some(Source { table, file }) = source {
         let is_known = |found: Found| found.kind == Kind::Set && found.is_mine;
         if !fds::find_unchecked(set).is_some_and(is_known) {
             // SAFETY: no precondition; what was known of that descriptor is of another set.
@@ -63,7 +65,7 @@ fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
                 (File::Channel(_), None) => (table.set_part)(set, fd),
                 (File::RdmaCm(handle), Some(_)) => (table.set_join_cm)(set, handle),
                 // A set without it is driven all the same.
-                (File::RdmaCm(_), None) => {}
+                (File::RdmaCm(_), None) | (File::Set(_), _) => {}
             }
         }
     }
