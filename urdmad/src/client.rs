@@ -42,8 +42,10 @@ pub(crate) struct Client {
     pub(crate) is_capturing: bool,
     /// What its socket has no room for.
     waiting: VecDeque<(FromDaemon, Vec<OwnedFd>)>,
-    /// Messages with descriptors that it may not have read.
-    unread: usize,
+    /// Messages with descriptors among those that wait.
+    waiting_with_fds: usize,
+    /// Messages with descriptors in its socket that it may not have read.
+    sent_with_fds: usize,
     /// It is to be disconnected once its requests are handled.
     pub(crate) is_broken: bool,
     /// Descriptors that it must not send, to be closed with the connection.
@@ -71,7 +73,8 @@ impl Client {
             offered: SlotSet::default(),
             is_capturing: false,
             waiting: VecDeque::new(),
-            unread: 0,
+            waiting_with_fds: 0,
+            sent_with_fds: 0,
             is_broken: false,
             rejected: Vec::new(),
         }
@@ -119,14 +122,15 @@ impl Client {
             Err(Errno::EAGAIN)
         };
         let outcome = match outcome {
+            Ok(()) => {
+                self.sent_with_fds += usize::from(!fds.is_empty());
+                Ok(())
+            }
             Err(Errno::EAGAIN) => self.put_off(message, fds),
             other => other,
         };
         match outcome {
-            Ok(()) => {
-                self.unread += usize::from(!fds.is_empty());
-                true
-            }
+            Ok(()) => true,
             Err(Errno::ETOOMANYREFS | Errno::EMFILE) if !is_answer(message) => false,
             Err(errno) => {
                 self.is_broken_by(errno);
@@ -139,8 +143,13 @@ impl Client {
     fn put_off(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let fds: io::Result<Vec<_>> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
         let fds = fds.map_err(|_| Errno::EMFILE)?;
-        self.waiting
-            .retain(|(earlier, _)| !replaces(message, earlier));
+        let with_fds = &mut self.waiting_with_fds;
+        self.waiting.retain(|(earlier, fds)| {
+            let stays = !replaces(message, earlier);
+            *with_fds -= usize::from(!stays && !fds.is_empty());
+            stays
+        });
+        *with_fds += usize::from(!fds.is_empty());
         self.waiting.push_back((message.clone(), fds));
         let answers = self
             .waiting
@@ -154,12 +163,16 @@ impl Client {
 
     /// Messages with descriptors that it has not read, at most.
     pub(crate) fn unread(&mut self) -> usize {
-        if self.unread > 0 && self.waiting.is_empty() {
-            self.unread = self
-                .unread
-                .min(octets_unread(&self.socket) / MESSAGE_OCTETS_MIN);
+        if self.sent_with_fds > 0 {
+            let in_socket = octets_unread(&self.socket) / MESSAGE_OCTETS_MIN;
+            self.sent_with_fds = self.sent_with_fds.min(in_socket);
         }
-        self.unread
+        self.unread_by_count()
+    }
+
+    /// The same without a system call: messages that it has read since may be among them.
+    fn unread_by_count(&self) -> usize {
+        self.sent_with_fds + self.waiting_with_fds
     }
 
     /// Whether messages wait for room in the socket.
@@ -172,7 +185,12 @@ impl Client {
         while let Some((message, fds)) = self.waiting.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.try_send(message, &fds) {
-                Ok(()) => drop(self.waiting.pop_front()),
+                Ok(()) => {
+                    let with_fds = usize::from(!fds.is_empty());
+                    self.waiting_with_fds -= with_fds;
+                    self.sent_with_fds += with_fds;
+                    self.waiting.pop_front();
+                }
                 Err(Errno::EAGAIN) => return,
                 Err(errno) => return self.is_broken_by(errno),
             }
@@ -209,7 +227,7 @@ pub(crate) fn reads_offers(clients: &mut BTreeMap<Token, Client>, slot: SlotId) 
     }
     let limit = descriptors::unread_max();
     let of_user = || clients.values().filter(|client| client.peer.uid() == uid);
-    if of_user().map(|client| client.unread).sum::<usize>() < limit {
+    if of_user().map(Client::unread_by_count).sum::<usize>() < limit {
         return true;
     }
     let of_user = clients
@@ -268,4 +286,51 @@ pub(crate) struct PendingStatus {
     pub(crate) id: u64,
     pub(crate) missing: HashSet<Token>,
     pub(crate) deadline: Instant,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use urdma_harness::instance::Scratch;
+    use urdma_ipc::packet::PacketListener;
+
+    use super::*;
+
+    /// A client that reads nothing.
+    fn client(dir: &std::path::Path) -> (PacketSocket, Client) {
+        let path = dir.join("control");
+        let listener = PacketListener::bind(&path).unwrap();
+        let peer = PacketSocket::connect(&path).unwrap();
+        let socket = listener.accept().unwrap();
+        let credentials = socket.peer().unwrap();
+        (peer, Client::new(socket, credentials))
+    }
+
+    #[test]
+    fn offers_of_processes_that_have_ended_are_not_unread() {
+        const OFFERS: u32 = 4000;
+        let scratch = Scratch::new("client").unwrap();
+        let (peer, mut client) = client(scratch.path());
+        let fd = File::open("/dev/null").unwrap();
+        for generation in 0..OFFERS {
+            let offer = FromDaemon::Event(Event::ChannelOffered {
+                slot: 1,
+                generation,
+                stranger: None,
+            });
+            assert!(client.send(&offer, &[fd.as_fd()]));
+            client.tell(Event::SlotGone {
+                slot: 1,
+                generation,
+            });
+        }
+        assert!(!client.is_broken);
+        let unread = client.unread();
+        assert!(client.is_behind() && unread < 1000, "{unread}");
+        // It reads what is in its socket, while the last event still waits.
+        while peer.try_recv(4096).is_ok() {}
+        assert!(client.is_behind());
+        assert_eq!(client.unread(), 0);
+    }
 }
