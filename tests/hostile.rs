@@ -31,6 +31,10 @@ const COMPARISONS: usize = 12;
 const ATTACK_LIMIT: Duration = Duration::from_secs(30);
 /// Operations of each end of a pair that connects anew again and again.
 const FEW: &str = "300";
+/// The duration of an attack that a test ends.
+const UNTIL_KILLED: Duration = Duration::from_secs(3600);
+/// Programs that connect one after the other, some connections each.
+const ROUNDS_OF_UCMATOSE: usize = 3;
 const PROGRAMS: [&str; 5] = [
     "urdma",
     "urdmad",
@@ -94,11 +98,26 @@ impl Bed {
         Process::start(&mut command).unwrap()
     }
 
+    /// rdma-core's `ucmatose`, of the user that is attacked.
+    fn ucmatose(&self, arguments: &[&str]) -> Process {
+        let mut command = self.as_user(HONEST, "urdma");
+        command
+            .args(["run", "--lease", "never", "--run-dir"])
+            .arg(self.host.run_dir())
+            .args(["--", "/usr/bin/ucmatose"])
+            .args(arguments);
+        Process::start(&mut command).unwrap()
+    }
+
     fn hostile(&self, attack: &str) -> Command {
+        self.hostile_for(attack, ATTACK)
+    }
+
+    fn hostile_for(&self, attack: &str, duration: Duration) -> Command {
         let mut command = self.as_user(ATTACKER, "urdma-hostile");
         command.arg("--run-dir").arg(self.host.run_dir());
         command.args(["--attack", attack, "--seconds"]);
-        command.arg(ATTACK.as_secs_f64().to_string());
+        command.arg(duration.as_secs_f64().to_string());
         command
     }
 
@@ -350,6 +369,39 @@ fn corrupt_cell_ends_the_connections_to_its_process_and_no_others() {
     let ended = attacking.wait(SHORT).unwrap();
     assert!(ended.succeeded(), "{}{}", ended.output, ended.describe());
     steady.expect_progress("a corrupt cell");
+    steady.end();
+    expect_all_taken_back(&bed.host);
+    bed.host.down().unwrap();
+}
+
+/// One user has bound every port that it may, and goes on; two programs of another user connect
+/// again and again.
+#[test]
+fn programs_go_on_connecting_while_another_user_binds_all_ports() {
+    const CONNECTIONS: &str = "50";
+    let _alone = alone();
+    let bed = Bed::up();
+    let mut steady = Steady::start(&bed);
+    let mut command = bed.hostile_for("ports", UNTIL_KILLED);
+    let mut attacking = Process::start(&mut command).unwrap();
+    attacking.wait_for_text("arrived\n", ATTACK_LIMIT).unwrap();
+    for _ in 0..ROUNDS_OF_UCMATOSE {
+        let server = bed.ucmatose(&["-c", CONNECTIONS]);
+        wait_until("a listener", SHORT, || {
+            let status = bed.host.status().unwrap();
+            !status["listeners"].as_array().unwrap().is_empty()
+        })
+        .unwrap();
+        let client = bed.ucmatose(&["-c", CONNECTIONS, "-s", "127.0.0.1"]);
+        for end in [client, server] {
+            let ended = end.wait(CHECK_LIMIT).unwrap();
+            assert!(ended.succeeded(), "{}", ended.describe());
+        }
+    }
+    assert!(attacking.is_running(), "{}", attacking.printed());
+    attacking.signal(Signal::SIGKILL).unwrap();
+    attacking.wait(SHORT).unwrap();
+    steady.expect_progress("ports");
     steady.end();
     expect_all_taken_back(&bed.host);
     bed.host.down().unwrap();

@@ -74,6 +74,8 @@ pub(crate) struct Session {
     pub(crate) peers: Vec<Peer>,
     /// Offers that urdmad has passed on, by slot.
     pub(crate) passed: Vec<u8>,
+    /// Requests of urdmad for a report.
+    pub(crate) reports_wanted: u64,
     /// Whatever was given to this process: by urdmad with the slot, by others as offers.
     pub(crate) given: Vec<OwnedFd>,
 }
@@ -109,6 +111,7 @@ impl Session {
             page_fd,
             peers: Vec::new(),
             passed: Vec::new(),
+            reports_wanted: 0,
             given: vec![memory.directory, memory.region, memory.page],
         })
     }
@@ -141,15 +144,45 @@ impl Session {
     pub(crate) fn listen(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.client.next_event(Some(left)) {
-                Ok(None) => return true,
-                Ok(Some((Event::ChannelOffered { slot, .. }, fds))) => self.take_offer(slot, fds),
-                Ok(Some((Event::ChannelPassed { slot, .. }, _))) => self.passed.push(slot),
-                Ok(Some(_)) => {}
+            match self.take_event(deadline) {
+                Ok(true) => {}
+                Ok(false) => return true,
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Takes what urdmad says until `is_enough`, within `limit`; false if it is not.
+    pub(crate) fn listen_until(
+        &mut self,
+        limit: Duration,
+        is_enough: impl Fn(&Self) -> bool,
+    ) -> bool {
+        let deadline = Instant::now() + limit;
+        while !is_enough(self) {
+            if !matches!(self.take_event(deadline), Ok(true)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes one event; false at the deadline.
+    fn take_event(&mut self, deadline: Instant) -> Result<bool, ControlError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.client.next_event(Some(left))? {
+            None => return Ok(false),
+            Some((Event::ChannelOffered { slot, .. }, fds)) => self.take_offer(slot, fds),
+            Some((Event::ChannelPassed { slot, .. }, _)) => self.passed.push(slot),
+            Some((Event::ReportWanted, _)) => self.reports_wanted += 1,
+            Some(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Whether urdmad still answers.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.client.recordings().is_ok()
     }
 
     fn take_offer(&mut self, slot: u8, fds: Vec<OwnedFd>) {
@@ -172,11 +205,10 @@ impl Session {
         peers.any(|peer| peer.slot == slot && peer.theirs.is_some())
     }
 
-    /// Offers a channel with any two descriptors.
-    pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) {
-        let _ = self
-            .client
-            .offer_channel(slot, &[fds[0].as_fd(), fds[1].as_fd()]);
+    /// Offers a channel with any two descriptors; false if the kernel does not take them.
+    pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) -> bool {
+        let fds = fds.map(AsFd::as_fd);
+        self.client.offer_channel(slot, &fds).is_ok()
     }
 
     pub(crate) fn page_fd(&self) -> &OwnedFd {

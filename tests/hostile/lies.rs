@@ -1,20 +1,20 @@
 //! Attacks through the control socket.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::sys::socket::{send, shutdown, MsgFlags, Shutdown};
+use nix::sys::socket::Shutdown;
 use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
-use urdma_ipc::message::{FromClient, Request};
-use urdma_ipc::packet::PacketSocket;
+use urdma_ipc::message::Request;
 use urdma_ipc::{CmPort, ControlClient, ControlError, PortSharing, PortTable, ProcessReport};
 
+use crate::conversation::{Conversation, CLOSING};
 use crate::random::Random;
-use crate::{Context, Tally};
+use crate::{Context, Tally, ARRIVED};
 
 /// Ports and groups that are asked for at once.
 const MANY: u32 = 300;
@@ -48,25 +48,42 @@ pub(crate) fn forbidden(context: &Context) -> Result<Tally, String> {
     Ok(tally)
 }
 
-/// Packets that are no messages, and conversations that end in every way.
+/// Packets that are no messages, and conversations that end in every way. A conversation that is
+/// not shut ends with a request, and urdmad has seen all of it once that is answered; it has seen
+/// the packet for which it ends one.
 pub(crate) fn garbage(context: &Context) -> Result<Tally, String> {
+    const LAST: u64 = 2;
     let mut random = context.random.clone();
-    let mut tally = Tally::default();
-    while !context.is_over() {
-        let path = context.run_dir.control_socket();
-        let socket = PacketSocket::connect(&path).map_err(|errno| errno.to_string())?;
-        for _ in 0..1 + random.below(4) {
-            let packet = packet(&mut random);
-            // A closed connection, or a packet that the kernel does not take.
-            let _ = send(socket.as_fd().as_raw_fd(), &packet, MsgFlags::MSG_NOSIGNAL);
-            tally.tries += 1;
+    let (mut seen, mut answered, mut ended) = (0, 0, 0);
+    while !context.is_over() || answered == 0 || ended == 0 {
+        let conversation = Conversation::open(context)?;
+        if !random.once_in(8) {
+            conversation.greet();
         }
-        let ways = [Shutdown::Read, Shutdown::Write, Shutdown::Both];
-        if random.once_in(2) {
-            let _ = shutdown(socket.as_fd().as_raw_fd(), random.one_of(&ways));
+        let packets = (0..1 + random.below(4)).map(|_| packet(&mut random));
+        let sent = packets.filter(|packet| conversation.send(packet)).count();
+        let way = random.one_of(&[None, None, Some(Shutdown::Read), Some(Shutdown::Write)]);
+        if let Some(way) = way {
+            conversation.shut(way);
+            // urdmad finds that its answer cannot be sent, or that nothing more comes.
+            conversation.ask(LAST, Request::Detach, &[]);
+            conversation.await_end()?;
+            continue;
+        }
+        conversation.ask(LAST, Request::Detach, &[]);
+        if conversation.is_answered(LAST)? {
+            answered += 1;
+            seen += sent as u64;
+            conversation.shut(Shutdown::Both);
+        } else {
+            ended += 1;
+            seen += 1;
         }
     }
-    Ok(tally)
+    Ok(Tally {
+        tries: seen,
+        refused: ended,
+    })
 }
 
 /// One packet: octets, JSON of another shape, or requests out of order.
@@ -91,7 +108,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
             random.fill(&mut octets);
             octets
         }
-        1 => vec![b'['; 1 + random.below(190_000)],
+        1 => vec![b'['; length(random)],
         2 => {
             let mut octets = random.one_of(&REQUESTS).as_bytes().to_vec();
             let at = random.below(octets.len());
@@ -99,12 +116,18 @@ fn packet(random: &mut Random) -> Vec<u8> {
             octets
         }
         3 => {
-            let name = "x".repeat(random.below(190_000));
-            format!(r#"{{"id":1,"request":{{"hello":{{"version":1,"program":"{name}"}}}}}}"#)
-                .into_bytes()
+            let (name, version) = ("x".repeat(length(random)), urdma_ipc::PROTOCOL_VERSION);
+            let hello = format!(r#"{{"version":{version},"program":"{name}"}}"#);
+            format!(r#"{{"id":1,"request":{{"hello":{hello}}}}}"#).into_bytes()
         }
         _ => random.one_of(&REQUESTS).as_bytes().to_vec(),
     }
+}
+
+/// A length that urdmad takes as a rule, or one that the kernel does.
+fn length(random: &mut Random) -> usize {
+    let longest = random.one_of(&[8_000, 190_000]);
+    1 + random.below(longest)
 }
 
 /// Reports of many processes that are each as long as urdmad takes them, and false.
@@ -118,7 +141,7 @@ pub(crate) fn reports(context: &Context) -> Result<Tally, String> {
         ..ProcessReport::default()
     };
     let mut tally = Tally::default();
-    while !context.is_over() {
+    while !context.is_over() || tally.tries == 0 {
         let sessions: Result<Vec<_>, _> = (0..REPORTERS).map(|_| context.attach()).collect();
         let sessions = sessions?;
         let shown = std::thread::scope(|scope| {
@@ -127,42 +150,42 @@ pub(crate) fn reports(context: &Context) -> Result<Tally, String> {
                 for session in &sessions {
                     // It counts if urdmad wants one at the moment.
                     let _ = session.client.report(report.clone());
-                    tally.tries += 1;
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
             asking.join()
         });
-        match shown {
-            Ok(Ok(_)) => {}
+        let status = match shown {
+            Ok(Ok(status)) => status,
             Ok(Err(reason)) => return Err(format!("no status is shown any more: {reason}")),
             Err(_) => return Err("the thread has failed".to_owned()),
+        };
+        if let Some(session) = sessions.iter().find(|session| !session.is_alive()) {
+            return Err(format!("urdmad takes no report of slot {}", session.slot));
         }
+        let reports = status.slots.iter().filter_map(|slot| slot.report.as_ref());
+        tally.tries += reports.filter(|shown| **shown == report).count() as u64;
     }
     Ok(tally)
 }
 
-/// Requests for the status, whose answers are not read: urdmad asks every process each time.
+/// Requests for the status, whose answers are not read: urdmad asks every process each time, until
+/// it ends the conversation.
 pub(crate) fn statuses(context: &Context) -> Result<Tally, String> {
+    const LAST: u64 = 1000;
+    let mut witness = context.attach()?;
     let mut tally = Tally::default();
-    while !context.is_over() {
-        let path = context.run_dir.control_socket();
-        let socket = PacketSocket::connect(&path).map_err(|errno| errno.to_string())?;
-        let hello = Request::Hello {
-            version: urdma_ipc::PROTOCOL_VERSION,
-            program: "hostile".to_owned(),
-        };
-        let mut sent = socket.try_send(
-            &FromClient {
-                id: 0,
-                request: hello,
-            },
-            &[],
-        );
-        for id in 1..1000 {
-            let request = Request::Status;
-            sent = sent.and_then(|()| socket.send(&FromClient { id, request }, &[]));
-            tally.tries += 1;
+    while !context.is_over() || tally.tries == 0 {
+        let conversation = Conversation::open(context)?;
+        conversation.greet();
+        let mut ids = 1..=LAST;
+        ids.all(|id| conversation.ask(id, Request::Status, &[]));
+        conversation.await_end()?;
+        let all_answered = conversation.is_answered(LAST)?;
+        tally.refused("a thousand unread answers", all_answered)?;
+        let asked = witness.reports_wanted;
+        if !witness.listen_until(CLOSING, |witness| witness.reports_wanted > asked) {
+            return Err("a process was not asked for its report".to_owned());
         }
     }
     Ok(tally)
@@ -207,21 +230,31 @@ fn expect_alive<T>(outcome: &Result<T, ControlError>) -> Result<(), String> {
     }
 }
 
-/// Programs that are killed while they attack, one after the other.
+/// Programs that are killed while they attack, one after the other: some at any time, and the
+/// others once the processes that stay have seen their attack.
 pub(crate) fn deaths(context: &Context) -> Result<Tally, String> {
+    const ATTACKS: [&str; 4] = ["aimed", "random", "changes", "churn"];
     let mut random = context.random.clone();
     let mut tally = Tally::default();
     while !context.is_over() {
+        let attack = random.one_of(&ATTACKS);
         let mut child = context
-            .again(
-                random.one_of(&["aimed", "random", "changes", "churn"]),
-                random.u64(),
-            )
+            .again(attack, random.u64())
             .spawn()
             .map_err(|error| error.to_string())?;
+        let must_arrive = tally.tries % 2 == 0;
+        let mut printed = String::new();
+        let mut output = child.stdout.take().map(BufReader::new);
+        if let Some(output) = output.as_mut().filter(|_| must_arrive) {
+            let read = output.read_line(&mut printed);
+            read.map_err(|error| error.to_string())?;
+        }
         std::thread::sleep(Duration::from_micros(u64::from(random.u16())));
         child.kill().map_err(|error| error.to_string())?;
         child.wait().map_err(|error| error.to_string())?;
+        if must_arrive && printed.trim_end() != ARRIVED {
+            return Err(format!("{attack} has not arrived: {printed}"));
+        }
         tally.tries += 1;
     }
     Ok(tally)

@@ -10,13 +10,16 @@
 //! | `messages` | through the memory of channels |
 //! | `offers` | by offers of channels |
 //! | `lies` | through the control socket |
+//! | `ports` | by ports of rdma_cm |
 //! | `linger` | by descriptors whose close takes long |
 //! | `recordings` | by flight recordings |
 //! | `corrupt` | a peer of verbs-check that ends its channel |
-//! | `attach`, `forge`, `random`, `memory` | slots and channels; cells; numbers; memory (unsafe) |
+//! | `attach`, `conversation` | slots and channels; packets on the control socket |
+//! | `forge`, `random`, `memory` | cells; numbers; memory (unsafe) |
 #![allow(clippy::unwrap_used)] // a program for tests
 
 mod attach;
+mod conversation;
 mod corrupt;
 mod escape;
 mod forge;
@@ -25,11 +28,13 @@ mod linger;
 mod memory;
 mod messages;
 mod offers;
+mod ports;
 mod random;
 mod recordings;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -40,7 +45,7 @@ use forge::Connection;
 use random::Random;
 
 /// Attacks that need no peer of their own, by name.
-const ATTACKS: [(&str, Attack); 25] = [
+const ATTACKS: [(&str, Attack); 26] = [
     ("escape", escape::escape),
     ("random", messages::random),
     ("aimed", messages::aimed),
@@ -65,10 +70,14 @@ const ATTACKS: [(&str, Attack); 25] = [
     ("reports", lies::reports),
     ("statuses", lies::statuses),
     ("requests", lies::requests),
+    ("ports", ports::ports),
     ("recordings", recordings::recordings),
 ];
 /// Programs that run attacks, and one that runs none.
 const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages::spin)];
+
+/// The line that an attack prints once its victims have seen it, if others wait for that.
+const ARRIVED: &str = "arrived";
 
 type Attack = fn(&Context) -> Result<Tally, String>;
 
@@ -176,6 +185,12 @@ impl Context {
         self.connections.iter().map(Connection::slot)
     }
 
+    /// Prints [`ARRIVED`], the first time.
+    fn announce(&self) {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| println!("{ARRIVED}"));
+    }
+
     /// This program again, with another attack that lasts until it is killed.
     fn again(&self, attack: &str, seed: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -183,7 +198,7 @@ impl Context {
             .args(&self.arguments)
             .args(["--attack", attack, "--seconds", "3600", "--seed"])
             .arg(seed.to_string())
-            .stdout(Stdio::null());
+            .stdout(Stdio::piped());
         command
     }
 }

@@ -38,9 +38,11 @@ fn lives(
         while !session.is_answered() && Instant::now() < met {
             session.listen(Duration::from_millis(2));
         }
-        has_arrived |= context
-            .lasting_slots()
-            .all(|slot| session.has_answer_of(slot));
+        let mut lasting = context.lasting_slots();
+        if lasting.all(|slot| session.has_answer_of(slot)) {
+            has_arrived = true;
+            context.announce();
+        }
         let end = Instant::now() + life;
         while Instant::now() < end && !context.is_over() {
             tally.tries += act(&mut session, &mut random);

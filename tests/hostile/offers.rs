@@ -1,23 +1,21 @@
 //! Attacks by offers of channels.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
 use urdma_channel::{ChannelConfig, WakeSocket};
-use urdma_ipc::message::{FromClient, Request};
-use urdma_ipc::packet::PacketSocket;
+use urdma_ipc::message::Request;
 use urdma_ipc::RefusalKind;
 use urdma_ipc::{ControlClient, ControlError};
 
 use crate::attach::{page, Region, Session};
+use crate::conversation::{Conversation, CLOSING};
 use crate::memory::{memfd, SEALS};
 use crate::{Context, Tally};
 
-/// How long urdmad may take to close a connection.
-const CLOSING: Duration = Duration::from_secs(10);
 /// The last slot that an instance can have.
 const LAST_SLOT: u8 = 253;
 /// More conversations than one user may have.
@@ -40,15 +38,14 @@ pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
 
 /// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
 fn await_passed(context: &Context, session: &mut Session) -> Result<u64, String> {
-    let deadline = Instant::now() + CLOSING;
-    while !context
-        .lasting_slots()
-        .all(|slot| session.passed.contains(&slot))
-    {
-        if Instant::now() > deadline || !session.listen(Duration::from_millis(1)) {
-            return Err("an offer has not reached its process".to_owned());
-        }
+    let have_all = |session: &Session| {
+        let mut lasting = context.lasting_slots();
+        lasting.all(|slot| session.passed.contains(&slot))
+    };
+    if !session.listen_until(CLOSING, have_all) {
+        return Err("an offer has not reached its process".to_owned());
     }
+    context.announce();
     Ok(session.passed.len() as u64)
 }
 
@@ -154,72 +151,62 @@ fn odd_regions() -> Result<Vec<OwnedFd>, String> {
 }
 
 /// Sends an offer with any number of descriptors; returns whether urdmad closed the connection.
-fn send_offer(
-    context: &Context,
-    slot: u8,
-    fds: &[std::os::fd::BorrowedFd<'_>],
-) -> Result<bool, String> {
-    let error = |errno: nix::Error| errno.to_string();
-    let socket = PacketSocket::connect(&context.run_dir.control_socket()).map_err(error)?;
-    let requests = [
-        Request::Hello {
-            version: urdma_ipc::PROTOCOL_VERSION,
-            program: "hostile".to_owned(),
-        },
-        Request::Attach { want_lease: false },
-    ];
-    let mut id = 0;
-    for request in requests {
-        id += 1;
-        socket
-            .send(&FromClient { id, request }, &[])
-            .map_err(error)?;
+fn send_offer(context: &Context, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<bool, String> {
+    const ATTACH: u64 = 1;
+    let conversation = Conversation::open(context)?;
+    conversation.greet();
+    conversation.ask(ATTACH, Request::Attach { want_lease: false }, &[]);
+    if !conversation.is_answered(ATTACH)? {
+        return Err("urdmad has not seen the offer".to_owned());
     }
-    let request = Request::OfferChannel { slot };
-    socket
-        .send(&FromClient { id, request }, fds)
-        .map_err(error)?;
-    loop {
-        match socket.recv(urdma_ipc::packet::PACKET_OCTETS_MAX) {
-            Ok(Some(_)) => {}
-            Ok(None) | Err(nix::Error::ECONNRESET) => return Ok(true),
-            Err(errno) => return Err(errno.to_string()),
-        }
-    }
+    conversation.ask(2, Request::OfferChannel { slot }, fds);
+    Ok(!conversation.is_answered(2)?)
 }
 
 /// As many processes as the user may have, which offer channels to all and read nothing: the
-/// descriptors stay in their sockets.
+/// descriptors stay in their sockets. Each reads in the end whether its offers have been passed on.
 pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
     let region = Region::create(&ChannelConfig::default());
-    let (_, page) = page();
     let mut tally = Tally::default();
     while !context.is_over() {
-        let mut all: Vec<(ControlClient, u8)> = Vec::new();
-        while all.len() < CONVERSATIONS {
-            let client = match ControlClient::connect(&context.run_dir, "hostile") {
-                Ok(client) => client,
-                Err(ControlError::Refused(_)) => break,
-                Err(error) => return Err(error.to_string()),
-            };
-            match client.attach(false) {
-                Ok((attached, _)) => all.push((client, attached.slot)),
-                Err(_) => break,
-            }
+        let mut all = Vec::new();
+        while let Ok(session) = Session::attach_at_once(&context.run_dir) {
+            all.push(session);
         }
-        for (client, own) in &all {
-            for slot in (1..=LAST_SLOT).filter(|slot| slot != own) {
-                let _ = client.offer_channel(slot, &[region.fd.as_fd(), page.as_fd()]);
-                tally.tries += 1;
+        let mut offerers = 0;
+        for session in &all {
+            for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
+                let is_sent = session.offer(slot, [&region.fd, session.page_fd()]);
+                // The kernel takes so many descriptors of a user that are on their way.
+                if !is_sent && context.lasting_slots().any(|lasting| lasting == slot) {
+                    offer_again(session, slot, &region)?;
+                }
             }
+            offerers += 1;
             if context.is_over() {
                 break;
             }
         }
         // The others meet in the meantime.
         std::thread::sleep(Duration::from_millis(500));
+        for session in all.iter_mut().take(offerers) {
+            tally.tries += await_passed(context, session)?;
+            session.given.clear();
+        }
     }
     Ok(tally)
+}
+
+/// Offers until the kernel takes the descriptors.
+fn offer_again(session: &Session, slot: u8, region: &Region) -> Result<(), String> {
+    let deadline = Instant::now() + CLOSING;
+    while !session.offer(slot, [&region.fd, session.page_fd()]) {
+        if Instant::now() > deadline {
+            return Err("an offer cannot be sent".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// More slots and conversations than a user may have.

@@ -8,11 +8,10 @@ use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
 use urdma_channel::recording::{header, TOTAL, TRACK_0_AT};
 
+use crate::conversation::CLOSING;
 use crate::memory::{memfd, Memory, SEALS};
 use crate::{Context, Tally};
 
-/// How long urdmad may take to close a connection.
-const CLOSING: Duration = Duration::from_secs(10);
 /// Records written before the events of the session are taken.
 const RECORDS: usize = 2000;
 /// Octets of a record.

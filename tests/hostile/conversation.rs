@@ -1,0 +1,89 @@
+//! Packets to urdmad that need not be requests, and what urdmad makes of them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{send, shutdown, MsgFlags, Shutdown};
+use urdma_ipc::message::{FromClient, FromDaemon, Request};
+use urdma_ipc::packet::{PacketSocket, PACKET_OCTETS_MAX};
+use urdma_ipc::PROTOCOL_VERSION;
+
+use crate::Context;
+
+/// How long urdmad may take to answer, or to close a connection.
+pub(crate) const CLOSING: Duration = Duration::from_secs(10);
+
+/// A connection to the control socket.
+#[derive(Debug)]
+pub(crate) struct Conversation(PacketSocket);
+
+impl Conversation {
+    pub(crate) fn open(context: &Context) -> Result<Self, String> {
+        let socket = PacketSocket::connect(&context.run_dir.control_socket());
+        socket.map(Self).map_err(|errno| errno.to_string())
+    }
+
+    /// Sends Hello as every client does.
+    pub(crate) fn greet(&self) -> bool {
+        let hello = Request::Hello {
+            version: PROTOCOL_VERSION,
+            program: "hostile".to_owned(),
+        };
+        self.ask(0, hello, &[])
+    }
+
+    /// Sends a request; false if urdmad has ended the connection.
+    pub(crate) fn ask(&self, id: u64, request: Request, fds: &[BorrowedFd<'_>]) -> bool {
+        self.0.send(&FromClient { id, request }, fds).is_ok()
+    }
+
+    /// Sends any octets; false if urdmad has ended the connection or the kernel does not take them.
+    pub(crate) fn send(&self, octets: &[u8]) -> bool {
+        send(self.0.as_fd().as_raw_fd(), octets, MsgFlags::MSG_NOSIGNAL).is_ok()
+    }
+
+    pub(crate) fn shut(&self, how: Shutdown) {
+        // An error means that urdmad has ended the connection.
+        let _ = shutdown(self.0.as_fd().as_raw_fd(), how);
+    }
+
+    /// The next packet of urdmad; `None` once it has ended the connection.
+    pub(crate) fn next(&self) -> Result<Option<FromDaemon>, String> {
+        self.wait_for(PollFlags::POLLIN)?;
+        match self.0.recv(PACKET_OCTETS_MAX) {
+            Ok(Some(packet)) => packet.parse().map(Some).map_err(|error| error.to_string()),
+            Ok(None) | Err(Errno::ECONNRESET) => Ok(None),
+            Err(errno) => Err(errno.to_string()),
+        }
+    }
+
+    /// Waits for the answer to `id`; false if urdmad ends the connection without it.
+    pub(crate) fn is_answered(&self, id: u64) -> Result<bool, String> {
+        loop {
+            match self.next()? {
+                Some(FromDaemon::Answer { id: of, .. }) if of == id => return Ok(true),
+                Some(FromDaemon::Refused(refusal)) => return Err(refusal.to_string()),
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Waits until urdmad has ended the connection; nothing is read, so that it may be shut for
+    /// reading.
+    pub(crate) fn await_end(&self) -> Result<(), String> {
+        self.wait_for(PollFlags::empty())
+    }
+
+    fn wait_for(&self, events: PollFlags) -> Result<(), String> {
+        let limit = PollTimeout::try_from(CLOSING).map_err(|error| error.to_string())?;
+        let mut fds = [PollFd::new(self.0.as_fd(), events)];
+        match poll(&mut fds, limit) {
+            Ok(0) => Err("urdmad neither answers nor ends the connection".to_owned()),
+            Ok(_) => Ok(()),
+            Err(errno) => Err(errno.to_string()),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Attacks by ports of rdma_cm.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use urdma_ipc::{CmPort, ControlError, PortSharing, PortTable, RefusalKind};
+
+use crate::attach::Session;
+use crate::{Context, Tally};
+
+/// More processes than one user needs to bind every port that it may.
+const PROCESSES: usize = 64;
+/// Ports that are released and bound again between two looks at the time.
+const AGAIN: u32 = 16;
+
+/// Every ephemeral port that one user may bind, by several processes; then ports that are released
+/// and bound again, and more that must be refused.
+pub(crate) fn ports(context: &Context) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    let mut sessions: Vec<Session> = Vec::new();
+    loop {
+        let session = context.attach()?;
+        let bound = bind_all(&session)?;
+        tally.tries += u64::from(bound);
+        sessions.push(session);
+        if bound == 0 {
+            break;
+        }
+        if sessions.len() == PROCESSES {
+            return Err(format!("{PROCESSES} processes have bound ports"));
+        }
+    }
+    if sessions.len() < 3 {
+        return Err("the limit of a process was that of the user".to_owned());
+    }
+    context.announce();
+    let (first, last) = (&sessions[0], &sessions[sessions.len() - 1]);
+    while !context.is_over() {
+        for binding in 0..AGAIN {
+            tally.refused("a port beyond the limit", bind(last, 0)?.is_some())?;
+            let released = first.client.cm_release(binding);
+            released.map_err(|error| error.to_string())?;
+            // Others may have bound the port meanwhile, and another is free.
+            if bind(first, binding)?.is_none() {
+                return Err("a port of the user's own is not free again".to_owned());
+            }
+            tally.tries += 1;
+        }
+    }
+    Ok(tally)
+}
+
+/// Binds ports until the limit of the process or of the user; returns how many.
+fn bind_all(session: &Session) -> Result<u32, String> {
+    let mut bound = 0;
+    while bind(session, bound)?.is_some() {
+        bound += 1;
+    }
+    Ok(bound)
+}
+
+/// An ephemeral port, unless that is beyond a limit.
+fn bind(session: &Session, binding: u32) -> Result<Option<u16>, String> {
+    let wanted = CmPort {
+        space: PortTable::Tcp,
+        addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        port: 0,
+        sharing: PortSharing::default(),
+    };
+    match session.client.cm_bind_port(binding, wanted) {
+        Ok(port) => Ok(Some(port)),
+        Err(ControlError::Refused(refusal)) if refusal.kind == RefusalKind::QuotaExceeded => {
+            Ok(None)
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
