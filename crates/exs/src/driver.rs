@@ -401,7 +401,8 @@ impl Driver {
                 if message.ends() {
                     self.last_end = Some(id);
                 }
-                (link.control(id, message), Operation::Send, message.ends())
+                let must_signal = message.ends() || self.stream.is_peer_finished();
+                (link.control(id, message), Operation::Send, must_signal)
             }
             Transmit::Write(piece) => {
                 let index = self.sends.binary_search_by_key(&piece.send, |send| send.0);
@@ -494,7 +495,8 @@ impl Driver {
             let is_sent = failing.abort.is_none_or(|abort| abort < self.oldest);
             is_sent || Instant::now() >= failing.until
         });
-        let is_finished = self.is_closed && !self.is_active;
+        // The peer learns from the last message of this end that its own end has arrived.
+        let is_finished = self.is_closed && !self.is_active && self.stream.is_settled();
         if has_failed || (is_drained && (self.is_lost || is_finished)) {
             self.end();
         }

@@ -56,6 +56,16 @@ impl Credits {
         self.sent += 1;
     }
 
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// How many of them the peer has said to have received.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned
+    }
+
     /// The number of messages received, for a control message that is now sent.
     pub(crate) fn announce(&mut self) -> u32 {
         self.announced = self.received;

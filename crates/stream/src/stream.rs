@@ -50,6 +50,10 @@ pub struct Stream {
     failure: Option<Failure>,
     disconnected: bool,
     finish_complete: bool,
+    /// How many messages this end had sent with FINISH.
+    finish_number: Option<u64>,
+    /// The peer has announced its end, and does not know yet that this end knows.
+    final_update_due: bool,
     closed: bool,
     stats: Stats,
 }
@@ -85,6 +89,8 @@ impl Stream {
             failure: None,
             disconnected: false,
             finish_complete: false,
+            finish_number: None,
+            final_update_due: false,
             closed: false,
             stats: Stats::default(),
         })
@@ -257,7 +263,7 @@ impl Stream {
             }
         }
         let owes = self.credits.owes_update() || self.receiver.owes_update();
-        if owes && self.permits(Purpose::Update) {
+        if (owes || self.final_update_due) && self.permits(Purpose::Update) {
             return Some(self.message(Body::Update, Posted::Control));
         }
         if self.permits(Purpose::Ordinary) {
@@ -269,6 +275,18 @@ impl Stream {
     /// The next event for the user.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Whether the peer has announced the end of its octets. Each work request of this end is to be
+    /// signaled from then on, since any of them may be the last.
+    pub fn is_peer_finished(&self) -> bool {
+        self.receiver.is_finished()
+    }
+
+    /// Whether the peer has all messages of this end, with what they say of its own: if
+    /// [`Event::Closed`] has come, too, both ends know that the stream is finished.
+    pub fn is_settled(&self) -> bool {
+        self.posted.is_empty() && !self.final_update_due
     }
 
     /// What this end has counted.
@@ -317,6 +335,10 @@ impl Stream {
         self.credits.take();
         self.posted.push_back(posted);
         self.stats.controls_sent += 1;
+        if matches!(body, Body::Finish(_)) {
+            self.finish_number = Some(self.credits.sent());
+        }
+        self.final_update_due = false;
         let control = Control {
             received: self.credits.announce(),
             emptied: self.receiver.announce(),
@@ -338,6 +360,14 @@ impl Stream {
         let control = Control::decode(octets)?;
         self.credits.give_back(control.received)?;
         self.sender.handle_emptied(control.emptied)?;
+        // The acknowledgement of FINISH may be lost with the connection that the peer has ended.
+        if self
+            .finish_number
+            .is_some_and(|number| number <= self.credits.returned())
+        {
+            self.finish_complete = true;
+            self.check_closed();
+        }
         match control.body {
             Body::Update => {}
             Body::Advert(advert) => self.sender.handle_advert(advert, &mut self.stats)?,
@@ -345,6 +375,7 @@ impl Stream {
             Body::Withdrawn(from) => self.receiver.handle_withdrawn(from, &mut self.events)?,
             Body::Finish(end) => {
                 self.receiver.handle_finish(end, &mut self.events)?;
+                self.final_update_due = true;
                 self.check_closed();
             }
             Body::Stop => self.sender.peer_stopped(&mut self.events),
@@ -394,10 +425,17 @@ impl Stream {
     }
 
     fn check_closed(&mut self) {
-        if self.finish_complete && self.receiver.is_finished() && !self.closed {
-            self.closed = true;
-            self.events.push_back(Event::Closed);
+        if !self.finish_complete || !self.receiver.is_finished() || self.closed {
+            return;
         }
+        self.closed = true;
+        // The peer has what precedes FINISH, whether or not that is complete.
+        for posted in &mut self.posted {
+            if let Posted::Piece(id) = std::mem::replace(posted, Posted::Control) {
+                self.sender.handle_written(id, &mut self.events);
+            }
+        }
+        self.events.push_back(Event::Closed);
     }
 
     #[cfg(test)]
