@@ -100,7 +100,8 @@ pub(super) fn change(
             attr.max_dest_rd_atomic,
             rd_atomic_max,
         )?,
-        min_rnr_timer: up_to(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer, FIVE_BITS)?,
+        // As in mlx5 and rxe, which keep the five bits that an AETH has: programs pass 32.
+        min_rnr_timer: given(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer & FIVE_BITS),
         timeout: up_to(IBV_QP_TIMEOUT, attr.timeout, FIVE_BITS)?,
         retry_cnt: up_to(IBV_QP_RETRY_CNT, attr.retry_cnt, THREE_BITS)?,
         rnr_retry: up_to(IBV_QP_RNR_RETRY, attr.rnr_retry, THREE_BITS)?,
@@ -268,7 +269,6 @@ mod tests {
         refused(|attr| attr.dest_qp_num = 1 << 24);
         refused(|attr| attr.max_rd_atomic = 129);
         refused(|attr| attr.max_dest_rd_atomic = 129);
-        refused(|attr| attr.min_rnr_timer = 32);
         refused(|attr| attr.timeout = 32);
         refused(|attr| attr.retry_cnt = 8);
         refused(|attr| attr.rnr_retry = 8);
@@ -276,6 +276,18 @@ mod tests {
         refused(|attr| attr.ah_attr.port_num = 0);
         refused(|attr| attr.ah_attr.grh.sgid_index = 2);
         refused(|attr| attr.ah_attr.grh.dgid = ibv_gid { raw: [0; 16] });
+    }
+
+    #[test]
+    fn rnr_timer_keeps_its_low_five_bits() {
+        for (given, kept) in [(31, 31), (32, 0), (33, 1), (255, 31)] {
+            let attr = ibv_qp_attr {
+                min_rnr_timer: given,
+                ..valid()
+            };
+            let change = change(&attr, ALL, &info()).unwrap();
+            assert_eq!(change.min_rnr_timer, Some(kept));
+        }
     }
 
     #[test]

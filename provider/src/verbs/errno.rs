@@ -10,6 +10,8 @@ use urdma_engine::{EngineError, PostError};
 pub(super) enum VerbsError {
     /// An invalid argument, attribute or state.
     Invalid,
+    /// The object does not exist: as the kernel, which finds no object with the handle.
+    NoObject,
     /// A feature that the device does not have.
     NotSupported,
     /// The object is still in use.
@@ -29,6 +31,7 @@ impl VerbsError {
     pub(super) const fn errno(self) -> c_int {
         match self {
             VerbsError::Invalid => libc::EINVAL,
+            VerbsError::NoObject => libc::ENOENT,
             VerbsError::NotSupported => libc::EOPNOTSUPP,
             VerbsError::Busy => libc::EBUSY,
             VerbsError::NoMemory => libc::ENOMEM,

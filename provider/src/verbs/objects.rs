@@ -187,7 +187,8 @@ impl Objects {
     /// The object that the application names.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: the address has no object of this kind, or one with another handle.
+    /// [`VerbsError::NoObject`]: the address has no object of this kind, or one with another
+    /// handle.
     ///
     /// # Safety
     /// No other thread destroys the object while the reference lives.
@@ -196,14 +197,14 @@ impl Objects {
         named: *mut T::Public,
     ) -> Result<&'a T, VerbsError> {
         let table = self.table()?;
-        let entry = table.live.get(&named.addr()).ok_or(VerbsError::Invalid)?;
+        let entry = table.live.get(&named.addr()).ok_or(VerbsError::NoObject)?;
         if entry.kind != TypeId::of::<T>() {
-            return Err(VerbsError::Invalid);
+            return Err(VerbsError::NoObject);
         }
         // SAFETY: by the table an object of this type lives at the address.
         let (object, public) = unsafe { (&*named.cast::<T>(), &*named) };
         if public.handle() != entry.handle {
-            return Err(VerbsError::Invalid);
+            return Err(VerbsError::NoObject);
         }
         Ok(object)
     }
@@ -241,10 +242,10 @@ impl Objects {
     ) -> Result<(), VerbsError> {
         // SAFETY: by the caller's promise.
         let object = unsafe { self.find::<T>(named) }?;
-        let memory = NonNull::new(named.cast::<T>()).ok_or(VerbsError::Invalid)?;
+        let memory = NonNull::new(named.cast::<T>()).ok_or(VerbsError::NoObject)?;
         // Of two threads that destroy one object only one passes this point.
         let entry = self.table()?.live.remove(&named.addr());
-        let entry = entry.ok_or(VerbsError::Invalid)?;
+        let entry = entry.ok_or(VerbsError::NoObject)?;
         if let Err(error) = release(object) {
             self.table()?.live.insert(named.addr(), entry);
             return Err(error);
