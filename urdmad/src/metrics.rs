@@ -1,18 +1,23 @@
 //! Metrics over HTTP on loopback, in a thread of its own (doc/tracing.md).
 //!
 //! The thread is a client of the control socket as any other: it has no access to the daemon's
-//! state, and the data thread knows nothing of it. It serves one connection at a time, in bounded
-//! time, and asks for the state at most once a second.
+//! state, and the data thread knows nothing of it. It serves a bounded number of connections, each
+//! in bounded time, and asks for the state at most once a second.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use urdma_ipc::{metrics, ControlClient, ControlError, RunDir};
 
 /// Time for one connection.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(2);
+/// Connections at a time; a further one ends the oldest.
+const CONNECTIONS_MAX: usize = 64;
 /// Maximum length of a request.
 const REQUEST_OCTETS_MAX: usize = 4096;
 /// The state is asked for after this.
@@ -26,17 +31,144 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The address is in use, or the thread cannot be started.
 pub(crate) fn serve(address: SocketAddr, run_dir: RunDir) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    let mut scraped = Scraped::new(run_dir);
+    listener.set_nonblocking(true)?;
+    let mut server = Server {
+        listener,
+        connections: VecDeque::new(),
+        scraped: Scraped::new(run_dir),
+    };
     thread::Builder::new()
         .name("urdmad-metrics".to_owned())
         .spawn(move || loop {
-            match listener.accept() {
-                // An error of one client does not end the service of others.
-                Ok((stream, _)) => drop(answer(stream, &mut scraped)),
-                Err(_) => thread::sleep(PAUSE),
-            }
+            server.turn();
         })?;
     Ok(())
+}
+
+/// The listening socket and the connections, the oldest first.
+struct Server {
+    listener: TcpListener,
+    connections: VecDeque<Connection>,
+    scraped: Scraped,
+}
+
+impl Server {
+    /// Waits until something can be done, and does it.
+    fn turn(&mut self) {
+        let ready = self.wait();
+        let now = Instant::now();
+        let mut ready = ready.into_iter();
+        let has_new = ready.next().unwrap_or(false);
+        let scraped = &mut self.scraped;
+        self.connections.retain_mut(|connection| {
+            let is_ready = ready.next().unwrap_or(false);
+            now < connection.deadline && !(is_ready && connection.is_over(scraped))
+        });
+        if has_new {
+            self.accept(now);
+        }
+    }
+
+    /// Whether the listener, and each connection, is ready; none of them at a deadline.
+    fn wait(&self) -> Vec<bool> {
+        let listener = PollFd::new(self.listener.as_fd(), PollFlags::POLLIN);
+        let connections = self.connections.iter().map(|connection| {
+            let events = match connection.answer {
+                None => PollFlags::POLLIN,
+                Some(_) => PollFlags::POLLOUT,
+            };
+            PollFd::new(connection.stream.as_fd(), events)
+        });
+        let mut fds: Vec<_> = [listener].into_iter().chain(connections).collect();
+        // Deadlines are in the order of the connections.
+        let timeout = self
+            .connections
+            .front()
+            .map_or(PollTimeout::NONE, |oldest| {
+                let left = oldest.deadline.saturating_duration_since(Instant::now());
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+            });
+        match poll(&mut fds, timeout) {
+            Ok(_) => fds.iter().map(|fd| fd.any().unwrap_or(false)).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Accepts a connection; most have sent their request already.
+    fn accept(&mut self, now: Instant) {
+        let accepted = self.listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        });
+        match accepted {
+            Ok(stream) => {
+                let mut connection = Connection {
+                    stream,
+                    deadline: now + CONNECTION_LIMIT,
+                    request: Vec::new(),
+                    answer: None,
+                };
+                if connection.is_over(&mut self.scraped) {
+                    return;
+                }
+                if self.connections.len() == CONNECTIONS_MAX {
+                    self.connections.pop_front();
+                }
+                self.connections.push_back(connection);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// A connection: its request, and then the answer as far as it is not sent.
+struct Connection {
+    stream: TcpStream,
+    deadline: Instant,
+    request: Vec<u8>,
+    answer: Option<Vec<u8>>,
+}
+
+impl Connection {
+    /// Receives and sends what is possible now; whether the connection is over.
+    fn is_over(&mut self, scraped: &mut Scraped) -> bool {
+        match self.go_on(scraped) {
+            Ok(()) => true,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
+    fn go_on(&mut self, scraped: &mut Scraped) -> io::Result<()> {
+        if self.answer.is_none() {
+            self.read_request()?;
+            self.answer = Some(answer(&self.request, scraped));
+        }
+        let Some(answer) = &mut self.answer else {
+            return Ok(());
+        };
+        while !answer.is_empty() {
+            match self.stream.write(answer)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => drop(answer.drain(..written)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of a request: everything up to an empty line, or the longest beginning that is
+    /// read.
+    fn read_request(&mut self) -> io::Result<()> {
+        let mut octets = [0; 1024];
+        let is_end = |request: &[u8]| request.windows(4).any(|end| end == b"\r\n\r\n");
+        while self.request.len() < REQUEST_OCTETS_MAX && !is_end(&self.request) {
+            match self.stream.read(&mut octets)? {
+                0 => break,
+                length => self.request.extend_from_slice(&octets[..length]),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The metrics, as they were last asked for.
@@ -75,12 +207,10 @@ impl Scraped {
     }
 }
 
-/// Answers one request.
-fn answer(mut stream: TcpStream, scraped: &mut Scraped) -> io::Result<()> {
-    let deadline = Instant::now() + CONNECTION_LIMIT;
-    let request = read_request(&mut stream, deadline)?;
-    let (status, kind, body) = match (method_and_path(&request), scraped) {
-        (Some(("GET", "/metrics")), scraped) => match scraped.text() {
+/// The answer to a request.
+fn answer(request: &[u8], scraped: &mut Scraped) -> Vec<u8> {
+    let (status, kind, body) = match method_and_path(request) {
+        Some(("GET", "/metrics")) => match scraped.text() {
             Ok(text) => ("200 OK", metrics::CONTENT_TYPE, text.to_owned()),
             Err(error) => (
                 "503 Service Unavailable",
@@ -88,17 +218,17 @@ fn answer(mut stream: TcpStream, scraped: &mut Scraped) -> io::Result<()> {
                 format!("{error}\n"),
             ),
         },
-        (Some(("GET", _)), _) => (
+        Some(("GET", _)) => (
             "404 Not Found",
             "text/plain",
             "the metrics are at /metrics\n".to_owned(),
         ),
-        (Some(_), _) => (
+        Some(_) => (
             "405 Method Not Allowed",
             "text/plain",
             "GET only\n".to_owned(),
         ),
-        (None, _) => (
+        None => (
             "400 Bad Request",
             "text/plain",
             "this is no HTTP request\n".to_owned(),
@@ -109,40 +239,7 @@ fn answer(mut stream: TcpStream, scraped: &mut Scraped) -> io::Result<()> {
          Connection: close\r\n\r\n",
         body.len()
     );
-    write_all(&mut stream, head.as_bytes(), deadline)?;
-    write_all(&mut stream, body.as_bytes(), deadline)
-}
-
-/// The head of a request: everything up to an empty line, or the longest beginning that is read.
-fn read_request(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut request = Vec::new();
-    let mut octets = [0; 1024];
-    while request.len() < REQUEST_OCTETS_MAX && !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        match stream.read(&mut octets)? {
-            0 => break,
-            length => request.extend_from_slice(&octets[..length]),
-        }
-    }
-    Ok(request)
-}
-
-fn write_all(stream: &mut TcpStream, mut octets: &[u8], deadline: Instant) -> io::Result<()> {
-    while !octets.is_empty() {
-        stream.set_write_timeout(Some(left(deadline)?))?;
-        let written = stream.write(octets)?;
-        octets = &octets[written..];
-    }
-    Ok(())
-}
-
-/// The time until the deadline, which is not 0.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
+    [head, body].concat().into_bytes()
 }
 
 /// Method and path of a request, without the query.
