@@ -109,7 +109,10 @@ PREFIX ?= /usr/local
 PRIVATE_ABIS = $(shell grep -o 'PrivateAbi::new.[0-9]*' crates/rdma-core-sys/src/abi.rs | \
 	grep -o '[0-9]*')
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
-install: build
+# Where programs are linked with liburdma-exs.
+LIBDIR ?= $(PREFIX)/lib
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+install: build install-exs
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench
 	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
@@ -122,6 +125,19 @@ install: build
 	target/release/urdma-pages $(DESTDIR)$(PREFIX)/share
 	sed 's|/usr/local/|$(PREFIX)/|' urdmad/systemd/urdmad@.service \
 		>$(DESTDIR)$(PREFIX)/lib/systemd/system/urdmad@.service
+
+# The library for C programs, its header and manual pages.
+.PHONY: install-exs
+install-exs: build
+	install -Dm755 target/release/liburdma_exs_c.so \
+		$(DESTDIR)$(LIBDIR)/liburdma-exs.so.$(VERSION)
+	ln -sf liburdma-exs.so.$(VERSION) $(DESTDIR)$(LIBDIR)/liburdma-exs.so.0
+	ln -sf liburdma-exs.so.0 $(DESTDIR)$(LIBDIR)/liburdma-exs.so
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include crates/exs-c/include/exs.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man3 crates/exs-c/man/*.3
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+		crates/exs-c/urdma-exs.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/urdma-exs.pc
 
 # The module's sources for DKMS, which builds them if it is installed, and the configuration of
 # modprobe, udev, systemd and libibverbs.

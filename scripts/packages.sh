@@ -17,7 +17,7 @@ version="$version~deb$release"
 time_s=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)
 
 log=$folder/build.log
-rm -rf "$folder"/urdma* "$folder/work" "$folder/staged"
+rm -rf "$folder"/urdma* "$folder"/liburdma* "$folder/work" "$folder/staged"
 mkdir "$folder/work"
 cp -r debian "$folder/work"
 scripts/licenses.py >"$folder/work/third-party-licenses"
@@ -31,7 +31,9 @@ EOF
 
 # Packages have their settings in /usr/lib, where /etc overrides them.
 export STAGED="$folder/staged" SOURCE="$PWD"
-make --no-print-directory install-module DESTDIR="$STAGED" PREFIX=/usr SETTINGS=/usr/lib >"$log"
+multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+make --no-print-directory install-module DESTDIR="$STAGED" PREFIX=/usr SETTINGS=/usr/lib \
+    LIBDIR="/usr/lib/$multiarch" >"$log"
 # Exported earlier, the time would make cargo repeat what it has built.
 if ! (cd "$folder/work" && SOURCE_DATE_EPOCH=$time_s dpkg-buildpackage --build=binary --no-sign) \
     >>"$log" 2>&1; then

@@ -6,6 +6,7 @@ set -eu
 
 export DEBIAN_FRONTEND=noninteractive
 older=/packages/older
+all="urdma urdma-dpdk urdma-dkms liburdma-exs0 liburdma-exs-dev"
 user=1000
 
 fail() {
@@ -44,10 +45,11 @@ prepare() {
     done
     # The packages themselves are not installed: this resolves and fetches their dependencies.
     apt-get install -q -y --no-install-recommends --simulate /packages/*.deb |
-        sed -n 's/^Inst \([^ ]*\) .*/\1/p' | grep -v '^urdma' >/packages/dependencies || true
+        sed -n 's/^Inst \([^ ]*\) .*/\1/p' | grep -v -E '^(lib)?urdma' \
+        >/packages/dependencies || true
     # shellcheck disable=SC2046 # the list is meant to be split
     apt-get install -q -y --no-install-recommends perftest ibverbs-utils rdmacm-utils kmod \
-        "linux-headers-$(dpkg --print-architecture)" $(cat /packages/dependencies)
+        "linux-headers-$(dpkg --print-architecture)" libc6-dev gcc $(cat /packages/dependencies)
 }
 
 # The version of package $1, if it is installed.
@@ -127,9 +129,27 @@ check_dkms() {
     done
 }
 
+# A program in C that uses liburdma-exs, built and run by the user.
+check_exs() {
+    cat >/tmp/exs.c <<EOF
+#include <exs.h>
+int main(void)
+{
+    exs_qhandle_t qh = exs_qcreate(1);
+
+    return exs_init(EXS_VERSION) || qh == EXS_QHANDLE_INVALID || exs_qdelete(qh);
+}
+EOF
+    cc -Wall -Werror -o /tmp/exs /tmp/exs.c -lurdma-exs
+    as_user /tmp/exs || fail "a program with liburdma-exs"
+    grep -q '^Libs: ' /usr/lib/*/pkgconfig/urdma-exs.pc || fail "no file for pkg-config"
+    gzip -dc /usr/share/man/man3/exs_send.3.gz | grep -q '^\.SH NAME' || fail "no page exs_send"
+    echo "ok: a program in C, with liburdma-exs-dev"
+}
+
 # Nothing is left in the file system whose path has the name.
 check_purged() {
-    for package in urdma urdma-dpdk urdma-dkms; do
+    for package in $all; do
         ! dpkg-query -W "$package" 2>/dev/null || fail "$package is known after its purge"
     done
     # Mounts of root-fs-run.sh, and directories of this test.
@@ -150,7 +170,8 @@ use() {
     as_user urdma down
     echo "ok: upgrade, with an instance that continues to serve programs"
 
-    apt-get purge -q -y urdma urdma-dpdk urdma-dkms
+    # shellcheck disable=SC2086 # the list is meant to be split
+    apt-get purge -q -y $all
     check_purged
     $install /packages/urdma_*.deb
     check_files
@@ -180,10 +201,15 @@ EOF
     [ -e /usr/lib/modules-load.d/urdma.conf ] || fail "the module would not be loaded at boot"
     check_dkms
 
-    apt-get remove -q -y urdma urdma-dpdk urdma-dkms
+    $install /packages/liburdma-exs*.deb
+    check_exs
+
+    # shellcheck disable=SC2086
+    apt-get remove -q -y $all
     ! command -v urdma || fail "urdma is there after its removal"
     [ -e /etc/libibverbs.d/urdma.driver ] || fail "the removal removed configuration"
     check_others
+    # The others have no configuration, and are not known any more.
     apt-get purge -q -y urdma urdma-dpdk urdma-dkms
     check_purged
     echo "ok: removal, and purge without a rest"
