@@ -1,5 +1,5 @@
 //! Processes that sleep while they wait, over urdma and over TCP: connections that are made and
-//! ended, and a ping-pong.
+//! ended, and a ping-pong. That over leased queues is compared with the same forwarded.
 //!
 //! `urdma-perf-asleep` runs both ends, with the same loops over either transport. Some runs are
 //! repeated while another program keeps each processor busy.
@@ -140,8 +140,8 @@ impl Load {
 /// The hosts of server and client.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends<'a> {
-    /// Instances of urdma, which may be one.
-    Urdma(&'a Instance, &'a Instance),
+    /// Instances of urdma, which may be one, and whether their programs lease queues.
+    Urdma(&'a Instance, &'a Instance, LeasePolicy),
     /// This machine without urdma.
     Loopback,
     /// Network namespaces.
@@ -159,7 +159,7 @@ impl Ends<'_> {
     /// The address of the server.
     fn address(&self) -> String {
         match self {
-            Self::Urdma(server, _) => server.address().to_owned(),
+            Self::Urdma(server, ..) => server.address().to_owned(),
             Self::Loopback => Ipv4Addr::LOCALHOST.to_string(),
             Self::Veth(_) => VETH[0].to_owned(),
         }
@@ -168,8 +168,8 @@ impl Ends<'_> {
     /// Runs `argv` as the server (0) or the client (1).
     fn command(&self, end: usize, argv: &[String]) -> Result<Command, Failure> {
         let prefix: &[&str] = match self {
-            Self::Urdma(server, client) => {
-                return [server, client][end].run(LeasePolicy::Never, argv);
+            Self::Urdma(server, client, lease) => {
+                return [server, client][end].run(*lease, argv);
             }
             Self::Loopback => &[],
             Self::Veth(namespaces) => &["ip", "netns", "exec", namespaces.name(end)],
@@ -254,7 +254,7 @@ pub fn run(
     }
 }
 
-/// A measurement over urdma and over TCP.
+/// A measurement over urdma and over its peer: TCP, or urdma without leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     work: Work,
@@ -265,18 +265,18 @@ pub struct Point {
     processor: Pair,
 }
 
-/// A figure over urdma and over TCP.
+/// A figure over urdma and over its peer.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ours: Probe,
-    tcp: Probe,
+    peer: Probe,
     /// The name of the row that compares them.
     row: &'static str,
 }
 
 impl Point {
-    /// Measures over urdma, then over TCP; gives each probe with its value. `hosts` are those of
-    /// server and client.
+    /// Measures over urdma, then over its peer; gives each probe with its value. `hosts` are those
+    /// of server and client.
     pub fn measure(
         &self,
         hosts: Result<(&Instance, &Instance), String>,
@@ -287,13 +287,22 @@ impl Point {
             let _other = self.load.start(programs).map_err(text)?;
             run(ends?, self.work, WATCH_MS, programs).map_err(text)
         };
-        let ours = figures(hosts.map(|(server, client)| Ends::Urdma(server, client)));
-        let tcp = match self.path {
-            Path::OneHost => figures(Ok(Ends::Loopback)),
-            _ => match veth() {
-                Ok(namespaces) => figures(Ok(Ends::Veth(&namespaces))),
-                Err(failure) => Err(failure.to_string()),
-            },
+        let urdma = |lease| {
+            let hosts = hosts.clone();
+            figures(hosts.map(|(server, client)| Ends::Urdma(server, client, lease)))
+        };
+        let (ours, peer) = match self.path {
+            Path::OneHost => (urdma(LeasePolicy::Never), figures(Ok(Ends::Loopback))),
+            Path::Leased | Path::Leased1500 => {
+                (urdma(LeasePolicy::Require), urdma(LeasePolicy::Never))
+            }
+            Path::Forwarded => (
+                urdma(LeasePolicy::Never),
+                match veth() {
+                    Ok(namespaces) => figures(Ok(Ends::Veth(&namespaces))),
+                    Err(failure) => Err(failure.to_string()),
+                },
+            ),
         };
         let value = |figures: &Result<Figures, String>| {
             let per_thousand = match self.value.ours.unit {
@@ -306,9 +315,9 @@ impl Point {
             |figures: &Result<Figures, String>| figures.clone().map(|figures| figures.processor_us);
         vec![
             (self.value.ours, value(&ours)),
-            (self.value.tcp, value(&tcp)),
+            (self.value.peer, value(&peer)),
             (self.processor.ours, processor(&ours)),
-            (self.processor.tcp, processor(&tcp)),
+            (self.processor.peer, processor(&peer)),
         ]
     }
 
@@ -318,7 +327,8 @@ impl Point {
             (Work::Connections { .. }, ..) => Goal::None,
             (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
-            (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_FORWARDED,
+            (Work::PingPong(Wait::Sleep), _, Path::Forwarded) => goals::ASLEEP_FORWARDED,
+            (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_LEASED,
             (Work::PingPong(Wait::Poll), ..) => Goal::None,
         }
     }
@@ -331,7 +341,7 @@ const fn connections(at_once: u32) -> Work {
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
 const POLL: Work = Work::PingPong(Wait::Poll);
 
-/// Points: name, the name of TCP over the same path; work, unit, load, path.
+/// Points: name, the name of the peer; work, unit, load, path.
 macro_rules! points {
     ($($name:literal, $peer:literal: $work:expr, $unit:ident, $load:ident, $path:ident;)*) => {
         [$(Point {
@@ -340,12 +350,12 @@ macro_rules! points {
             path: Path::$path,
             value: Pair {
                 ours: Probe { name: $name, unit: Unit::$unit },
-                tcp: Probe { name: concat!($name, ", ", $peer), unit: Unit::$unit },
+                peer: Probe { name: concat!($name, ", ", $peer), unit: Unit::$unit },
                 row: concat!($name, " / ", $peer),
             },
             processor: Pair {
                 ours: Probe { name: concat!("CPU, ", $name), unit: Unit::Microseconds },
-                tcp: Probe {
+                peer: Probe {
                     name: concat!("CPU, ", $name, ", ", $peer),
                     unit: Unit::Microseconds,
                 },
@@ -356,7 +366,7 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 7] = points! {
+pub const POINTS: [Point; 8] = points! {
     "connections, 1 at a time", "TCP": connections(1), ThousandsPerSecond, Quiet, OneHost;
     "connections, 16 at a time", "TCP": connections(16), ThousandsPerSecond, Quiet, OneHost;
     "connections, 1000 at a time", "TCP": connections(1000), ThousandsPerSecond, Quiet, OneHost;
@@ -364,6 +374,7 @@ pub const POINTS: [Point; 7] = points! {
     "64 B send, both ends sleep, busy", "TCP": SLEEP, Microseconds, Busy, OneHost;
     "64 B send, both ends poll", "TCP": POLL, Microseconds, Quiet, OneHost;
     "64 B send, both ends sleep, forwarded", "veth": SLEEP, Microseconds, Quiet, Forwarded;
+    "64 B send, both ends sleep, leased", "forwarded": SLEEP, Microseconds, Quiet, Leased;
 };
 
 /// Rows of the report. Processor time is that of both ends, without urdmad, and is compared where
@@ -372,7 +383,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let spec = |pair: &Pair, goal| Spec {
         name: pair.row,
         ours: pair.ours,
-        compare: Compare::With(pair.tcp),
+        compare: Compare::With(pair.peer),
         goal,
     };
     let values = POINTS
@@ -425,5 +436,7 @@ mod tests {
         );
         let forwarded = "64 B send, both ends sleep, forwarded / veth";
         assert_eq!(goal(forwarded), Goal::AtMost(1.2));
+        let leased = "64 B send, both ends sleep, leased / forwarded";
+        assert_eq!(goal(leased), Goal::AtMost(1.0));
     }
 }

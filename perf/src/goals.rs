@@ -25,6 +25,8 @@ pub(crate) const ASLEEP: Goal = AtMost(0.5);
 pub(crate) const ASLEEP_BUSY: Goal = AtMost(1.0);
 /// The same between two hosts, through both daemons, in latencies of TCP over a veth pair.
 pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
+/// The same over leased queues, in latencies through both daemons.
+pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
 /// Rate of short messages as a share of what the bare ring or bare net_memif moves. The ring moves
 /// 50 M/s on the machine of doc/performance.md: 20 M/s, or 50 ns a message for each end.
 const RATE: Goal = AtLeast(0.4);

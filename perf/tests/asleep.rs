@@ -1,7 +1,7 @@
 //! Connections and ping-pongs over urdma and over TCP: each run has its figures.
 #![allow(clippy::unwrap_used)]
 
-use urdma_harness::instance::{binary_dir, Instance, Scratch};
+use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_perf::asleep::{run, Ends, Wait, Work};
 
 /// Enough for a few hundred messages.
@@ -25,7 +25,7 @@ fn expect_figures(ends: Ends<'_>) {
 fn sleepers_over_urdma_have_figures() {
     let scratch = Scratch::new("perf-asleep").unwrap();
     let host = Instance::up(scratch.path(), "asleep", "127.0.0.1", "").unwrap();
-    expect_figures(Ends::Urdma(&host, &host));
+    expect_figures(Ends::Urdma(&host, &host, LeasePolicy::Never));
     host.down().unwrap();
 }
 
