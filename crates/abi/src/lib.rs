@@ -6,11 +6,13 @@
 //! - [`library`]: loading of a library that provides a table;
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
 //!   it did not open;
-//! - [`cancel`]: thread cancellation, which each library disables while its own code runs.
+//! - [`cancel`]: thread cancellation, which each library disables while its own code runs;
+//! - [`signals`]: signals, whose handlers do not run while a thread holds locks of a library.
 
 pub mod cancel;
 pub mod front;
 pub mod lease;
 pub mod library;
 pub mod port;
+pub mod signals;
 pub mod spared;

@@ -6,28 +6,8 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
+use urdma_abi::signals::{bit, change_mask, Set, ALL, SET_OCTETS};
 use urdma_abi::spared::Spared;
-
-/// A signal set as the kernel has it.
-type Set = u64;
-
-/// The octets of a set, as the system calls want them.
-const SET_OCTETS: usize = size_of::<Set>();
-
-/// Signals that are not blocked: those of faults, and the two that the C library uses itself.
-const EXEMPT: [i32; 7] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    32,
-    33,
-];
-
-const fn bit(signal: i32) -> Set {
-    1 << (signal - 1)
-}
 
 /// What the delivery of blocked signals means for a call that sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +29,8 @@ pub(super) struct Blocked {
 impl Blocked {
     /// Blocks all signals that can be blocked.
     pub(super) fn new() -> Self {
-        let all = EXEMPT.iter().fold(!0, |set, signal| set & !bit(*signal));
         Self {
-            before: change_mask(libc::SIG_BLOCK, all),
+            before: change_mask(libc::SIG_BLOCK, ALL),
             of_this_thread: PhantomData,
         }
     }
@@ -134,23 +113,6 @@ fn watch(fd: RawFd, signals: Set) -> Option<RawFd> {
     // SAFETY: the set has the size that is named.
     let fd = unsafe { libc::syscall(libc::SYS_signalfd4, fd, signals, SET_OCTETS, flags) };
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)
-}
-
-/// Changes the mask of this thread and returns the one before. The C library's function would leave
-/// out the signals that it uses itself, which are exempt here.
-fn change_mask(how: i32, set: Set) -> Set {
-    let mut before: Set = 0;
-    // SAFETY: both sets have the size that is named.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            how,
-            &raw const set,
-            &raw mut before,
-            SET_OCTETS,
-        )
-    };
-    before
 }
 
 fn pending() -> Set {

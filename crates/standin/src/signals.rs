@@ -23,22 +23,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{sigaction, sighandler_t, siginfo_t, timespec, ucontext_t};
 
+use urdma_abi::signals::{bit, change_mask, ALL, SET_OCTETS};
+
 use crate::real;
 
 /// Signals, as the kernel numbers them.
 const SIGNALS: usize = 64;
-/// Octets of a set of signals, as the kernel has it.
-const SET_OCTETS: usize = size_of::<u64>();
-/// Signals that are never put off: those of faults, and the two that the C library uses itself.
-const EXEMPT: [c_int; 7] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    32,
-    33,
-];
 /// A sleep without a limit, in seconds.
 const FOREVER_S: i64 = 1 << 31;
 
@@ -123,10 +113,9 @@ impl Place {
     /// # Safety
     /// The arguments of the handler.
     unsafe fn put_off(&self, signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
-        let all = EXEMPT.iter().fold(!0, |set, signal| set & !bit(*signal));
         // The kernel has blocked this signal for the handler. It is not to come again before the
         // handler has returned.
-        let before = change_mask(libc::SIG_BLOCK, all);
+        let before = change_mask(libc::SIG_BLOCK, ALL);
         // SAFETY: numbers, and what the kernel has given the handler.
         let failed = unsafe {
             let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
@@ -144,25 +133,10 @@ impl Place {
             if !self.has_put_off.swap(true, Ordering::Relaxed) {
                 self.before.store(mask.read(), Ordering::Relaxed);
             }
-            mask.write(mask.read() | all);
+            mask.write(mask.read() | ALL);
         }
         true
     }
-}
-
-fn bit(signal: c_int) -> u64 {
-    1 << (signal - 1)
-}
-
-/// Changes the mask of this thread, and returns the one before.
-fn change_mask(how: c_int, set: u64) -> u64 {
-    let mut before: u64 = 0;
-    // SAFETY: both sets have the size that is named.
-    unsafe {
-        let number = libc::SYS_rt_sigprocmask;
-        libc::syscall(number, how, &raw const set, &raw mut before, SET_OCTETS)
-    };
-    before
 }
 
 /// A wait of the provider begins in this thread; false if the provider has to block signals.
@@ -279,7 +253,7 @@ fn is_handler(handler: sighandler_t) -> bool {
 fn cell_of(signal: c_int) -> Option<&'static AtomicUsize> {
     let number = usize::try_from(signal).ok()?;
     let cell = HANDLERS.get(number).filter(|_| number > 0)?;
-    (!EXEMPT.contains(&signal)).then_some(cell)
+    (ALL & bit(signal) != 0).then_some(cell)
 }
 
 /// sigaction(2), with [`on_signal`] in place of a handler.

@@ -16,8 +16,6 @@ extern "C-unwind" {
 
 pub(super) const NS_PER_MS: i64 = 1_000_000;
 pub(super) const NS_PER_S: i64 = 1_000_000_000;
-/// Octets of a set of signals, as the kernel has it.
-pub(super) const MASK_OCTETS: usize = size_of::<u64>();
 
 /// The time of a call in nanoseconds, negative for ever; `None` if the timeout is not valid.
 pub(super) fn limit_of(timeout: Option<&timespec>) -> Option<i64> {

@@ -9,6 +9,7 @@ use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 use super::call::{self, Call, Sleep};
 use super::lists::{self, List, Source};
 use crate::{provider, real};
+use urdma_abi::signals::SET_OCTETS;
 
 /// Entries of a list that is copied.
 const ENTRIES: usize = 64;
@@ -166,7 +167,7 @@ impl List for Poll {
 
     unsafe fn look(&mut self, sleep: &Sleep) -> libc::c_long {
         let (list, count) = (self.copy.as_mut_ptr(), self.count + 1);
-        let (mask, octets) = (sleep.mask, call::MASK_OCTETS);
+        let (mask, octets) = (sleep.mask, SET_OCTETS);
         // SAFETY: a list of this length, a time and a mask of this size.
         sleep
             .make(|time| unsafe { libc::syscall(libc::SYS_ppoll, list, count, time, mask, octets) })

@@ -9,6 +9,7 @@ use libc::{fd_set, sigset_t, timespec, timeval};
 use super::call::{self, Call, Sleep};
 use super::lists::{self, List, Source};
 use crate::{provider, real};
+use urdma_abi::signals::SET_OCTETS;
 
 /// Bits of a word of a set.
 const BITS: usize = 64;
@@ -184,7 +185,7 @@ impl List for Select {
     unsafe fn look(&mut self, sleep: &Sleep) -> libc::c_long {
         self.found = self.wanted;
         let count = self.count.max(self.waker + 1);
-        let mask = (sleep.mask, call::MASK_OCTETS);
+        let mask = (sleep.mask, SET_OCTETS);
         let [read, write, except] = &mut self.found;
         // SAFETY: three sets of this size, a time, and a mask with its size.
         sleep.make(|time| unsafe {

@@ -16,6 +16,7 @@ use crate::provider;
 use crate::real::{self, set_errno};
 use urdma_abi::cancel::Disabled;
 use urdma_abi::front::{look as looked, wait, FrontTable};
+use urdma_abi::signals::SET_OCTETS;
 
 /// The address of this is the data of the provider's member in each set.
 static MEMBER: u8 = 0;
@@ -284,7 +285,7 @@ unsafe fn pwait(wait: &SetWait, sleep: &Sleep) -> libc::c_long {
     // SAFETY: the caller guarantees it.
     let found = sleep.make(|time| unsafe {
         let number = libc::SYS_epoll_pwait2;
-        libc::syscall(number, set, events, max, time, mask, call::MASK_OCTETS)
+        libc::syscall(number, set, events, max, time, mask, SET_OCTETS)
     });
     if found >= 0 || real::errno() != libc::ENOSYS {
         return found;
@@ -294,6 +295,6 @@ unsafe fn pwait(wait: &SetWait, sleep: &Sleep) -> libc::c_long {
     // SAFETY: the caller guarantees it.
     unsafe {
         let number = libc::SYS_epoll_pwait;
-        libc::syscall(number, set, events, max, time_ms, mask, call::MASK_OCTETS)
+        libc::syscall(number, set, events, max, time_ms, mask, SET_OCTETS)
     }
 }
