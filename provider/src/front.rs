@@ -474,11 +474,8 @@ unsafe extern "C" fn set_wait(
 ) -> i64 {
     let (engine, has_channel) = engine_of_set(set);
     let call = Caller {
-        call,
-        look,
         set: Some((set, put)),
-        has_channel,
-        is_guarded: is_guarded != 0,
+        ..Caller::of_list(call, look, has_channel, is_guarded)
     };
     drive(engine, interrupts, call)
 }
@@ -491,14 +488,8 @@ unsafe extern "C" fn set_poll(
     look: LookFn,
 ) -> i64 {
     let (engine, has_channel) = engine_of_set(set);
-    let call = Caller {
-        call,
-        look,
-        set: None,
-        has_channel,
-        is_guarded: is_guarded != 0,
-    };
-    drive(engine, interrupts, call)
+    let list = Caller::of_list(call, look, has_channel, is_guarded);
+    drive(engine, interrupts, list)
 }
 
 unsafe extern "C" fn channel_poll(
@@ -508,14 +499,8 @@ unsafe extern "C" fn channel_poll(
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
-    let call = Caller {
-        call,
-        look,
-        set: None,
-        has_channel: true,
-        is_guarded: is_guarded != 0,
-    };
-    drive(engine_of_channel(read_fd), interrupts, call)
+    let list = Caller::of_list(call, look, true, is_guarded);
+    drive(engine_of_channel(read_fd), interrupts, list)
 }
 
 unsafe extern "C" fn cm_waker(handle: i64) -> i64 {
@@ -529,14 +514,8 @@ unsafe extern "C" fn cm_poll(
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
-    let call = Caller {
-        call,
-        look,
-        set: None,
-        has_channel: false,
-        is_guarded: is_guarded != 0,
-    };
-    drive(engine_of_cm(handle), interrupts, call)
+    let list = Caller::of_list(call, look, false, is_guarded);
+    drive(engine_of_cm(handle), interrupts, list)
 }
 
 /// A call of the stand-in, which guarantees that the functions may be called with `call`.
@@ -548,6 +527,19 @@ struct Caller {
     has_channel: bool,
     /// Handlers of signals run in `look` only.
     is_guarded: bool,
+}
+
+impl Caller {
+    /// A call on a list of descriptors.
+    fn of_list(call: *mut c_void, look: LookFn, has_channel: bool, is_guarded: c_int) -> Self {
+        Self {
+            call,
+            look,
+            set: None,
+            has_channel,
+            is_guarded: is_guarded != 0,
+        }
+    }
 }
 
 impl SetCall for Caller {

@@ -144,7 +144,7 @@ static void check_transfers(const struct pair *pair)
 	REQUIRE(exs_qdelete(small) == 0);
 }
 
-/* Nobody listens, or for another type of socket; the port is in use. */
+/* No socket listens, or one of another type; the port is in use. */
 static void check_connections(const struct pair *pair, int port)
 {
 	struct sockaddr_in address = address_of(port);

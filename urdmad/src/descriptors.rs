@@ -17,8 +17,8 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
 /// one who unmaps it frees its pages, and may be a thread of urdmad or of another process.
 const OCTETS_MAX: i64 = 16 << 20;
 
-/// Whether a descriptor is of a memfd of bounded length that nobody can write through any more.
-/// Neither this nor closing it blocks.
+/// Whether a descriptor is of a memfd of bounded length whose descriptors cannot be written
+/// through. Neither this nor closing it blocks.
 pub(crate) fn is_region(fd: &OwnedFd) -> bool {
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
     seals.is_ok_and(|seals| seals.contains(SEALS))

@@ -82,8 +82,9 @@ impl Memory {
     /// The octets from `at` on as a buffer; `None` if they are not in the memory.
     ///
     /// # Safety
-    /// Until the buffer is gone, nobody reads what a receive writes, and nobody writes what is sent
-    /// or received. Sends may share octets if none of their buffers is read or written as a slice.
+    /// Until the buffer is dropped, the octets of a receive are neither read nor written, and those
+    /// of a send are not written. Sends may share octets if none of their buffers is read or
+    /// written as a slice.
     pub unsafe fn buffer(&self, at: usize, len_octets: usize) -> Option<Buffer> {
         let end = at.checked_add(len_octets)?;
         (end <= self.0.len_octets).then(|| Buffer {
@@ -222,7 +223,7 @@ mod tests {
         let memory = unsafe { Memory::new(start, octets.len()) };
         let mut ring = Buffer::new(10).unwrap();
         ring.fill(9);
-        // SAFETY: nobody else accesses the octets.
+        // SAFETY: the octets are not accessed in another way.
         let mut buffer = unsafe { memory.buffer(95, 5) }.unwrap();
         assert_eq!(buffer.addr(), start.as_ptr() as u64 + 95);
         buffer.copy_from(0, &ring, 0, 5);

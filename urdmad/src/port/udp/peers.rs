@@ -108,7 +108,7 @@ impl Peers {
             .filter(|(ip, peer)| {
                 let is_recent = now.duration_since(peer.until) < RECENT;
                 let is_silent = peer.unanswered > 0 && now.duration_since(peer.since) > SILENT;
-                // Nobody is silent that nothing was sent to, whatever the network reports.
+                // A host to which nothing was sent is not silent, whatever the network reports.
                 let has_failed = peer.unanswered > 0 && peer.reason.is_some();
                 !ip.is_multicast() && is_recent && (is_silent || has_failed)
             })
