@@ -16,7 +16,7 @@ use urdma_harness::Failure;
 
 use crate::goals;
 use crate::samples::{Probe, Sample, Unit};
-use crate::spec::{Compare, Goal, Spec};
+use crate::spec::{pair, Compare, Goal, Pair, Spec};
 use crate::workloads::Path;
 
 /// What the server prints when it can be reached by the client.
@@ -265,15 +265,6 @@ pub struct Point {
     processor: Pair,
 }
 
-/// A figure over urdma and over its peer.
-#[derive(Clone, Copy, Debug)]
-struct Pair {
-    ours: Probe,
-    peer: Probe,
-    /// The name of the row that compares them.
-    row: &'static str,
-}
-
 impl Point {
     /// Measures over urdma, then over its peer; gives each probe with its value. `hosts` are those
     /// of server and client.
@@ -348,19 +339,8 @@ macro_rules! points {
             work: $work,
             load: Load::$load,
             path: Path::$path,
-            value: Pair {
-                ours: Probe { name: $name, unit: Unit::$unit },
-                peer: Probe { name: concat!($name, ", ", $peer), unit: Unit::$unit },
-                row: concat!($name, " / ", $peer),
-            },
-            processor: Pair {
-                ours: Probe { name: concat!("CPU, ", $name), unit: Unit::Microseconds },
-                peer: Probe {
-                    name: concat!("CPU, ", $name, ", ", $peer),
-                    unit: Unit::Microseconds,
-                },
-                row: concat!("CPU, ", $name, " / ", $peer),
-            },
+            value: pair!($unit, $peer, $name),
+            processor: pair!(Microseconds, $peer, "CPU, ", $name),
         }),*]
     };
 }
@@ -380,20 +360,14 @@ pub const POINTS: [Point; 8] = points! {
 /// Rows of the report. Processor time is that of both ends, without urdmad, and is compared where
 /// nothing else runs.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
-    let spec = |pair: &Pair, goal| Spec {
-        name: pair.row,
-        ours: pair.ours,
-        compare: Compare::With(pair.peer),
-        goal,
-    };
     let values = POINTS
         .iter()
         .filter(|point| point.work != POLL)
-        .map(move |point| spec(&point.value, point.goal()));
+        .map(|point| point.value.spec(point.goal()));
     let processors = POINTS
         .iter()
         .filter(|point| (point.load, point.path) == (Load::Quiet, Path::OneHost))
-        .map(move |point| spec(&point.processor, Goal::None));
+        .map(|point| point.processor.spec(Goal::None));
     let rates = POINTS.iter().filter_map(|point| match point.work {
         Work::Connections { at_once } => Some(Spec {
             name: point.value.ours.name,

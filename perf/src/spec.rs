@@ -54,3 +54,35 @@ pub(crate) struct Spec {
     pub(crate) compare: Compare,
     pub(crate) goal: Goal,
 }
+
+/// A figure over urdma and over its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) ours: Probe,
+    pub(crate) peer: Probe,
+    /// The name of the row that compares them.
+    pub(crate) row: &'static str,
+}
+
+impl Pair {
+    pub(crate) const fn spec(&self, goal: Goal) -> Spec {
+        Spec {
+            name: self.row,
+            ours: self.ours,
+            compare: Compare::With(self.peer),
+            goal,
+        }
+    }
+}
+
+/// A [`Pair`]: unit, name of the peer, parts of the name.
+macro_rules! pair {
+    ($unit:ident, $peer:literal, $($name:expr),*) => {
+        $crate::spec::Pair {
+            ours: Probe { name: concat!($($name),*), unit: Unit::$unit },
+            peer: Probe { name: concat!($($name,)* ", ", $peer), unit: Unit::$unit },
+            row: concat!($($name,)* " / ", $peer),
+        }
+    };
+}
+pub(crate) use pair;

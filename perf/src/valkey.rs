@@ -15,7 +15,7 @@ use urdma_harness::Failure;
 use crate::asleep::Load as Others;
 use crate::goals;
 use crate::samples::{Probe, Sample, Unit};
-use crate::spec::{Compare, Goal, Spec};
+use crate::spec::{pair, Goal, Pair, Spec};
 
 /// Valkey as built for the programs in this directory, which is below `target`.
 ///
@@ -28,36 +28,6 @@ pub fn built(programs: &FilePath) -> Result<Valkey, String> {
 
 fn text(failure: Failure) -> String {
     failure.to_string()
-}
-
-/// A figure over urdma and over TCP.
-#[derive(Clone, Copy, Debug)]
-struct Pair {
-    ours: Probe,
-    tcp: Probe,
-    /// The name of the row that compares them.
-    row: &'static str,
-}
-
-impl Pair {
-    fn spec(&self, goal: Goal) -> Spec {
-        Spec {
-            name: self.row,
-            ours: self.ours,
-            compare: Compare::With(self.tcp),
-            goal,
-        }
-    }
-}
-
-macro_rules! pair {
-    ($unit:ident, $($name:expr),*) => {
-        Pair {
-            ours: Probe { name: concat!($($name),*), unit: Unit::$unit },
-            tcp: Probe { name: concat!($($name,)* ", TCP"), unit: Unit::$unit },
-            row: concat!($($name,)* " / TCP"),
-        }
-    };
 }
 
 /// What the benchmark does, and the probes.
@@ -75,12 +45,12 @@ macro_rules! points {
     ($($name:literal: $clients:literal, $in_a_row:literal, $requests:literal;)*) => {
         [$(Point {
             load: Load { clients: $clients, in_a_row: $in_a_row, requests: $requests },
-            rate: pair!(ThousandsPerSecond, "Valkey GET, ", $name),
-            busy: pair!(ThousandsPerSecond, "Valkey GET, ", $name, ", busy"),
-            processor: pair!(Microseconds, "CPU, Valkey GET, ", $name),
+            rate: pair!(ThousandsPerSecond, "TCP", "Valkey GET, ", $name),
+            busy: pair!(ThousandsPerSecond, "TCP", "Valkey GET, ", $name, ", busy"),
+            processor: pair!(Microseconds, "TCP", "CPU, Valkey GET, ", $name),
             calls: [
-                pair!(Calls, "calls, Valkey GET, ", $name, ", server"),
-                pair!(Calls, "calls, Valkey GET, ", $name, ", client"),
+                pair!(Calls, "TCP", "calls, Valkey GET, ", $name, ", server"),
+                pair!(Calls, "TCP", "calls, Valkey GET, ", $name, ", client"),
             ],
         }),*]
     };
@@ -131,11 +101,11 @@ impl Point {
         match others {
             Others::Quiet => vec![
                 (self.rate.ours, rate(&ours)),
-                (self.rate.tcp, rate(&tcp)),
+                (self.rate.peer, rate(&tcp)),
                 (self.processor.ours, processor(&ours)),
-                (self.processor.tcp, processor(&tcp)),
+                (self.processor.peer, processor(&tcp)),
             ],
-            Others::Busy => vec![(self.busy.ours, rate(&ours)), (self.busy.tcp, rate(&tcp))],
+            Others::Busy => vec![(self.busy.ours, rate(&ours)), (self.busy.peer, rate(&tcp))],
         }
     }
 
@@ -168,7 +138,7 @@ impl Point {
                 .map_err(Clone::clone)
         };
         let of_end =
-            |(end, pair): (usize, &Pair)| [(pair.ours, of(end, &ours)), (pair.tcp, of(end, &tcp))];
+            |(end, pair): (usize, &Pair)| [(pair.ours, of(end, &ours)), (pair.peer, of(end, &tcp))];
         self.calls.iter().enumerate().flat_map(of_end).collect()
     }
 }
@@ -229,7 +199,7 @@ mod tests {
         let measured = POINTS[0].measure(Err("no host".into()), Others::Quiet, nowhere, 1);
         let tcp = measured
             .iter()
-            .find(|(probe, _)| *probe == POINTS[0].rate.tcp)
+            .find(|(probe, _)| *probe == POINTS[0].rate.peer)
             .unwrap();
         let reason = tcp.1.clone().unwrap_err();
         assert!(reason.contains("scripts/valkey.sh"), "{reason}");

@@ -717,16 +717,23 @@ mod tests {
         std::fs::remove_dir_all(directory).unwrap();
     }
 
-    /// More descriptors than fit are what a process without free descriptors meets.
-    #[test]
-    fn descriptors_that_cannot_be_opened_concern_their_message_only() {
-        let directory = std::env::temp_dir().join(format!("urdma-ipc-fd-{}", std::process::id()));
+    /// A client that has sent its first requests, and the other end of its connection.
+    fn attaching(test: &str) -> (Attaching, PacketSocket) {
+        let name = format!("urdma-ipc-{test}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
         let run_dir = RunDir::at(&directory);
         let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
         let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
         let daemon = accepted(&listener);
         std::fs::remove_dir_all(directory).unwrap();
+        (attaching, daemon)
+    }
+
+    /// More descriptors than fit are what a process without free descriptors meets.
+    #[test]
+    fn descriptors_that_cannot_be_opened_concern_their_message_only() {
+        let (attaching, daemon) = attaching("fd");
         let client = &attaching.client;
         let (slot, generation, stranger) = (7, 1, Some(1000));
         let offer = Event::ChannelOffered {
@@ -753,14 +760,8 @@ mod tests {
 
     #[test]
     fn attach_to_an_urdmad_of_another_version_says_so() {
-        let directory = std::env::temp_dir().join(format!("urdma-ipc-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let run_dir = RunDir::at(&directory);
-        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
         // Both requests have arrived before either is answered.
-        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
-        let daemon = accepted(&listener);
-        std::fs::remove_dir_all(directory).unwrap();
+        let (attaching, daemon) = attaching("version");
         let [hello, attach] = [(); 2].map(|()| {
             let packet = daemon.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
             packet.parse::<FromClient>().unwrap()
