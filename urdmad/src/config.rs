@@ -3,8 +3,11 @@
 //! Unknown keys are refused. Every error names the file, the line and the key. Without a file an
 //! instance has the addresses of the host and no port.
 
+mod addresses;
+mod file;
+mod number;
+
 use std::fmt;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,6 +19,8 @@ use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
 use urdma_ipc::Personality;
 use urdma_kernel::abi::DEVICE_OCTETS;
+
+use self::number::Number;
 
 /// Maximum MTU of a port: such a packet with its headers fits one packet buffer.
 pub const MTU_MAX: u16 = 9600;
@@ -237,11 +242,11 @@ impl Config {
     /// # Errors
     /// It cannot be read, or the error and its place.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(file).map_err(|error| ConfigError {
+        let text = file::read(file).map_err(|message| ConfigError {
             file: file.to_owned(),
             line: None,
             key: None,
-            message: format!("cannot be read: {error}"),
+            message,
         })?;
         Self::parse(file, &text)
     }
@@ -253,7 +258,8 @@ impl Config {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
-            let message = error.message().to_owned();
+            // serde adds its own type to a number of more than 64 bits.
+            let message = error.message().replace("` as i128", "`");
             source.error_in(error.span(), message)
         })?;
         raw.validate(&source)
@@ -339,7 +345,7 @@ struct RawConfig {
     instance: Option<Spanned<String>>,
     address: Option<Spanned<Vec<IpAddr>>>,
     personality: Option<Personality>,
-    slots: Option<Spanned<u16>>,
+    slots: Option<Spanned<Number>>,
     access: Option<Spanned<RawAccess>>,
     group: Option<Spanned<String>>,
     #[serde(default)]
@@ -352,49 +358,49 @@ struct RawConfig {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [metrics] of keys")]
 struct RawMetrics {
-    listen: Spanned<SocketAddr>,
+    listen: Spanned<String>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [quota] of keys")]
 struct RawQuota {
-    slots_per_user: Option<Spanned<u16>>,
-    cm_ports_per_process: Option<Spanned<u32>>,
-    connections: Option<Spanned<u16>>,
-    connections_per_user: Option<Spanned<u16>>,
-    requests_per_second: Option<Spanned<u32>>,
+    slots_per_user: Option<Spanned<Number>>,
+    cm_ports_per_process: Option<Spanned<Number>>,
+    connections: Option<Spanned<Number>>,
+    connections_per_user: Option<Spanned<Number>>,
+    requests_per_second: Option<Spanned<Number>>,
 }
 
 const FOREIGN_KEY: &str = "this kind of port has no such key";
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [port] of keys")]
 struct RawPort {
     kind: Spanned<RawKind>,
     role: Option<Spanned<Role>>,
     socket: Option<Spanned<PathBuf>>,
     netdev: Option<Spanned<String>>,
     device: Option<Spanned<String>>,
-    mtu: Option<Spanned<u16>>,
-    lease_queues: Option<Spanned<u16>>,
+    mtu: Option<Spanned<Number>>,
+    lease_queues: Option<Spanned<Number>>,
     lease_group: Option<Spanned<String>>,
-    hugepages_mb: Option<Spanned<u32>>,
+    hugepages_mb: Option<Spanned<Number>>,
     checksum: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [kernel] of keys")]
 struct RawKernel {
     device: Spanned<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [fault] of keys")]
 struct RawFault {
     direction: Option<Direction>,
-    seed: Option<u64>,
+    seed: Option<Spanned<Number>>,
     loss: Option<Spanned<String>>,
     duplicate: Option<Spanned<String>>,
     reorder: Option<Spanned<String>>,
@@ -444,18 +450,15 @@ impl RawConfig {
             config.instance = Some(instance.into_inner());
         }
         if let Some(address) = self.address {
-            check_addresses(&address).map_err(|message| source.error(&address, message))?;
+            addresses::check(address.get_ref())
+                .map_err(|message| source.error(&address, message))?;
             config.addresses = Some(address.into_inner());
         }
         config.personality = self.personality.unwrap_or_default();
         config.sandbox = self.sandbox.unwrap_or_default();
         if let Some(RawMetrics { listen }) = self.metrics {
-            if !listen.get_ref().ip().is_loopback() {
-                let message = "must be an address of the loopback interface, such as \
-                               \"127.0.0.1:9464\": metrics are served without a password";
-                return Err(source.error(&listen, message));
-            }
-            config.metrics = Some(listen.into_inner());
+            let address = addresses::of_metrics(listen.get_ref());
+            config.metrics = Some(address.map_err(|message| source.error(&listen, message))?);
         }
         if let Some(slots) = self.slots {
             config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
@@ -541,8 +544,12 @@ impl RawFault {
                 fault::parse_octets(text).map(Some)
             })?,
         };
+        let seed = match &self.seed {
+            Some(seed) => in_range(source, seed, 0, u64::MAX)?,
+            None => 0,
+        };
         let faults = Faults {
-            seed: self.seed.unwrap_or(0),
+            seed,
             ..Faults::default()
         };
         Ok(faults.with(self.direction.unwrap_or_default(), impairment))
@@ -627,7 +634,8 @@ impl RawPort {
                 let role = self.role.take().ok_or_else(|| missing("role"))?;
                 let socket = self.socket.take().ok_or_else(|| missing("socket"))?;
                 if !is_plain_argument(&socket.get_ref().to_string_lossy()) {
-                    return Err(source.error(&socket, "must not hold ',' or '='"));
+                    let message = "must be a path without ',', '=' and spaces";
+                    return Err(source.error(&socket, message));
                 }
                 PortKind::Memif {
                     is_server: *role.get_ref() == Role::Server,
@@ -652,6 +660,11 @@ impl RawPort {
             }
             RawKind::Device => {
                 let device = self.device.take().ok_or_else(|| missing("device"))?;
+                if device.get_ref().trim().is_empty() {
+                    let message = "must be what DPDK calls the device: a PCI address such as \
+                                   \"0000:03:00.0\", or \"net_...\" with arguments";
+                    return Err(source.error(&device, message));
+                }
                 PortKind::Device {
                     device: device.into_inner(),
                 }
@@ -686,34 +699,20 @@ impl RawPort {
     }
 }
 
-fn in_range<T>(source: &Source<'_>, value: &Spanned<T>, least: T, most: T) -> Result<T, ConfigError>
+fn in_range<T>(
+    source: &Source<'_>,
+    value: &Spanned<Number>,
+    least: T,
+    most: T,
+) -> Result<T, ConfigError>
 where
-    T: PartialOrd + fmt::Display + Copy,
+    T: PartialOrd + fmt::Display + TryFrom<i128>,
 {
-    let number = *value.get_ref();
-    if number < least || number > most {
-        return Err(source.error(value, format!("must be {least} to {most}, not {number}")));
+    let Number(number) = *value.get_ref();
+    match T::try_from(number) {
+        Ok(number) if number >= least && number <= most => Ok(number),
+        _ => Err(source.error(value, format!("must be {least} to {most}, not {number}"))),
     }
-    Ok(number)
-}
-
-fn check_addresses(addresses: &Spanned<Vec<IpAddr>>) -> Result<(), String> {
-    let addresses = addresses.get_ref();
-    if !(1..=urdma_underlay::MAX_ADDRESSES - 1).contains(&addresses.len()) {
-        return Err(format!(
-            "must list 1 to {} addresses",
-            urdma_underlay::MAX_ADDRESSES - 1
-        ));
-    }
-    for (index, address) in addresses.iter().enumerate() {
-        if address.is_unspecified() || address.is_multicast() {
-            return Err(format!("{address} is not the address of one host"));
-        }
-        if addresses[..index].contains(address) {
-            return Err(format!("{address} is there twice"));
-        }
-    }
-    Ok(())
 }
 
 /// Who may use the instance, by both keys.

@@ -107,7 +107,7 @@ fn run_directory_longer_than_a_socket_address_works() {
 #[test]
 fn bad_configuration_names_file_line_and_key() {
     let scratch = Scratch::new();
-    let said = said(&scratch, "a", "\n[port]\nkind = \"memif\"\nmtu = 70000\n");
+    let said = said(&scratch, "a", "\n[port]\nkind = \"udp\"\nmtu = 70000\n");
     assert!(
         said.starts_with("urdmad: ") && said.contains("a.toml, line 4, key \"port.mtu\""),
         "{said}"

@@ -196,6 +196,43 @@ fn config_bad_values_name_line_key_and_range() {
             "a.toml, line 1, key \"fault\": this instance has no port",
         ),
         ("slots 3", "a.toml, line 1"),
+        (
+            "address = [\"127.0.0.1\", \"::ffff:127.0.0.1\"]",
+            "a.toml, line 1, key \"address\": ::ffff:127.0.0.1 is an IPv4 address: write 127.0.0.1",
+        ),
+        (
+            "address = [\"::ffff:224.0.0.1\"]",
+            "a.toml, line 1, key \"address\": ::ffff:224.0.0.1 is an IPv4 address: write 224",
+        ),
+        (
+            "address = [\"255.255.255.255\"]",
+            "a.toml, line 1, key \"address\": 255.255.255.255 is not the address of one host: name",
+        ),
+        (
+            "address = [\"239.1.1.1\"]",
+            "a.toml, line 1, key \"address\": 239.1.1.1 is not the address of one host: name",
+        ),
+        (
+            "[port]\nkind = \"device\"\ndevice = \"\"",
+            "a.toml, line 3, key \"port.device\": must be what DPDK calls the device",
+        ),
+        (
+            "[port]\nkind = \"memif\"\nrole = \"server\"\nsocket = \"\"",
+            "a.toml, line 4, key \"port.socket\": must be a path",
+        ),
+        (
+            "[metrics]\nlisten = \"127.0.0.1:0\"",
+            "a.toml, line 2, key \"metrics.listen\": \"127.0.0.1:0\" must be an address with a \
+             port other than 0",
+        ),
+        (
+            "[metrics]\nlisten = \"localhost\"",
+            "a.toml, line 2, key \"metrics.listen\": \"localhost\" must be an address with a port",
+        ),
+        (
+            "[metrics]\nlisten = \"192.0.2.1:1\"",
+            "a.toml, line 2, key \"metrics.listen\": must be an address of the loopback",
+        ),
     ] {
         let said = sentence(text);
         assert!(said.starts_with(expected), "{text:?} gave {said:?}");
@@ -252,4 +289,74 @@ fn config_missing_file_is_named() {
     assert!(error
         .to_string()
         .starts_with("/nonexistent/x.toml: cannot be read: No such file"));
+}
+
+// Messages named types: "expected struct RawPort", "expected u16", "integer `...` as i128".
+#[test]
+fn config_values_of_the_wrong_type_are_refused_in_terms_of_the_configuration() {
+    const LONG: &str = "99999999999999999999";
+    for (text, expected) in [
+        (
+            "port = 3".to_owned(),
+            "key \"port\": invalid type: integer `3`, expected the table [port] of keys",
+        ),
+        (
+            "quota = \"x\"".to_owned(),
+            "key \"quota\": invalid type: string \"x\", expected the table [quota] of keys",
+        ),
+        (
+            "slots = \"x\"".to_owned(),
+            "key \"slots\": invalid type: string \"x\", expected a whole number without quotes",
+        ),
+        (
+            "slots = -1".to_owned(),
+            "key \"slots\": must be 1 to 253, not -1",
+        ),
+        (
+            format!("slots = {LONG}"),
+            "key \"slots\": must be 1 to 253, not 99999999999999999999",
+        ),
+        (
+            format!("[quota]\nconnections = {LONG}"),
+            "key \"quota.connections\": must be 2 to 4096, not 99999999999999999999",
+        ),
+        (
+            "[port]\nkind = \"udp\"\n[fault]\nseed = -1".to_owned(),
+            "key \"fault.seed\": must be 0 to 18446744073709551615, not -1",
+        ),
+    ] {
+        let said = sentence(&text);
+        assert!(said.contains(expected), "{text:?} gave {said:?}");
+    }
+    // Each key with a value of each type.
+    let sample = include_str!("../../systemd/default.toml");
+    let values = [
+        "[3]",
+        "{ a = 1 }",
+        "1.5",
+        "true",
+        "1979-05-27",
+        LONG,
+        "\"\"",
+    ];
+    let mut table = String::new();
+    for line in sample.lines().map(|line| line.trim_start_matches('#')) {
+        if line.starts_with('[') {
+            table = format!("{line}\n");
+        }
+        let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(' ')) else {
+            continue;
+        };
+        for value in values {
+            let Err(error) = parse(&format!("{table}{key} = {value}\n")) else {
+                continue;
+            };
+            let said = error.to_string();
+            for word in [
+                "Raw", "struct", "i128", "u16", "u32", "i64", "u64", "IpAddr", "PathBuf",
+            ] {
+                assert!(!said.contains(word), "{key} = {value} gave {said:?}");
+            }
+        }
+    }
 }
