@@ -53,6 +53,7 @@ mod recordings;
 pub mod rundir;
 mod sandbox;
 pub mod shared;
+mod shown;
 pub mod slots;
 pub mod sysfs;
 mod users;

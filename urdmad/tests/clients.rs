@@ -14,10 +14,10 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::unistd::ftruncate;
 
-use support::{eventually, expect_idle, Daemon, Scratch};
+use support::{eventually, expect_idle, Daemon, Scratch, LIMIT};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
-use urdma_ipc::{ControlClient, ControlError, Event, PROTOCOL_VERSION};
+use urdma_ipc::{ControlClient, ControlError, Event, ProcessReport, PROTOCOL_VERSION};
 
 /// Users that no machine has.
 const MEMBER: u32 = 64_001;
@@ -263,4 +263,34 @@ fn clients_beyond_the_limit_of_open_files_are_refused_and_urdmad_sleeps() {
     drop(held);
     eventually("a place is free again", || connect().is_ok());
     daemon.stop();
+}
+
+// The right-to-left override reversed what followed it, and U+009B begins a command of a terminal.
+#[test]
+fn names_that_a_process_chooses_are_shown_without_what_cannot_be_seen() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let unseen = [
+        '\u{202e}', '\u{2066}', '\u{200b}', '\u{2028}', '\u{9b}', '\n',
+    ];
+    let unseen = String::from_iter(unseen);
+    let name = format!("größe{unseen}x");
+    let client = ControlClient::connect(&daemon.run_dir, &name).unwrap();
+    client.attach(false).unwrap();
+    let status = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| daemon.status());
+        let next = || client.next_event(Some(LIMIT)).unwrap().unwrap().0;
+        while next() != Event::ReportWanted {}
+        client
+            .report(ProcessReport {
+                counters: [(name.clone(), 7)].into(),
+                ..ProcessReport::default()
+            })
+            .unwrap();
+        asking.join().unwrap()
+    });
+    let slot = &status.slots[0];
+    assert_eq!(slot.program, "größe??????x");
+    let counters = &slot.report.as_ref().unwrap().counters;
+    assert_eq!(*counters, [("größe??????x".to_owned(), 7)].into());
 }

@@ -20,6 +20,7 @@ use crate::capture::Capture;
 use crate::data::command::Command;
 use crate::listeners::{Binder, BindingId};
 use crate::shared::Reply;
+use crate::shown::shown;
 use crate::slots::{NoSlot, Owner, Token};
 use crate::users;
 
@@ -132,8 +133,7 @@ impl Control {
                 format!("urdmad speaks control protocol {PROTOCOL_VERSION}, not {version}"),
             );
         }
-        let printable = program.chars().filter(|c| !c.is_control());
-        client.program = Some(printable.take(PROGRAM_CHARS_MAX).collect());
+        client.program = Some(shown(program, PROGRAM_CHARS_MAX));
         Ok(Answer::Welcome {
             instance: self.instance.clone(),
             pid: std::process::id(),
