@@ -57,3 +57,4 @@ mod shown;
 pub mod slots;
 pub mod sysfs;
 mod users;
+mod versions;

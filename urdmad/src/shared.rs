@@ -1,16 +1,15 @@
 //! State that the control thread and the data thread share.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use proto_trp::wire::trp::VERSION;
 use urdma_cm::wire::MAX_MESSAGE;
 use urdma_ipc::Resolution;
 use urdma_trace::Recorder;
@@ -22,13 +21,11 @@ use crate::counters::DataCounters;
 use crate::groups::{Groups, SlotSet};
 use crate::listeners::Listeners;
 use crate::slots::Token;
+use crate::versions::OtherVersions;
 
 /// Capacity of the queue of CM datagrams for slot 0: at [`MAX_MESSAGE`] octets each, about a
 /// megabyte. CM retransmits what a full queue drops.
 pub const CM_DATAGRAMS_MAX: usize = 4096;
-
-/// Hosts with another version of the protocol that are remembered.
-const OTHER_VERSIONS_MAX: usize = 8;
 
 /// Why the control thread was not given a CM datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +64,10 @@ pub struct Shared {
     offenders: Mutex<SlotSet>,
     /// Resolutions for the control thread to answer with.
     resolved: Mutex<Vec<(Reply, Resolution)>>,
-    /// Hosts that have sent packets of another version of the protocol, and the version.
-    other_versions: Mutex<BTreeMap<IpAddr, u8>>,
+    /// Hosts that have sent packets of another version of the protocol.
+    other_versions: Mutex<OtherVersions>,
+    /// Whether there are any; saves the data path the lock.
+    has_other_versions: AtomicBool,
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
     /// Whether a capture is active; saves the data path the lock.
@@ -96,6 +95,7 @@ impl Shared {
             offenders: Mutex::default(),
             resolved: Mutex::default(),
             other_versions: Mutex::default(),
+            has_other_versions: AtomicBool::new(false),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             recorder: Recorder::default(),
@@ -217,21 +217,34 @@ impl Shared {
     pub fn note_version(&self, from: IpAddr, version: u8) {
         self.counters.drop_rx_other_version.bump();
         let mut versions = self.lock_versions();
-        if versions.len() < OTHER_VERSIONS_MAX || versions.contains_key(&from) {
-            versions.insert(from, version);
-        }
+        versions.note(Instant::now(), from, version);
+        self.has_other_versions.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a host has sent packets of another version of the protocol.
+    #[inline]
+    pub fn has_other_versions(&self) -> bool {
+        self.has_other_versions.load(Ordering::Relaxed)
+    }
+
+    /// A packet of this version of the protocol has come from a host.
+    #[cold]
+    pub fn note_same_version(&self, from: IpAddr) {
+        let mut versions = self.lock_versions();
+        versions.clear(from);
+        let has_any = !versions.is_empty();
+        self.has_other_versions.store(has_any, Ordering::Relaxed);
     }
 
     /// What `urdma status` says of packets that arrive and cannot be used, a sentence each: of the
     /// hosts with another version of the protocol, and of checksums.
     pub fn notes(&self) -> Vec<String> {
-        let versions = self.lock_versions();
-        let versions = versions.iter().map(|(ip, version)| {
-            format!(
-                "{ip} sends packets of version {version} of the protocol, and this urdmad knows \
-                 version {VERSION}: install the same version of urdma on both hosts"
-            )
-        });
+        let mut versions = self.lock_versions();
+        versions.expire(Instant::now());
+        let has_any = !versions.is_empty();
+        self.has_other_versions.store(has_any, Ordering::Relaxed);
+        let mut notes = versions.notes();
+        drop(versions);
         let wrong = self.counters.rx_dropped[Dropped::BadUdpChecksum.index()].value();
         let checksums = (wrong > 0).then(|| {
             format!(
@@ -240,10 +253,11 @@ impl Shared {
                  does not complete them (on that host: ethtool -K NETDEV tx off)"
             )
         });
-        versions.chain(checksums).collect()
+        notes.extend(checksums);
+        notes
     }
 
-    fn lock_versions(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u8>> {
+    fn lock_versions(&self) -> MutexGuard<'_, OtherVersions> {
         self.other_versions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

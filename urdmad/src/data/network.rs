@@ -8,6 +8,7 @@ use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
+use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::Meta;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
@@ -98,9 +99,16 @@ impl Network {
         let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
         let checker = &mut self.checker;
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
+        let has_other_versions = shared.has_other_versions();
         let worked = self.wire.receive(now_ns, takes, shared, |frame| {
             let new = match checker.check(frame, local) {
-                Ok(received) => inbound.deliver(received, &frame[received.payload.clone()]),
+                Ok(received) => {
+                    let payload = &frame[received.payload.clone()];
+                    if has_other_versions && is_of_this_version(payload) {
+                        shared.note_same_version(received.source.to_ip());
+                    }
+                    inbound.deliver(received, payload)
+                }
                 Err(Dropped::NeighbourTraffic) => {
                     neighbours.handle_frame(now_ns, frame);
                     shared.counters.rx_neighbour.bump();
@@ -373,6 +381,12 @@ impl Network {
     pub(crate) fn report(&mut self) -> (PortReport, FaultStatus) {
         self.wire.report()
     }
+}
+
+/// Whether a datagram has the version of the protocol that this urdmad knows.
+fn is_of_this_version(datagram: &[u8]) -> bool {
+    let version = datagram.first().map(|first| first >> 4);
+    version == Some(VERSION)
 }
 
 /// The way of packets from one host and port to another.
