@@ -171,11 +171,11 @@ impl Connection {
     }
 }
 
-/// The metrics, as they were last asked for.
+/// The outcome of the last request for the metrics.
 struct Scraped {
     run_dir: RunDir,
     client: Option<ControlClient>,
-    text: Option<(Instant, String)>,
+    text: Option<(Instant, Result<String, String>)>,
 }
 
 impl Scraped {
@@ -187,13 +187,19 @@ impl Scraped {
         }
     }
 
-    fn text(&mut self) -> Result<&str, ControlError> {
-        let is_young = |(at, _): &(Instant, String)| at.elapsed() < MAX_AGE;
+    /// The metrics, or why there are none. Both are kept for [`MAX_AGE`] after urdmad has answered
+    /// or its time was over.
+    fn text(&mut self) -> Result<&str, &str> {
+        let is_young = |(at, _): &(Instant, _)| at.elapsed() < MAX_AGE;
         let text = match self.text.take().filter(is_young) {
             Some(text) => text,
-            None => (Instant::now(), self.ask()?),
+            None => {
+                let outcome = self.ask().map_err(|error| error.to_string());
+                (Instant::now(), outcome)
+            }
         };
-        Ok(&self.text.insert(text).1)
+        let (_, outcome) = self.text.insert(text);
+        outcome.as_deref().map_err(|reason| &**reason)
     }
 
     fn ask(&mut self) -> Result<String, ControlError> {
@@ -255,6 +261,22 @@ fn method_and_path(request: &[u8]) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Each request waited for the time limit of a urdmad that did not answer.
+    #[test]
+    fn failure_is_kept_as_long_as_metrics_are() {
+        let mut scraped = Scraped::new(RunDir::at("/nonexistent"));
+        let failed = scraped.text().unwrap_err().to_owned();
+        assert!(!failed.is_empty());
+        scraped.text = Some((Instant::now(), Err("as before".to_owned())));
+        let said = answer(b"GET /metrics HTTP/1.1\r\n\r\n", &mut scraped);
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+        assert!(said.ends_with("as before\n"), "{said}");
+        let old = Instant::now().checked_sub(MAX_AGE).unwrap();
+        scraped.text = Some((old, Err("as before".to_owned())));
+        assert_eq!(scraped.text().unwrap_err(), failed);
+    }
 
     #[test]
     fn request_line_has_three_words() {
