@@ -212,7 +212,7 @@ fn expect_metrics(mut text: impl FnMut() -> String) {
             "urdma_attached 2\n",
             "# TYPE urdma_process_queue_pairs gauge\n",
             "program=\"verbs-check\"} 1\n",
-            "urdma_process_datagrams_sent_total{slot=",
+            "counter=\"datagrams_sent\"} ",
             "urdma_dropped_total{reason=",
         ]
         .iter()

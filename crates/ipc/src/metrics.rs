@@ -10,6 +10,10 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Prefix of counters of drops, which have the reason as a label.
 const DROP: &str = "drop_";
 
+/// The family of all counters of processes. Processes choose the names of their counters, which
+/// are therefore a label, and not names of families.
+const PROCESS_COUNTER: &str = "process_counter_total";
+
 /// The metrics. Names begin with `urdma_`; those of processes have the labels `slot`, `pid` and
 /// `program`.
 pub fn text(status: &Status) -> String {
@@ -136,35 +140,21 @@ fn processes(page: &mut Page, slots: &[SlotStatus]) {
         page.family(name, "gauge", help);
         for slot in slots {
             if let Some(report) = &slot.report {
-                page.process(name, slot, value(report).into());
+                page.process(name, slot, &[], value(report).into());
             }
         }
     }
-    let mut names: Vec<&String> = slots
-        .iter()
-        .filter_map(|slot| slot.report.as_ref())
-        .flat_map(|report| report.counters.keys())
-        .filter(|name| is_name(name))
-        .collect();
-    names.sort();
-    names.dedup();
-    for counter in names {
-        let name = format!("process_{counter}_total");
-        page.family(&name, "counter", "A counter of a process.");
-        for slot in slots {
-            let report = slot.report.as_ref();
-            if let Some(value) = report.and_then(|report| report.counters.get(counter)) {
-                page.process(&name, slot, *value);
-            }
+    page.family(
+        PROCESS_COUNTER,
+        "counter",
+        "Counters of processes, by the names that they give them.",
+    );
+    for slot in slots {
+        let report = slot.report.iter();
+        for (counter, value) in report.flat_map(|report| &report.counters) {
+            page.process(PROCESS_COUNTER, slot, &[("counter", counter)], *value);
         }
     }
-}
-
-/// Whether a part of a name has only characters that names may have. Processes choose the names of
-/// their counters.
-fn is_name(text: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    !text.is_empty() && text.chars().all(is_part)
 }
 
 #[derive(Default)]
@@ -189,14 +179,14 @@ impl Page {
         let _ = writeln!(self.0, "{end} {value}");
     }
 
-    fn process(&mut self, name: &str, slot: &SlotStatus, value: u64) {
+    fn process(&mut self, name: &str, slot: &SlotStatus, more: &[(&str, &str)], value: u64) {
         let (number, pid) = (slot.slot.to_string(), slot.pid.to_string());
         let labels = [
             ("slot", &*number),
             ("pid", &*pid),
             ("program", &*slot.program),
         ];
-        self.sample(name, &labels, value);
+        self.sample(name, &[&labels, more].concat(), value);
     }
 }
 
@@ -214,7 +204,7 @@ mod tests {
 
     #[test]
     fn processes_choose_neither_names_nor_lines() {
-        let counters = [("fine", 7), ("bad name", 8), ("x\ny", 9), ("", 1)];
+        let counters = [("fine", 7), ("bad name", 8), ("x\ny", 9), ("a\"} 1", 1)];
         let mut status = Status {
             instance: "a".to_owned(),
             slots: vec![SlotStatus {
@@ -235,11 +225,18 @@ mod tests {
         status.counters.data.insert("rx_packets".to_owned(), 6);
         let text = text(&status);
         let labels = r#"{slot="3",pid="0",program="p\"\\\n"}"#;
+        let counter = |name: &str, value: u64| {
+            let labels = labels.trim_end_matches('}');
+            format!("urdma_process_counter_total{labels},counter=\"{name}\"}} {value}")
+        };
         for line in [
             r#"urdma_dropped_total{reason="rx_full"} 5"#,
             "urdma_daemon_rx_packets_total 6",
             &format!("urdma_process_queue_pairs{labels} 2"),
-            &format!("urdma_process_fine_total{labels} 7"),
+            &counter("fine", 7),
+            &counter("bad name", 8),
+            &counter("x\\ny", 9),
+            &counter("a\\\"} 1", 1),
         ] {
             assert!(
                 text.lines().any(|found| found == line),
@@ -248,6 +245,11 @@ mod tests {
         }
         let is_sound = |line: &str| line.starts_with("# ") || line.starts_with("urdma_");
         assert!(text.lines().all(is_sound), "{text}");
-        assert!(!text.contains("bad"), "{text}");
+        let families = text.lines().filter(|line| line.starts_with("# TYPE"));
+        let mut names: Vec<&str> = families.collect();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        assert!(!names.iter().any(|line| line.contains("fine")), "{text}");
     }
 }
