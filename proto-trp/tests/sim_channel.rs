@@ -334,14 +334,37 @@ fn request_to_a_destroyed_queue_pair_fails_at_once() {
     assert_eq!(events(&mut world, 0), [Event::PeerGone]);
 }
 
+// They failed at once. A program whose peer cancels its requests by ERROR, and then announces and
+// makes its end, took that for a fault (UCX).
 #[test]
-fn request_to_a_queue_pair_in_error_fails_and_without_one_nothing_happens() {
+fn requests_to_a_queue_pair_in_error_fail_later_and_without_one_nothing_happens() {
     let mut world = ChannelWorld::new(&setup(), 1);
     to_error(&mut world, 1);
     world.run(MS);
     assert_eq!(state(&mut world, 0), QpState::Rts);
     send(&mut world, 0, 1);
-    world.run(0);
+    send(&mut world, 0, 2);
+    world.run(499 * MS);
+    send(&mut world, 0, 3);
+    assert_eq!(outcome(&mut world, 0), []);
+    // None is repeated meanwhile.
+    assert_eq!(world.conn(1, 0).stats().rx_wrong_state, 2);
+    world.run(MS);
+    let flushed = Status::WorkRequestFlushed;
+    let failed = [(1, Status::RetryExceeded), (2, flushed), (3, flushed)];
+    assert_eq!(outcome(&mut world, 0), failed);
+    assert_eq!(events(&mut world, 0), []);
+}
+
+#[test]
+fn end_of_a_process_fails_at_once_what_waits_for_its_queue_pair_in_error() {
+    let mut world = ChannelWorld::new(&setup(), 1);
+    to_error(&mut world, 1);
+    send(&mut world, 0, 1);
+    world.run(MS);
+    assert_eq!(outcome(&mut world, 0), []);
+    world.kill(1);
+    world.learn_end(0);
     assert_eq!(outcome(&mut world, 0), [(1, Status::RetryExceeded)]);
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | destroys its queue pair (FIN) | fail after 500 ms at most | [`Event::PeerClosed`] |
 //! | is gone: its process, or its queue pair without a FIN | fail at once | [`Event::PeerGone`] |
-//! | is in ERROR | fail at once | nothing |
+//! | is in ERROR | fail after 500 ms at most | nothing |
 //! | is in RESET or INIT | fail after the nominal time | nothing |
 //! | is silent | fail after four times the nominal time | `PeerGone` if keep-alive is on |
 //!
@@ -25,8 +25,9 @@ use super::types::{Event, Status};
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
 use urdma_types::{Psn, Time};
 
-/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the
-/// application gets the event of the disconnect first.
+/// How long sends to a peer that has destroyed its queue pair, or whose queue pair is in ERROR,
+/// wait before they fail. A device waits for its timeouts, and programs rely on that: one that
+/// receives the event of the disconnect meanwhile destroys its queue pair, and sees no failure.
 const CLOSED_PEER_TIMEOUT_NS: u64 = 500_000_000;
 
 impl Connection {
@@ -126,7 +127,7 @@ impl Connection {
     }
 
     /// Sets the time at which sends fail that the peer will not accept.
-    fn expect_failure(&mut self, now: Time) {
+    pub(super) fn expect_failure(&mut self, now: Time) {
         if self.fail_deadline == Time::NEVER {
             let budget_ns = match self.peer.path {
                 Path::Network => self.recovery.budget_ns(),
@@ -181,7 +182,7 @@ impl Connection {
             }
             ResetReason::Failed if !self.config.fails_with_peer => {
                 if self.sq.len() > 0 {
-                    self.fail_oldest(host);
+                    self.expect_failure(now);
                 }
             }
             ResetReason::Failed | ResetReason::NoQueuePair => self.peer_gone(host),

@@ -68,7 +68,9 @@ impl Connection {
         if self.fail_deadline <= now {
             // The sends that it was set for may have been acknowledged meanwhile.
             self.fail_deadline = Time::NEVER;
-            self.give_up(host);
+            if self.sq.len() > 0 {
+                self.fail_oldest(host);
+            }
         }
         if self.keepalive.deadline() <= now {
             self.send_keepalive(now, host);

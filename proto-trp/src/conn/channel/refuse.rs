@@ -117,8 +117,8 @@ impl Connection {
                 }
             }
             ResetReason::Failed if !self.config.fails_with_peer => {
-                if self.sq.len() > 0 {
-                    self.fail_oldest(host);
+                if self.take_back_all() {
+                    self.on_failed_peer(now());
                 }
             }
             ResetReason::Failed | ResetReason::NoQueuePair => self.peer_gone(host),
@@ -147,6 +147,14 @@ impl Connection {
         if self.give_up_at() <= now {
             self.give_up(host);
         }
+    }
+
+    /// The peer's queue pair is in ERROR: nothing is sent to it until the requests fail.
+    fn on_failed_peer(&mut self, now: Time) {
+        self.expect_failure(now);
+        self.channel.unconnected.count = 0;
+        self.channel.pause.refusals = 0;
+        self.channel.begin_pause(self.fail_deadline);
     }
 
     /// Messages of the peer that are no RESETs.
