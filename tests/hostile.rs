@@ -29,6 +29,8 @@ const SHARE: f64 = 0.8;
 const COMPARISONS: usize = 12;
 /// How long an attack may take to end after that: it waits for slots and for urdmad.
 const ATTACK_LIMIT: Duration = Duration::from_secs(30);
+/// What begins a line in which an end of a steady pair reports its operations.
+const REPORT: &str = "mixed ";
 /// Operations of each end of a pair that connects anew again and again.
 const FEW: &str = "300";
 /// The duration of an attack that a test ends.
@@ -173,7 +175,7 @@ impl Steady {
         let ends = ["server", "client"].map(|role| bed.check_end("steady", role, "steady", &["1"]));
         let mut steady = Self { ends };
         for end in &mut steady.ends {
-            end.wait_for_text("\nmixed ", SHORT).unwrap();
+            end.wait_for_text(&format!("\n{REPORT}"), SHORT).unwrap();
         }
         steady
     }
@@ -187,10 +189,16 @@ impl Steady {
         line.unwrap().to_owned()
     }
 
-    /// Fails with what they say if an end has ended.
+    /// Fails with what they say, without their reports, if an end has ended.
     fn expect_alive(&mut self, when: &str) {
         for end in &mut self.ends {
-            assert!(end.is_running(), "{when}: {}", end.printed());
+            let is_running = end.is_running();
+            let printed = end.printed();
+            let said: Vec<_> = printed
+                .lines()
+                .filter(|line| !line.starts_with(REPORT))
+                .collect();
+            assert!(is_running, "{when}: {}", said.join("\n"));
         }
     }
 
@@ -200,7 +208,7 @@ impl Steady {
         let complete = printed.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let numbers = complete
             .lines()
-            .filter_map(|line| line.strip_prefix("mixed "));
+            .filter_map(|line| line.strip_prefix(REPORT));
         numbers.map(|number| number.parse().unwrap()).collect()
     }
 

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 pub(crate) const PAGE: usize = 4096;
 /// Offset of the counts of a region.
 pub(crate) const COUNTS: usize = 128;
-/// How long a slot is waited for: the quota counts processes that have just ended.
+/// How long a slot is waited for: the quotas count processes that have just ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A region that this process writes as it likes.
@@ -94,9 +94,10 @@ impl Session {
     fn attach_within(run_dir: &RunDir, limit: Duration) -> Result<Self, ControlError> {
         let deadline = Instant::now() + limit;
         let (client, attached, memory) = loop {
-            let client = ControlClient::connect(run_dir, "hostile")?;
-            match client.attach(false) {
-                Ok((attached, memory)) => break (client, attached, memory),
+            let client = ControlClient::connect(run_dir, "hostile");
+            let attached = client.and_then(|client| Ok((client.attach(false)?, client)));
+            match attached {
+                Ok(((attached, memory), client)) => break (client, attached, memory),
                 Err(ControlError::Refused(_)) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }

@@ -78,6 +78,8 @@ const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages
 
 /// The line that an attack prints once its victims have seen it, if others wait for that.
 const ARRIVED: &str = "arrived";
+/// More conversations than most attacks have at a time.
+const PLACES: usize = 16;
 
 type Attack = fn(&Context) -> Result<Tally, String>;
 
@@ -203,6 +205,16 @@ impl Context {
     }
 }
 
+/// Waits until the user has some conversations left: the quota counts those of processes that have
+/// just ended.
+fn await_places(run_dir: &RunDir) {
+    let deadline = Instant::now() + conversation::CLOSING;
+    let are_left = || (0..PLACES).map(|_| ControlClient::connect(run_dir, "hostile"));
+    while are_left().collect::<Result<Vec<_>, _>>().is_err() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn run(arguments: &Arguments) -> Result<Tally, String> {
     let mut passed_on = vec![
         "--run-dir".to_owned(),
@@ -220,6 +232,7 @@ fn run(arguments: &Arguments) -> Result<Tally, String> {
         connections,
         arguments: passed_on,
     };
+    await_places(&context.run_dir);
     if arguments.attack == "corrupt" {
         let meet = arguments.meet.as_ref().ok_or("corrupt needs --meet")?;
         return corrupt::corrupt(&context, meet);

@@ -27,13 +27,37 @@ pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
     while !context.is_over() {
         let mut session = context.attach()?;
-        // An offer to urdmad has one descriptor more, and one to itself ends the connection.
-        for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
-            session.offer(slot, [&region.fd, session.page_fd()]);
-        }
+        offer_to_all(context, &session, &region)?;
         tally.tries += await_passed(context, &mut session)?;
     }
     Ok(tally)
+}
+
+/// Offers a channel to each process; the kernel takes the offers to those that stay.
+fn offer_to_all(context: &Context, session: &Session, region: &Region) -> Result<(), String> {
+    let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
+    // An offer to urdmad has one descriptor more, and one to itself ends the connection.
+    for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
+        if context.lasting_slots().any(|lasting| lasting == slot) {
+            offer_until_taken(session, slot, &fds)?;
+        } else {
+            // The kernel may refuse it, and most slots are free.
+            let _ = session.client.offer_channel(slot, &fds);
+        }
+    }
+    Ok(())
+}
+
+/// Offers until the kernel takes the descriptors: it limits those of a user that are on their way.
+fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+    let deadline = Instant::now() + CLOSING;
+    while let Err(error) = session.client.offer_channel(slot, fds) {
+        if Instant::now() > deadline {
+            return Err(format!("an offer cannot be sent: {error}"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
@@ -43,7 +67,8 @@ fn await_passed(context: &Context, session: &mut Session) -> Result<u64, String>
         lasting.all(|slot| session.passed.contains(&slot))
     };
     if !session.listen_until(CLOSING, have_all) {
-        return Err("an offer has not reached its process".to_owned());
+        let passed = &session.passed;
+        return Err(format!("an offer has reached only the slots {passed:?}"));
     }
     context.announce();
     Ok(session.passed.len() as u64)
@@ -63,7 +88,7 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
         for slot in context.lasting_slots() {
             let waker = socket.for_peer().map_err(|error| error.to_string())?;
             let fds = [&region.fd, session.page_fd(), &waker].map(AsFd::as_fd);
-            let _ = session.client.offer_channel(slot, &fds);
+            offer_until_taken(&session, slot, &fds)?;
         }
         tally.tries += await_passed(context, &mut session)?;
         sessions.push((session, socket));
@@ -175,13 +200,7 @@ pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
         }
         let mut offerers = 0;
         for session in &all {
-            for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
-                let is_sent = session.offer(slot, [&region.fd, session.page_fd()]);
-                // The kernel takes so many descriptors of a user that are on their way.
-                if !is_sent && context.lasting_slots().any(|lasting| lasting == slot) {
-                    offer_again(session, slot, &region)?;
-                }
-            }
+            offer_to_all(context, session, &region)?;
             offerers += 1;
             if context.is_over() {
                 break;
@@ -195,18 +214,6 @@ pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
         }
     }
     Ok(tally)
-}
-
-/// Offers until the kernel takes the descriptors.
-fn offer_again(session: &Session, slot: u8, region: &Region) -> Result<(), String> {
-    let deadline = Instant::now() + CLOSING;
-    while !session.offer(slot, [&region.fd, session.page_fd()]) {
-        if Instant::now() > deadline {
-            return Err("an offer cannot be sent".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }
 
 /// More slots and conversations than a user may have.
