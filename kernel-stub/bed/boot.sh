@@ -11,13 +11,14 @@ share=$(cd "$2" && pwd)
 seconds=$3
 shift 3
 
-# slub_debug=U: the kernel records the caller of each allocation. The watchdogs are off or slow,
-# since the emulator may wait for a processor of the host. norandmaps: the emulator caches
-# translated code by its address, and would translate all code of a program, some 20,000 blocks,
-# again for each process with other addresses.
+# slub_debug=FZPU: the kernel records the caller of each allocation, and reports what is written
+# beyond its end or after it was freed. The watchdogs are off or slow, since the emulator may wait
+# for a processor of the host. norandmaps: the emulator caches translated code by its address, and
+# would translate all code of a program, some 20,000 blocks, again for each process with other
+# addresses.
 options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr norandmaps"
 options+=" tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_timeout=300 audit=0"
-options+=" apparmor=0 cryptomgr.notests slub_debug=U,kmalloc-*"
+options+=" apparmor=0 cryptomgr.notests slub_debug=FZPU,kmalloc-*"
 # NICs of four queue pairs each, with receive-side scaling, on the TAP interfaces of network.sh.
 nics=()
 for nic in nic0 nic1; do

@@ -17,7 +17,7 @@ boot_seconds=300
 checks=${URDMA_BED_CHECKS:-$here/checks}
 # Messages of the kernel about faults of a module; those about faults of a program begin with the
 # name of the program.
-complaints='WARNING:|BUG:|Oops|^\[ *[0-9.]+\] general protection|Call Trace'
+complaints='WARNING:|BUG[: ]|Oops|^\[ *[0-9.]+\] general protection|Call Trace'
 complaints+='|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
 share=$(mktemp -d "${TMPDIR:-/tmp}/urdma-bed.XXXXXX")

@@ -13,8 +13,11 @@
 
 #include "urdma.h"
 
-/* Maximum time until urdmad answers a listen. */
-#define URDMA_LISTEN_TIMEOUT (30 * HZ)
+/*
+ * Maximum time until urdmad answers a listen: rdma_cm holds the lock of all of its devices while a
+ * program listens on any address.
+ */
+#define URDMA_LISTEN_TIMEOUT (2 * HZ)
 
 /* Set in the ids that urdmad chooses for requests, clear in the module's own. */
 #define URDMA_ID_OF_REQUEST BIT(31)

@@ -62,12 +62,24 @@ struct urdma_pd {
 	struct ib_pd ib;
 };
 
+/* The unread events of an object that the module has raised (events.c). */
+struct urdma_unread {
+	/* Guards `raised`, and makes its check and the event one step. */
+	spinlock_t lock;
+	/* Of uverbs; empty if all have been read. */
+	const struct list_head *list;
+	/* Events since the list was found empty: at least as many as are unread. */
+	unsigned int raised;
+};
+
 struct urdma_cq {
 	struct ib_cq ib;
+	struct urdma_unread unread;
 };
 
 struct urdma_srq {
 	struct ib_srq ib;
+	struct urdma_unread unread;
 };
 
 struct urdma_mr {
@@ -77,6 +89,7 @@ struct urdma_mr {
 
 struct urdma_qp {
 	struct ib_qp ib;
+	struct urdma_unread unread;
 	refcount_t refs;
 	/* Completed when the last reference is dropped. */
 	struct completion unused;
@@ -109,7 +122,12 @@ void urdma_dev_gid_event(struct urdma_dev *dev);
 
 /* verbs.c */
 extern const struct ib_device_ops urdma_device_ops;
+
+/* events.c */
 extern const struct uapi_definition urdma_uapi_definitions[];
+int urdma_cq_events_init(struct urdma_cq *cq);
+int urdma_srq_events_init(struct urdma_srq *srq);
+int urdma_qp_events_init(struct urdma_qp *qp);
 
 /* agent.c */
 int urdma_agent_init(void);

@@ -4,15 +4,12 @@
  * owner and pinned pages, so that the kernel cleans up after a process and connection management
  * finds queue pairs. Input from user space is copied once and then validated.
  */
-#define UVERBS_MODULE_NAME urdma
-
 #include <linux/module.h>
 #include <linux/version.h>
 #include <net/addrconf.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/iw_cm.h>
 #include <rdma/uverbs_ioctl.h>
-#include <rdma/uverbs_named_ioctl.h>
 
 #include "urdma.h"
 
@@ -188,10 +185,15 @@ static int urdma_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 			   struct urdma_cq_caller *caller)
 {
+	int ret;
+
 	if (!caller)
 		return -EOPNOTSUPP;
 	if (attr->flags & ~IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN || !attr->cqe)
 		return -EINVAL;
+	ret = urdma_cq_events_init(container_of(ib, struct urdma_cq, ib));
+	if (ret)
+		return ret;
 	ib->cqe = attr->cqe;
 	urdma_count(ib->device, URDMA_CQS, 1);
 	return 0;
@@ -206,8 +208,13 @@ static int urdma_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 static int urdma_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *attr,
 			    struct ib_udata *udata)
 {
+	int ret;
+
 	if (!udata || attr->srq_type != IB_SRQT_BASIC)
 		return -EOPNOTSUPP;
+	ret = urdma_srq_events_init(container_of(ib, struct urdma_srq, ib));
+	if (ret)
+		return ret;
 	urdma_count(ib->device, URDMA_SRQS, 1);
 	return 0;
 }
@@ -233,6 +240,9 @@ static int urdma_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *attr, struc
 		return ret;
 	if (request.reserved || !request.qpn || request.qpn > URDMA_QPN_MAX)
 		return -EINVAL;
+	ret = urdma_qp_events_init(qp);
+	if (ret)
+		return ret;
 	refcount_set(&qp->refs, 1);
 	init_completion(&qp->unused);
 	qp->owner = current_euid();
@@ -418,87 +428,4 @@ const struct ib_device_ops urdma_device_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_qp, urdma_qp, ib),
 	INIT_RDMA_OBJ_SIZE(ib_srq, urdma_srq, ib),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, urdma_context, ib),
-};
-
-/*
- * Driver methods by which the engine raises events. uverbs has looked up the object and holds it.
- */
-
-static int UVERBS_HANDLER(URDMA_METHOD_CQ_RAISE)(struct uverbs_attr_bundle *attrs)
-{
-	struct ib_cq *cq = uverbs_attr_get_obj(attrs, URDMA_ATTR_CQ_RAISE_HANDLE);
-
-	if (!cq->comp_handler)
-		return -EINVAL;
-	cq->comp_handler(cq, cq->cq_context);
-	urdma_count(cq->device, URDMA_CQ_EVENTS, 1);
-	return 0;
-}
-
-static int UVERBS_HANDLER(URDMA_METHOD_QP_RAISE)(struct uverbs_attr_bundle *attrs)
-{
-	struct ib_qp *qp = uverbs_attr_get_obj(attrs, URDMA_ATTR_QP_RAISE_HANDLE);
-	struct ib_event event = { .device = qp->device, .element.qp = qp };
-	u32 kind;
-	int ret;
-
-	ret = uverbs_copy_from(&kind, attrs, URDMA_ATTR_QP_RAISE_EVENT);
-	if (ret)
-		return ret;
-	switch (kind) {
-	case IB_EVENT_QP_FATAL:
-	case IB_EVENT_QP_REQ_ERR:
-	case IB_EVENT_QP_ACCESS_ERR:
-	case IB_EVENT_COMM_EST:
-	case IB_EVENT_SQ_DRAINED:
-	case IB_EVENT_QP_LAST_WQE_REACHED:
-		break;
-	default:
-		return -EINVAL;
-	}
-	if (!qp->event_handler)
-		return -EINVAL;
-	event.event = kind;
-	qp->event_handler(&event, qp->qp_context);
-	urdma_count(qp->device, URDMA_QP_EVENTS, 1);
-	return 0;
-}
-
-static int UVERBS_HANDLER(URDMA_METHOD_SRQ_RAISE)(struct uverbs_attr_bundle *attrs)
-{
-	struct ib_srq *srq = uverbs_attr_get_obj(attrs, URDMA_ATTR_SRQ_RAISE_HANDLE);
-	struct ib_event event = {
-		.device = srq->device,
-		.element.srq = srq,
-		.event = IB_EVENT_SRQ_LIMIT_REACHED,
-	};
-
-	if (!srq->event_handler)
-		return -EINVAL;
-	srq->event_handler(&event, srq->srq_context);
-	urdma_count(srq->device, URDMA_QP_EVENTS, 1);
-	return 0;
-}
-
-DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_CQ_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_CQ_RAISE_HANDLE, UVERBS_OBJECT_CQ,
-					    UVERBS_ACCESS_READ, UA_MANDATORY));
-DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_QP_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_QP_RAISE_HANDLE, UVERBS_OBJECT_QP,
-					    UVERBS_ACCESS_READ, UA_MANDATORY),
-			    UVERBS_ATTR_PTR_IN(URDMA_ATTR_QP_RAISE_EVENT, UVERBS_ATTR_TYPE(u32),
-					       UA_MANDATORY));
-DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_SRQ_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_SRQ_RAISE_HANDLE, UVERBS_OBJECT_SRQ,
-					    UVERBS_ACCESS_READ, UA_MANDATORY));
-
-ADD_UVERBS_METHODS(urdma_cq_methods, UVERBS_OBJECT_CQ, &UVERBS_METHOD(URDMA_METHOD_CQ_RAISE));
-ADD_UVERBS_METHODS(urdma_qp_methods, UVERBS_OBJECT_QP, &UVERBS_METHOD(URDMA_METHOD_QP_RAISE));
-ADD_UVERBS_METHODS(urdma_srq_methods, UVERBS_OBJECT_SRQ, &UVERBS_METHOD(URDMA_METHOD_SRQ_RAISE));
-
-const struct uapi_definition urdma_uapi_definitions[] = {
-	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_CQ, &urdma_cq_methods),
-	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_QP, &urdma_qp_methods),
-	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_SRQ, &urdma_srq_methods),
-	{},
 };

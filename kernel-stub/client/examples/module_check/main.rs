@@ -6,8 +6,9 @@
 //! that much memory and prints the result. `module_check stranger` is refused. `module_check
 //! neighbour` may use the device, but not the objects of others. `module_check version` is refused,
 //! since it speaks another version. `module_check garbage SEED` writes random octets and random
-//! commands to the files, some of them almost valid. Subcommands that use the device first serve
-//! `urdma0` if no process does.
+//! commands to the files, some of them almost valid. `module_check flood` raises events that it
+//! does not read. `module_check silent` listens while no answer comes from urdmad. Subcommands that
+//! use the device first serve `urdma0` if no process does.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};
@@ -24,6 +25,12 @@ use urdma_kernel::uverbs::{MrRequest, Opened, QpRequest};
 use urdma_kernel::{Agent, Kind, Uverbs};
 use zerocopy::{FromZeros, IntoBytes};
 
+mod flood;
+mod rdma_cm;
+mod silent;
+
+use rdma_cm::RdmaCm;
+
 const DEVICE: &str = "urdma0";
 const RUN_DIR: &str = "/run/urdma/check";
 /// `IBV_ACCESS_LOCAL_WRITE`
@@ -37,6 +44,8 @@ const GROUP: u32 = 65534;
 /// The number of a queue pair of `hold`.
 const HELD_QPN: u32 = 0x02_0001;
 
+/// The address of the device.
+const IP: [u8; 4] = [10, 8, 0, 1];
 /// The GID that the served device has at index 1.
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 1];
 
@@ -337,39 +346,6 @@ fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
     let _ = agent.send(&message);
 }
 
-/// Listens once through the kernel's rdma_cm, until the file is closed; the layouts are those of
-/// `rdma/rdma_user_cm.h`.
-fn listen(port: u16) -> std::io::Result<()> {
-    const CREATE_ID: u32 = 0;
-    const BIND_IP: u32 = 2;
-    const LISTEN: u32 = 7;
-    const TCP: u64 = 0x106;
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/infiniband/rdma_cm")?;
-    let mut command = |number: u32, body: &[u8]| {
-        let length = u16::try_from(body.len()).unwrap();
-        let mut octets = number.to_ne_bytes().to_vec();
-        octets.extend_from_slice(&length.to_ne_bytes());
-        // Room for an answer.
-        octets.extend_from_slice(&4_u16.to_ne_bytes());
-        octets.extend_from_slice(body);
-        file.write(&octets).map(drop)
-    };
-    let mut id = 0_u32;
-    let answer = &raw mut id as u64;
-    command(CREATE_ID, [0, answer, TCP].as_bytes())?;
-    let mut body = [0; 40];
-    // An IPv4 address in the place of an IPv6 one.
-    body[8..10].copy_from_slice(&2_u16.to_ne_bytes());
-    body[10..12].copy_from_slice(&port.to_be_bytes());
-    body[12..16].copy_from_slice(&GID[12..]);
-    body[36..].copy_from_slice(&id.to_ne_bytes());
-    command(BIND_IP, &body)?;
-    command(LISTEN, [id, 16].as_bytes())
-}
-
 /// Random input on all interfaces, while the kernel listens now and then.
 fn garbage(seed: u64) {
     let mut random = Random(seed | 1);
@@ -377,7 +353,7 @@ fn garbage(seed: u64) {
     std::thread::spawn(|| {
         for port in 7000.. {
             // The results depend on the random input.
-            let _ = listen(port);
+            let _ = RdmaCm::open().and_then(|cm| cm.listen(IP, port));
         }
     });
     for round in 0..2000_u32 {
@@ -402,9 +378,11 @@ fn main() {
         ["neighbour"] => neighbour(),
         ["version"] => version(),
         ["garbage", seed] => garbage(seed.parse().unwrap()),
+        ["flood"] => flood::run(),
+        ["silent"] => silent::run(),
         _ => panic!(
             "module_check objects | hold | limit OCTETS | stranger | \
-             neighbour | version | garbage SEED"
+             neighbour | version | garbage SEED | flood | silent"
         ),
     }
 }
