@@ -36,7 +36,10 @@ struct urdma_ep {
 	struct urdma_dev *dev;
 	/* Holds a reference. */
 	struct iw_cm_id *cm_id;
-	/* Of a connection; it points back while the endpoint is in the table. */
+	/*
+	 * Of a connection; it points back while the endpoint is in the table, which holds a
+	 * reference for that time.
+	 */
 	struct urdma_qp *qp;
 	/* Allocated in advance, because ending must not fail; NULL once it is sent. */
 	struct urdma_note *farewell;
@@ -153,15 +156,19 @@ static void urdma_ep_discard(struct urdma_ep *ep)
 	urdma_ep_free(ep);
 }
 
-/* Adds the endpoint to the table and sends its message to urdmad. */
+/*
+ * Adds the endpoint to the table and sends its message to urdmad. The caller holds a reference to
+ * the queue pair; it may have been destroyed since it was found, and would then never end the
+ * endpoint.
+ */
 static int urdma_ep_announce(struct urdma_ep *ep, struct urdma_qp *qp, struct urdma_note *note)
 {
 	struct urdma_dev *dev = ep->dev;
 	int ret;
 
 	spin_lock(&dev->cm_lock);
-	if (qp && qp->ep) {
-		ret = -EISCONN;
+	if (qp && (qp->is_gone || qp->ep)) {
+		ret = qp->is_gone ? -EINVAL : -EISCONN;
 		kfree(note);
 	} else {
 		ret = urdma_agent_send(dev, note);
@@ -172,8 +179,10 @@ static int urdma_ep_announce(struct urdma_ep *ep, struct urdma_qp *qp, struct ur
 		ep->cm_id->add_ref(ep->cm_id);
 		ep->cm_id->provider_data = ep;
 		ep->qp = qp;
-		if (qp)
+		if (qp) {
+			refcount_inc(&qp->refs);
 			qp->ep = ep;
+		}
 		urdma_count(&dev->ib, URDMA_ENDPOINTS, 1);
 	}
 	spin_unlock(&dev->cm_lock);
@@ -229,33 +238,38 @@ static void urdma_ep_end(struct urdma_ep *ep, int status, const struct urdma_cm_
 		break;
 	}
 	xa_erase(&ep->dev->eps, ep->id);
-	if (ep->qp)
+	if (ep->qp) {
+		/* The events above may have made iw_cm drop its own reference. */
 		ep->qp->ep = NULL;
+		urdma_qp_put(ep->qp);
+	}
 	urdma_count(&ep->dev->ib, URDMA_ENDPOINTS, -1);
 	ep->cm_id->rem_ref(ep->cm_id);
 	urdma_ep_free(ep);
 }
 
-/* iw_cm and the caller name queue pairs by number: it must be the caller's. */
+/*
+ * iw_cm and the caller name queue pairs by number: it must be the caller's. With a reference. It is
+ * the queue pair that iw_cm has found, whose number is not free before iw_cm drops its reference.
+ */
 static struct urdma_qp *urdma_own_qp(struct iw_cm_id *cm_id, u32 qpn)
 {
-	struct xarray *qps = &to_urdma_dev(cm_id->device)->qps;
-	struct urdma_qp *qp;
+	struct urdma_qp *qp = urdma_qp_find(to_urdma_dev(cm_id->device), qpn);
 
-	/* iw_cm holds a reference. */
-	qp = xa_load(qps, qpn);
-	return qp && uid_eq(qp->owner, current_euid()) ? qp : NULL;
+	if (qp && !uid_eq(qp->owner, current_euid())) {
+		urdma_qp_put(qp);
+		return NULL;
+	}
+	return qp;
 }
 
-int urdma_iw_connect(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
+static int urdma_connect(struct iw_cm_id *cm_id, struct urdma_qp *qp,
+			 const struct iw_cm_conn_param *param)
 {
-	struct urdma_qp *qp = urdma_own_qp(cm_id, param->qpn);
 	struct urdma_note *note;
 	struct urdma_ep *ep;
 	int ret;
 
-	if (!qp)
-		return -EINVAL;
 	ep = urdma_ep_new(cm_id, URDMA_EP_CONNECTING, 0);
 	if (IS_ERR(ep))
 		return PTR_ERR(ep);
@@ -273,6 +287,18 @@ int urdma_iw_connect(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
 		ret = urdma_ep_announce(ep, qp, note);
 	if (ret)
 		urdma_ep_discard(ep);
+	return ret;
+}
+
+int urdma_iw_connect(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
+{
+	struct urdma_qp *qp = urdma_own_qp(cm_id, param->qpn);
+	int ret;
+
+	if (!qp)
+		return -EINVAL;
+	ret = urdma_connect(cm_id, qp, param);
+	urdma_qp_put(qp);
 	return ret;
 }
 
@@ -307,35 +333,42 @@ int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
 	return urdma_reject(cm_id, data ? 0 : -ECONNABORTED, data, len);
 }
 
-int urdma_iw_accept(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
+static int urdma_accept(struct iw_cm_id *cm_id, struct urdma_qp *qp,
+			const struct iw_cm_conn_param *param)
 {
-	struct urdma_qp *qp = urdma_own_qp(cm_id, param->qpn);
-	struct urdma_note *note = NULL;
+	struct urdma_note *note;
 	struct urdma_ep *ep;
-	int ret = -EINVAL;
+	int ret;
 
-	if (!qp)
-		goto refuse;
 	ep = urdma_ep_new(cm_id, URDMA_EP_ACCEPTING, urdma_request_id(cm_id));
-	if (IS_ERR(ep)) {
-		ret = PTR_ERR(ep);
-		goto refuse;
-	}
-	ret = -ENOMEM;
+	if (IS_ERR(ep))
+		return PTR_ERR(ep);
 	note = urdma_note(URDMA_CM_ACCEPT, ep->id);
-	if (!note)
-		goto discard;
+	if (!note) {
+		urdma_ep_discard(ep);
+		return -ENOMEM;
+	}
 	ret = urdma_put_param(&note->message, param);
 	if (ret)
 		kfree(note);
 	else
 		ret = urdma_ep_announce(ep, qp, note);
-	if (!ret)
-		return 0;
-discard:
-	urdma_ep_discard(ep);
-refuse:
-	urdma_reject(cm_id, 0, NULL, 0);
+	if (ret)
+		urdma_ep_discard(ep);
+	return ret;
+}
+
+int urdma_iw_accept(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
+{
+	struct urdma_qp *qp = urdma_own_qp(cm_id, param->qpn);
+	int ret = -EINVAL;
+
+	if (qp) {
+		ret = urdma_accept(cm_id, qp, param);
+		urdma_qp_put(qp);
+	}
+	if (ret)
+		urdma_reject(cm_id, 0, NULL, 0);
 	return ret;
 }
 
@@ -397,6 +430,7 @@ void urdma_cm_qp_gone(struct urdma_qp *qp)
 	struct urdma_dev *dev = to_urdma_dev(qp->ib.device);
 
 	spin_lock(&dev->cm_lock);
+	qp->is_gone = true;
 	if (qp->ep) {
 		urdma_ep_say_farewell(qp->ep);
 		urdma_ep_end(qp->ep, -ECONNRESET, NULL);

@@ -90,6 +90,7 @@ struct urdma_mr {
 struct urdma_qp {
 	struct ib_qp ib;
 	struct urdma_unread unread;
+	/* Held by the entry in qps, its connection, iw_cm, and users of urdma_qp_find. */
 	refcount_t refs;
 	/* Completed when the last reference is dropped. */
 	struct completion unused;
@@ -97,6 +98,8 @@ struct urdma_qp {
 	kuid_t owner;
 	/* Its connection; under cm_lock. */
 	struct urdma_ep *ep;
+	/* It is being destroyed and gets no connection any more; under cm_lock. */
+	bool is_gone;
 };
 
 /* A message queued for urdmad. */
@@ -122,6 +125,8 @@ void urdma_dev_gid_event(struct urdma_dev *dev);
 
 /* verbs.c */
 extern const struct ib_device_ops urdma_device_ops;
+struct urdma_qp *urdma_qp_find(struct urdma_dev *dev, u32 qpn);
+void urdma_qp_put(struct urdma_qp *qp);
 
 /* events.c */
 extern const struct uapi_definition urdma_uapi_definitions[];

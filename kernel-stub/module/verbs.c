@@ -254,20 +254,41 @@ static int urdma_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *attr, struc
 	return ret;
 }
 
-static void urdma_qp_put(struct urdma_qp *qp)
+/* The queue pair with this number, with a reference (urdma_qp_put); NULL if there is none. */
+struct urdma_qp *urdma_qp_find(struct urdma_dev *dev, u32 qpn)
+{
+	struct urdma_qp *qp;
+
+	/* The entry's reference lasts until urdma_destroy_qp has replaced the entry. */
+	xa_lock(&dev->qps);
+	qp = xa_load(&dev->qps, qpn);
+	if (qp)
+		refcount_inc(&qp->refs);
+	xa_unlock(&dev->qps);
+	return qp;
+}
+
+void urdma_qp_put(struct urdma_qp *qp)
 {
 	if (refcount_dec_and_test(&qp->refs))
 		complete(&qp->unused);
 }
 
+/*
+ * Whoever has found the queue pair before may still use it and its number until it drops its
+ * reference. The number is therefore free only after that; until then it finds nothing.
+ */
 static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 {
 	struct urdma_qp *qp = container_of(ib, struct urdma_qp, ib);
+	struct xarray *qps = &to_urdma_dev(ib->device)->qps;
 
-	xa_erase(&to_urdma_dev(ib->device)->qps, ib->qp_num);
+	/* The entry exists, so this allocates nothing. */
+	xa_store(qps, ib->qp_num, XA_ZERO_ENTRY, GFP_KERNEL);
 	urdma_cm_qp_gone(qp);
 	urdma_qp_put(qp);
 	wait_for_completion(&qp->unused);
+	xa_erase(qps, ib->qp_num);
 	urdma_count(ib->device, URDMA_QPS, -1);
 	return 0;
 }
@@ -278,14 +299,8 @@ static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
  */
 static struct ib_qp *urdma_iw_get_qp(struct ib_device *ib, int qpn)
 {
-	struct xarray *qps = &to_urdma_dev(ib)->qps;
-	struct urdma_qp *qp;
+	struct urdma_qp *qp = urdma_qp_find(to_urdma_dev(ib), qpn);
 
-	xa_lock(qps);
-	qp = xa_load(qps, qpn);
-	if (qp)
-		refcount_inc(&qp->refs);
-	xa_unlock(qps);
 	return qp ? &qp->ib : NULL;
 }
 
