@@ -21,6 +21,7 @@ pub(crate) struct Conversation(PacketSocket);
 
 impl Conversation {
     pub(crate) fn open(context: &Context) -> Result<Self, String> {
+        context.take_place();
         let socket = PacketSocket::connect(&context.run_dir.control_socket());
         socket.map(Self).map_err(|errno| errno.to_string())
     }

@@ -24,6 +24,7 @@ const COUNTERS: u32 = 200;
 const REPORTERS: usize = 60;
 
 fn connect(context: &Context) -> Result<ControlClient, String> {
+    context.take_place();
     ControlClient::connect(&context.run_dir, "hostile").map_err(|error| error.to_string())
 }
 

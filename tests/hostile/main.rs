@@ -34,6 +34,7 @@ mod recordings;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,7 @@ const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages
 /// The line that an attack prints once its victims have seen it, if others wait for that.
 const ARRIVED: &str = "arrived";
 /// More conversations than most attacks have at a time.
-const PLACES: usize = 16;
+const PLACES: usize = 32;
 
 type Attack = fn(&Context) -> Result<Tally, String>;
 
@@ -137,11 +138,31 @@ struct Context {
     until: Instant,
     connections: Vec<Connection>,
     arguments: Vec<String>,
+    /// Conversations that were opened.
+    opened: AtomicUsize,
 }
 
 impl Context {
     fn is_over(&self) -> bool {
         Instant::now() >= self.until
+    }
+
+    /// Counts a conversation that is about to be opened; one in [`PLACES`] waits for the quota:
+    /// it counts those that urdmad is still closing.
+    fn take_place(&self) {
+        let opened = self.opened.fetch_add(1, Ordering::Relaxed);
+        if opened.is_multiple_of(PLACES) {
+            self.await_places();
+        }
+    }
+
+    /// Waits until the user has some conversations left.
+    fn await_places(&self) {
+        let deadline = Instant::now() + conversation::CLOSING;
+        let are_left = || (0..PLACES).map(|_| ControlClient::connect(&self.run_dir, "hostile"));
+        while are_left().collect::<Result<Vec<_>, _>>().is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn attach(&self) -> Result<Session, String> {
@@ -205,16 +226,6 @@ impl Context {
     }
 }
 
-/// Waits until the user has some conversations left: the quota counts those of processes that have
-/// just ended.
-fn await_places(run_dir: &RunDir) {
-    let deadline = Instant::now() + conversation::CLOSING;
-    let are_left = || (0..PLACES).map(|_| ControlClient::connect(run_dir, "hostile"));
-    while are_left().collect::<Result<Vec<_>, _>>().is_err() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn run(arguments: &Arguments) -> Result<Tally, String> {
     let mut passed_on = vec![
         "--run-dir".to_owned(),
@@ -231,8 +242,9 @@ fn run(arguments: &Arguments) -> Result<Tally, String> {
         until: Instant::now() + Duration::from_secs_f64(arguments.seconds),
         connections,
         arguments: passed_on,
+        opened: AtomicUsize::new(0),
     };
-    await_places(&context.run_dir);
+    context.await_places();
     if arguments.attack == "corrupt" {
         let meet = arguments.meet.as_ref().ok_or("corrupt needs --meet")?;
         return corrupt::corrupt(&context, meet);
