@@ -8,12 +8,22 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{send, shutdown, MsgFlags, Shutdown};
 use urdma_ipc::message::{FromClient, FromDaemon, Request};
 use urdma_ipc::packet::{PacketSocket, PACKET_OCTETS_MAX};
-use urdma_ipc::PROTOCOL_VERSION;
+use urdma_ipc::{RefusalKind, PROTOCOL_VERSION};
 
 use crate::Context;
 
 /// How long urdmad may take to answer, or to close a connection.
 pub(crate) const CLOSING: Duration = Duration::from_secs(10);
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Answered,
+    /// urdmad has ended the connection without an answer.
+    Ended,
+    /// The user has as many conversations as it may have.
+    NotAdmitted,
+}
 
 /// A connection to the control socket.
 #[derive(Debug)]
@@ -21,7 +31,6 @@ pub(crate) struct Conversation(PacketSocket);
 
 impl Conversation {
     pub(crate) fn open(context: &Context) -> Result<Self, String> {
-        context.take_place();
         let socket = PacketSocket::connect(&context.run_dir.control_socket());
         socket.map(Self).map_err(|errno| errno.to_string())
     }
@@ -60,14 +69,23 @@ impl Conversation {
         }
     }
 
-    /// Waits for the answer to `id`; false if urdmad ends the connection without it.
-    pub(crate) fn is_answered(&self, id: u64) -> Result<bool, String> {
+    /// Waits for what becomes of the request `id`.
+    pub(crate) fn await_answer(&self, id: u64) -> Result<Outcome, String> {
         loop {
             match self.next()? {
-                Some(FromDaemon::Answer { id: of, .. }) if of == id => return Ok(true),
+                Some(FromDaemon::Answer { id: of, .. }) if of == id => {
+                    return Ok(Outcome::Answered)
+                }
+                Some(FromDaemon::Refused(refusal))
+                    if refusal.kind == RefusalKind::QuotaExceeded =>
+                {
+                    // urdmad is still closing earlier ones.
+                    std::thread::sleep(Duration::from_millis(5));
+                    return Ok(Outcome::NotAdmitted);
+                }
                 Some(FromDaemon::Refused(refusal)) => return Err(refusal.to_string()),
                 Some(_) => {}
-                None => return Ok(false),
+                None => return Ok(Outcome::Ended),
             }
         }
     }

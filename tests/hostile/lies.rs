@@ -10,9 +10,9 @@ use nix::sys::socket::Shutdown;
 use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::Request;
-use urdma_ipc::{CmPort, ControlClient, ControlError, PortSharing, PortTable, ProcessReport};
+use urdma_ipc::{CmPort, ControlError, PortSharing, PortTable, ProcessReport};
 
-use crate::conversation::{Conversation, CLOSING};
+use crate::conversation::{Conversation, Outcome, CLOSING};
 use crate::random::Random;
 use crate::{Context, Tally, ARRIVED};
 
@@ -23,16 +23,11 @@ const COUNTERS: u32 = 200;
 /// Processes whose reports together are longer than a packet can be.
 const REPORTERS: usize = 60;
 
-fn connect(context: &Context) -> Result<ControlClient, String> {
-    context.take_place();
-    ControlClient::connect(&context.run_dir, "hostile").map_err(|error| error.to_string())
-}
-
 /// What only the owner and root may do.
 pub(crate) fn forbidden(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
     while !context.is_over() {
-        let client = connect(context)?;
+        let client = context.connect()?;
         let file = PathBuf::from("/tmp/urdma-hostile.pcapng");
         tally.refused(
             "a capture",
@@ -72,13 +67,17 @@ pub(crate) fn garbage(context: &Context) -> Result<Tally, String> {
             continue;
         }
         conversation.ask(LAST, Request::Detach, &[]);
-        if conversation.is_answered(LAST)? {
-            answered += 1;
-            seen += sent as u64;
-            conversation.shut(Shutdown::Both);
-        } else {
-            ended += 1;
-            seen += 1;
+        match conversation.await_answer(LAST)? {
+            Outcome::Answered => {
+                answered += 1;
+                seen += sent as u64;
+                conversation.shut(Shutdown::Both);
+            }
+            Outcome::Ended => {
+                ended += 1;
+                seen += 1;
+            }
+            Outcome::NotAdmitted => {}
         }
     }
     Ok(Tally {
@@ -146,7 +145,7 @@ pub(crate) fn reports(context: &Context) -> Result<Tally, String> {
         let sessions: Result<Vec<_>, _> = (0..REPORTERS).map(|_| context.attach()).collect();
         let sessions = sessions?;
         let shown = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| connect(context)?.status().map_err(|e| e.to_string()));
+            let asking = scope.spawn(|| context.connect()?.status().map_err(|e| e.to_string()));
             while !asking.is_finished() {
                 for session in &sessions {
                     // It counts if urdmad wants one at the moment.
@@ -182,8 +181,11 @@ pub(crate) fn statuses(context: &Context) -> Result<Tally, String> {
         let mut ids = 1..=LAST;
         ids.all(|id| conversation.ask(id, Request::Status, &[]));
         conversation.await_end()?;
-        let all_answered = conversation.is_answered(LAST)?;
-        tally.refused("a thousand unread answers", all_answered)?;
+        let last = conversation.await_answer(LAST)?;
+        if last == Outcome::NotAdmitted {
+            continue;
+        }
+        tally.refused("a thousand unread answers", last == Outcome::Answered)?;
         let asked = witness.reports_wanted;
         if !witness.listen_until(CLOSING, |witness| witness.reports_wanted > asked) {
             return Err("a process was not asked for its report".to_owned());

@@ -9,7 +9,7 @@ use nix::libc;
 use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
-use urdma_ipc::ControlClient;
+use urdma_ipc::{ControlClient, ControlError};
 
 use crate::{Context, Tally};
 
@@ -50,7 +50,9 @@ pub(crate) fn lingering(context: &Context) -> Result<Tally, String> {
         drop(client);
         let status = ControlClient::connect(&context.run_dir, "hostile");
         let status = status.and_then(|client| client.status());
-        tally.refused("a close that lingers", status.is_err())?;
+        // A refusal is an answer, too: the places of this user are taken until all is closed.
+        let is_answered = matches!(status, Ok(_) | Err(ControlError::Refused(_)));
+        tally.refused("a close that lingers", !is_answered)?;
     }
     Ok(tally)
 }

@@ -34,12 +34,11 @@ mod recordings;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use urdma_ipc::{ControlClient, RunDir};
+use urdma_ipc::{ControlClient, ControlError, RunDir};
 
 use attach::Session;
 use forge::Connection;
@@ -79,8 +78,6 @@ const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages
 
 /// The line that an attack prints once its victims have seen it, if others wait for that.
 const ARRIVED: &str = "arrived";
-/// More conversations than most attacks have at a time.
-const PLACES: usize = 32;
 
 type Attack = fn(&Context) -> Result<Tally, String>;
 
@@ -138,8 +135,6 @@ struct Context {
     until: Instant,
     connections: Vec<Connection>,
     arguments: Vec<String>,
-    /// Conversations that were opened.
-    opened: AtomicUsize,
 }
 
 impl Context {
@@ -147,21 +142,16 @@ impl Context {
         Instant::now() >= self.until
     }
 
-    /// Counts a conversation that is about to be opened; one in [`PLACES`] waits for the quota:
-    /// it counts those that urdmad is still closing.
-    fn take_place(&self) {
-        let opened = self.opened.fetch_add(1, Ordering::Relaxed);
-        if opened.is_multiple_of(PLACES) {
-            self.await_places();
-        }
-    }
-
-    /// Waits until the user has some conversations left.
-    fn await_places(&self) {
+    /// A connection to urdmad once the quotas have room: they count those that it is still closing.
+    fn connect(&self) -> Result<ControlClient, String> {
         let deadline = Instant::now() + conversation::CLOSING;
-        let are_left = || (0..PLACES).map(|_| ControlClient::connect(&self.run_dir, "hostile"));
-        while are_left().collect::<Result<Vec<_>, _>>().is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
+        loop {
+            match ControlClient::connect(&self.run_dir, "hostile") {
+                Err(ControlError::Refused(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                outcome => return outcome.map_err(|error| error.to_string()),
+            }
         }
     }
 
@@ -171,10 +161,8 @@ impl Context {
 
     /// The attached processes of other users, and urdmad.
     fn processes(&self) -> Result<Vec<Target>, String> {
-        let client = ControlClient::connect(&self.run_dir, "hostile");
-        let status = client
-            .and_then(|client| client.status())
-            .map_err(|error| format!("no status: {error}"))?;
+        let status = self.connect()?.status();
+        let status = status.map_err(|error| format!("no status: {error}"))?;
         let own = nix::unistd::Uid::effective().as_raw();
         let urdmad = Target {
             slot: 0,
@@ -242,9 +230,7 @@ fn run(arguments: &Arguments) -> Result<Tally, String> {
         until: Instant::now() + Duration::from_secs_f64(arguments.seconds),
         connections,
         arguments: passed_on,
-        opened: AtomicUsize::new(0),
     };
-    context.await_places();
     if arguments.attack == "corrupt" {
         let meet = arguments.meet.as_ref().ok_or("corrupt needs --meet")?;
         return corrupt::corrupt(&context, meet);

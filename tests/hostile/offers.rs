@@ -12,7 +12,7 @@ use urdma_ipc::RefusalKind;
 use urdma_ipc::{ControlClient, ControlError};
 
 use crate::attach::{page, Region, Session};
-use crate::conversation::{Conversation, CLOSING};
+use crate::conversation::{Conversation, Outcome, CLOSING};
 use crate::memory::{memfd, SEALS};
 use crate::{Context, Tally};
 
@@ -178,14 +178,20 @@ fn odd_regions() -> Result<Vec<OwnedFd>, String> {
 /// Sends an offer with any number of descriptors; returns whether urdmad closed the connection.
 fn send_offer(context: &Context, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<bool, String> {
     const ATTACH: u64 = 1;
-    let conversation = Conversation::open(context)?;
-    conversation.greet();
-    conversation.ask(ATTACH, Request::Attach { want_lease: false }, &[]);
-    if !conversation.is_answered(ATTACH)? {
-        return Err("urdmad has not seen the offer".to_owned());
+    let deadline = Instant::now() + CLOSING;
+    loop {
+        let conversation = Conversation::open(context)?;
+        conversation.greet();
+        conversation.ask(ATTACH, Request::Attach { want_lease: false }, &[]);
+        match conversation.await_answer(ATTACH)? {
+            Outcome::Answered => {
+                conversation.ask(2, Request::OfferChannel { slot }, fds);
+                return Ok(conversation.await_answer(2)? == Outcome::Ended);
+            }
+            Outcome::NotAdmitted if Instant::now() < deadline => {}
+            _ => return Err("urdmad has not seen the offer".to_owned()),
+        }
     }
-    conversation.ask(2, Request::OfferChannel { slot }, fds);
-    Ok(!conversation.is_answered(2)?)
 }
 
 /// As many processes as the user may have, which offer channels to all and read nothing: the
