@@ -6,6 +6,7 @@
 //!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
 //! - `request_limits`: how many connection requests a user may send.
+//! - `turns`: whose packets are sent next.
 //! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
 //! - [`command`]: commands of the control thread.
 //! - [`InProcess`]: a data path without thread and clients, and [`loopback_ports`], a link in
@@ -31,6 +32,7 @@ mod pace;
 mod patience;
 mod request_limits;
 mod routes;
+mod turns;
 mod wire;
 
 pub(crate) use daemon_traffic::DaemonDatagram;
@@ -60,7 +62,7 @@ use network::Network;
 use pace::{Pace, Rest};
 use patience::Patience;
 use request_limits::RequestLimits;
-use wire::BURST;
+use turns::{Turn, Turns};
 
 /// Octets of the longest packet that is not only sent: a datagram to a group, one of a leased
 /// queue, connection management.
@@ -81,6 +83,7 @@ const TIMER_SLACK_NS: u64 = 1_000;
 struct DataPlane {
     page: Arc<OwnPage>,
     channels: Channels,
+    turns: Turns,
     /// Room for a copy; absent while that is handled.
     copied: Option<Box<Copied>>,
     shared: Arc<Shared>,
@@ -136,6 +139,7 @@ impl DataPlane {
         Ok(Self {
             channels: Channels::new(Arc::clone(&page)),
             page,
+            turns: Turns::default(),
             copied: Some(Box::new([0; COPY_OCTETS])),
             shared,
             identity,
@@ -266,30 +270,31 @@ impl DataPlane {
         })
     }
 
-    /// Takes packets from the processes whose channels it is time to look at; false if there were
-    /// none.
+    /// Takes packets from the processes whose channels it is time to look at, until the port is
+    /// full; false if there were none.
     fn take_polled(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
-        let mut at = 0;
-        while let Some(slot) = self.channels.open.polled(at) {
-            at += 1;
-            let taken = self.take_burst(now_ns, slot);
-            self.channels.open.note(slot, taken > 0);
-            worked |= taken > 0;
-        }
-        if worked {
-            if let Some(network) = &mut self.network {
+        while let Some(slot) = self.turns.next(&mut self.channels.open) {
+            let mut turn = self.turns.begin(&self.channels.open, slot);
+            self.take_burst(now_ns, slot, &mut turn);
+            self.turns.end(slot, &turn);
+            let has_sent = turn.packets() > 0;
+            self.channels.open.note(slot, has_sent);
+            worked |= has_sent;
+            if let Some(network) = self.network.as_mut().filter(|_| has_sent) {
                 network.flush(now_ns, &self.shared);
+                if network.is_full(now_ns) {
+                    break;
+                }
             }
         }
         worked
     }
 
-    /// Takes a burst of packets from a process; gives their number.
-    fn take_burst(&mut self, now_ns: u64, from: SlotId) -> usize {
+    /// Takes packets from a process while its turn goes on.
+    fn take_burst(&mut self, now_ns: u64, from: SlotId, turn: &mut Turn) {
         let mut cell: CellOctets = [0; CELL_DATA];
-        let mut count = 0;
-        while count < BURST {
+        while turn.goes_on() {
             let (head, octets) = match self.channels.take(from, &mut cell) {
                 Taken::Nothing => break,
                 Taken::Corrupt => {
@@ -299,11 +304,11 @@ impl DataPlane {
                 }
                 Taken::Packets(head, octets) => (head, octets),
             };
+            let len = octets.len();
             let meta = head.meta;
             let is_for_daemon = slot_of_port(meta.dst_port) == Some(SlotId::DAEMON);
             if head.is_passed_on || is_for_daemon || self.identity.has_gid(meta.remote_ip) {
-                count += 1;
-                let len = octets.len();
+                turn.charge(1, len);
                 let copied = self.copied.as_mut();
                 let copied = copied.and_then(|copied| copied.get_mut(..len));
                 // C7.1-5
@@ -319,14 +324,14 @@ impl DataPlane {
                     Some(network) => network.send_packets(now_ns, packets, &self.shared),
                     None => drop_without_port(packets, &self.shared),
                 };
-                count += sent.max(1);
+                turn.charge(sent.max(1), len);
             }
         }
-        if count > 0 {
+        if turn.packets() > 0 {
             self.channels.settle(from);
-            self.shared.counters.from_processes.add(count as u64);
+            let packets = turn.packets() as u64;
+            self.shared.counters.from_processes.add(packets);
         }
-        count
     }
 
     /// Handles a packet of a process that is not only sent, whose octets were copied.
@@ -450,7 +455,14 @@ impl DataPlane {
     /// Takes the last packets of a slot's process, which has ended.
     fn close(&mut self, slot: SlotId) {
         let now_ns = self.now_ns();
-        while self.take_burst(now_ns, slot) > 0 {}
+        loop {
+            let mut turn = Turn::alone();
+            self.take_burst(now_ns, slot, &mut turn);
+            if turn.packets() == 0 {
+                break;
+            }
+        }
+        self.turns.forget(slot);
         if let Some(network) = &mut self.network {
             network.flush(now_ns, &self.shared);
         }

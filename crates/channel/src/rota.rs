@@ -75,6 +75,12 @@ impl<T: Copy + PartialEq> Rota<T> {
         self.members.get(at).map(|member| member.id)
     }
 
+    /// The number of members on which something came a moment ago.
+    #[inline]
+    pub fn busy(&self) -> usize {
+        self.begins[0]
+    }
+
     /// All members.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.members.iter().map(|member| member.id)

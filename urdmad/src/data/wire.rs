@@ -9,7 +9,7 @@ use super::fault::{FaultyLink, Line};
 use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
-/// Frames of one burst, from slot 0's ring and from a line.
+/// Frames of one burst, from a slot that sends alone and from a line.
 pub(super) const BURST: usize = 32;
 
 /// Bursts received in one poll of a port with impairments, at most.
