@@ -138,6 +138,8 @@ impl Control {
             self.drop_offenders();
             self.drop_broken();
             self.answer_due_statuses(Instant::now());
+            // Those that have not read earlier answers.
+            self.drop_broken();
             if self.is_ending {
                 return Ok(Ended::Asked);
             }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::unistd::ftruncate;
 
@@ -232,6 +233,32 @@ fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
     });
     let refused = events.filter(|event| matches!(event, Event::ChannelRefused { .. }));
     assert_eq!(refused.count(), usize::from(PROCESSES) - 1);
+    daemon.stop();
+}
+
+// It was disconnected only when something else woke urdmad.
+#[test]
+fn client_that_reads_no_answers_is_disconnected_when_they_are_due_together() {
+    // More than its socket and urdmad keep for it.
+    const REQUESTS: u64 = 400;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    // urdmad answers when the time for its report has passed.
+    let silent = daemon.attach();
+    let socket = PacketSocket::connect(&daemon.run_dir.control_socket()).unwrap();
+    let hello = Request::Hello {
+        version: PROTOCOL_VERSION,
+        program: "test".to_owned(),
+    };
+    let requests = (0..REQUESTS).map(|_| Request::Status);
+    for (id, request) in (0..).zip([hello].into_iter().chain(requests)) {
+        // An error means that urdmad has ended the connection already.
+        let _ = socket.send(&FromClient { id, request }, &[]);
+    }
+    let limit = PollTimeout::try_from(LIMIT).unwrap();
+    let mut ended = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    assert_eq!(poll(&mut ended, limit), Ok(1));
+    drop(silent);
     daemon.stop();
 }
 
