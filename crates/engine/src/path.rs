@@ -59,15 +59,21 @@ impl PeerSource {
     #[inline]
     pub(super) fn sent(&self, meta: &Meta) -> bool {
         // R3-9
-        meta.src_port == self.port && meta.remote_ip == self.ip
+        (meta.src_port == self.port || self.is_first_port(meta)) && meta.remote_ip == self.ip
+    }
+
+    /// Whether a datagram has the first source port of the peer's slot, from which its host sends
+    /// what it cannot send from the queue pair's.
+    #[cold]
+    fn is_first_port(&self, meta: &Meta) -> bool {
+        let slot = slot_of_source_port(self.port);
+        slot.is_some_and(|slot| meta.src_port == source_port(Qpn::new(slot, 0)))
     }
 
     /// Whether a RESET came from there: from the process, which sends it without its queue pair, or
     /// from its urdmad.
     pub(super) fn sent_reset(&self, meta: &Meta) -> bool {
-        let of_process = slot_of_source_port(self.port).map(|slot| source_port(Qpn::new(slot, 0)));
-        let is_port =
-            Some(meta.src_port) == of_process || meta.src_port == udp_port(SlotId::DAEMON);
+        let is_port = self.is_first_port(meta) || meta.src_port == udp_port(SlotId::DAEMON);
         // R3-9
         is_port && meta.remote_ip == self.ip
     }
@@ -107,5 +113,34 @@ pub(super) fn metadata(ip: IpAddr, (local, gid_index): (Qpn, u8), remote: SlotId
         dst_port: udp_port(remote),
         ecn: 0,
         gid_index,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn packets_of_a_peer_come_from_its_port_or_the_first_of_its_slot() {
+        let slot = SlotId::new(3).unwrap();
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+        let hop = NextHop::Remote { ip, mac: [0; 6] };
+        let source = PeerSource::new(hop, Qpn::new(slot, 5));
+        let from = |slot, index| metadata(ip, (Qpn::new(slot, index), 0), SlotId::DAEMON);
+        assert!(source.sent(&from(slot, 5)));
+        assert!(source.sent(&from(slot, 0)));
+        assert!(!source.sent(&from(slot, 6)));
+        let other = SlotId::new(4).unwrap();
+        assert!([0, 5]
+            .iter()
+            .all(|index| !source.sent(&from(other, *index))));
+        let elsewhere = Meta {
+            remote_ip: Ip16::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3))),
+            ..from(slot, 0)
+        };
+        assert!(!source.sent(&elsewhere));
+        assert!(!PeerSource::NONE.sent(&from(slot, 0)));
     }
 }

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
+use nix::sys::resource::{getrlimit, Resource};
 use urdma_types::{udp_port, SlotId, PORT_BASE};
 use urdma_underlay::{MacAddr, Verification};
 
@@ -43,6 +44,8 @@ struct Udp {
     peers: Peers,
     /// The places of the groups' sockets, or why there are none.
     groups: BTreeMap<IpAddr, Result<Vec<usize>, Errno>>,
+    /// First source ports of slots that are not to be had.
+    missing: usize,
 }
 
 /// Opens the sockets.
@@ -72,10 +75,21 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
             }
         }
     }
+    let mut outgoing = Outgoing::new(addresses.clone(), daemon, config.mtu);
+    let own: Vec<SlotId> = slots().skip(1).collect();
+    let sockets = addresses.len() * own.len();
+    let missing = if leaves_room(sockets, getrlimit(Resource::RLIMIT_NOFILE)) {
+        outgoing.keep(&own)
+    } else {
+        sockets
+    };
+    if missing > 0 {
+        tracing::warn!("{}", without_port(missing));
+    }
     let first = request.addresses.first().map(ToString::to_string);
     Ok(OpenPort {
         port: Box::new(Udp {
-            outgoing: Outgoing::new(addresses.clone(), daemon, config.mtu),
+            outgoing,
             addresses,
             mac,
             mtu: config.mtu,
@@ -83,6 +97,7 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
             incoming,
             peers: Peers::default(),
             groups: BTreeMap::new(),
+            missing,
         }),
         device: format!("sockets at {}", first.unwrap_or_default()),
         leases: Err("a port of kind \"udp\" has no queue pairs to lease".to_owned()),
@@ -107,6 +122,22 @@ fn find_address(host: &[InterfaceAddress], ip: IpAddr, mtu: u16) -> Result<Local
         ));
     }
     Ok(LocalAddress { ip, interface })
+}
+
+/// Whether a process with these limits of open files has descriptors for clients beside so many
+/// sockets, which are only precautions.
+fn leaves_room(sockets: usize, limits: Result<(u64, u64), Errno>) -> bool {
+    limits.is_ok_and(|(limit, _)| 4 * sockets as u64 <= limit)
+}
+
+/// What slots without a source port of their own cannot do.
+fn without_port(slots: usize) -> String {
+    format!(
+        "{slots} UDP ports from 49152 to 49405 are in use by other programs, or this process may \
+         have no more sockets: slots without theirs send nothing from queue pairs whose other \
+         ports are in use too (ss -uanp shows the programs; end them, keep the ports free with \
+         sysctl net.ipv4.ip_local_reserved_ports=49152-65535, and restart urdmad)"
+    )
 }
 
 /// Why there are no sockets.
@@ -266,6 +297,16 @@ impl PacketPort for Udp {
             notes.push(format!(
                 "{overflows} packets found a full receive buffer: let buffers be longer with \
                  sysctl net.core.rmem_max=4194304"
+            ));
+        }
+        if self.missing > 0 {
+            notes.push(without_port(self.missing));
+        }
+        if self.outgoing.replaced() > 0 {
+            notes.push(format!(
+                "{} UDP source ports of queue pairs are in use by other programs (ss -uanp shows \
+                 them): their packets are sent from another port of the process",
+                self.outgoing.replaced()
             ));
         }
         for (group, outcome) in &self.groups {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
-use urdma_types::PORT_BASE;
+use urdma_types::{slot_of_source_port, source_port, Qpn, SlotId, PORT_BASE};
 use urdma_underlay::{header_octets, IpVersion, ETHERNET_OCTETS};
 
 use super::peers::Peers;
@@ -22,7 +22,8 @@ const FRAMES: usize = 128;
 const SEGMENTS_MAX: usize = 64;
 /// Octets of a message, with which an IPv6 packet of the kernel is not too long.
 const MESSAGE_OCTETS_MAX: usize = 65_000;
-/// Sockets of source ports; beyond that the one that was not used for longest is closed.
+/// Sockets of source ports that are made when they are needed; beyond that the one that was not
+/// used for longest is closed.
 const SENDERS_MAX: usize = 1024;
 
 /// What the datagrams of a message have in common.
@@ -69,7 +70,11 @@ struct Senders {
     /// Places of the sockets that receive at urdmad's own port, by address.
     daemon: Vec<usize>,
     sources: Vec<Source>,
+    /// The first so many of them, which are never closed: the first source port of each slot.
+    kept: usize,
     by_key: HashMap<(usize, u16), usize>,
+    /// Source ports that another program has, in place of which the slot's first one is used.
+    replaced: usize,
 }
 
 /// The sending half of a port.
@@ -108,7 +113,9 @@ impl Outgoing {
                 addresses,
                 daemon,
                 sources: Vec::new(),
+                kept: 0,
                 by_key: HashMap::new(),
+                replaced: 0,
             },
             turn: 1,
             segments: true,
@@ -122,6 +129,29 @@ impl Outgoing {
     pub(super) fn has_room(&mut self, peers: &mut Peers) -> bool {
         self.collect(peers);
         !self.datagrams.is_full()
+    }
+
+    /// Makes the sockets of the first source port of each of these slots, which no other program
+    /// can take from then on; gives the number of those that are not to be had.
+    pub(super) fn keep(&mut self, slots: &[SlotId]) -> usize {
+        let mut missing = 0;
+        for index in 0..self.senders.addresses.len() {
+            for slot in slots {
+                let key = (index, first_port(*slot));
+                if let Ok(source) = self.senders.open(key, 0) {
+                    self.senders.push(source);
+                } else {
+                    missing += 1;
+                }
+            }
+        }
+        self.senders.kept = self.senders.sources.len();
+        missing
+    }
+
+    /// The number of source ports that another program has, and that were replaced by another one.
+    pub(super) fn replaced(&self) -> usize {
+        self.senders.replaced
     }
 
     /// The number of sockets.
@@ -357,7 +387,8 @@ impl Pending {
 }
 
 impl Senders {
-    /// The socket of a flow and its destination; makes one for a source port that has none.
+    /// The socket of a flow and its destination; makes one for a source port that has none. In
+    /// place of a port that is not to be had, the slot's first one is used.
     fn find(&mut self, flow: &Flow, turn: u64) -> Result<(Sender, RawAddress), Errno> {
         let (ip, port) = flow.source;
         let mut addresses = self.addresses.iter();
@@ -373,30 +404,70 @@ impl Senders {
             self.sources[*place].used = turn;
             return Ok((Sender::Source(*place), to));
         }
-        let source = Source {
-            socket: sender(local, port)?,
+        let place = match self.open(key, turn) {
+            Ok(source) => self.insert(source, turn)?,
+            Err(errno @ Errno::EADDRINUSE) => self.replacement(key, turn).ok_or(errno)?,
+            Err(errno) => return Err(errno),
+        };
+        Ok((Sender::Source(place), to))
+    }
+
+    /// Makes the socket of a source port of an address.
+    fn open(&self, key: (usize, u16), turn: u64) -> Result<Source, Errno> {
+        let (index, port) = key;
+        Ok(Source {
+            socket: sender(self.addresses[index], port)?,
             key,
             used: turn,
-        };
-        let place = if self.sources.len() < SENDERS_MAX {
-            self.sources.push(source);
-            self.sources.len() - 1
-        } else {
-            let place = self.oldest(turn).ok_or(Errno::EMFILE)?;
-            self.by_key.remove(&self.sources[place].key);
-            self.sources[place] = source;
-            place
-        };
+        })
+    }
+
+    /// Adds a socket, in place of an old one if there are many; gives its place.
+    fn insert(&mut self, source: Source, turn: u64) -> Result<usize, Errno> {
+        if self.sources.len() < self.kept + SENDERS_MAX {
+            return Ok(self.push(source));
+        }
+        let place = self.oldest(turn).ok_or(Errno::EMFILE)?;
+        self.by_key.remove(&self.sources[place].key);
+        self.by_key.insert(source.key, place);
+        self.sources[place] = source;
+        Ok(place)
+    }
+
+    /// Adds a socket; gives its place.
+    fn push(&mut self, source: Source) -> usize {
+        let place = self.sources.len();
+        self.by_key.insert(source.key, place);
+        self.sources.push(source);
+        place
+    }
+
+    /// The place of the first source port of the slot that a port belongs to, from which the port's
+    /// packets are sent from now on.
+    #[cold]
+    fn replacement(&mut self, key: (usize, u16), turn: u64) -> Option<usize> {
+        let (index, port) = key;
+        let first = (index, first_port(slot_of_source_port(port)?));
+        // R3-10
+        let place = self.by_key.get(&first).copied();
+        let place = place.filter(|place| *place < self.kept)?;
+        self.sources[place].used = turn;
         self.by_key.insert(key, place);
-        Ok((Sender::Source(place), to))
+        self.replaced += 1;
+        Some(place)
     }
 
     /// The socket that was not used for longest, none of whose messages waits.
     fn oldest(&self, turn: u64) -> Option<usize> {
-        let places = self.sources.iter().enumerate();
+        let places = self.sources.iter().enumerate().skip(self.kept);
         let (place, source) = places.min_by_key(|(_, source)| source.used)?;
         (source.used < turn).then_some(place)
     }
+}
+
+/// The source port of a slot from which packets of all of its queue pairs are accepted.
+const fn first_port(slot: SlotId) -> u16 {
+    source_port(Qpn::new(slot, 0))
 }
 
 /// The flow and the datagram of a frame that urdmad wrote.

@@ -218,7 +218,7 @@ fn confined_process_is_told_what_to_allow() {
 }
 
 #[test]
-fn source_port_of_another_program_is_reported_and_others_work() {
+fn source_port_of_another_program_is_replaced_and_reported() {
     let (a, b) = (own(3, 1), own(3, 2));
     let (mut from, mut to) = (port(a), port(b));
     let taken = source_port(Qpn::new(slot(1), 5));
@@ -230,9 +230,79 @@ fn source_port_of_another_program_is_reported_and_others_work() {
         octets: vec![1; 64],
     });
     send(&mut *from, (a, b), &packets);
+    let mut expected = packets.clone();
+    expected[0].ports.0 = source_port(Qpn::new(slot(1), 0));
+    for _ in 0..2 {
+        let mut arrived = receive(&mut *to, b, a, 2);
+        arrived.sort_by_key(|packet| packet.ports);
+        assert_eq!(arrived, expected);
+        send(&mut *from, (a, b), &packets);
+    }
+    let notes = from.report().notes;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("1 UDP source ports"), "{notes:?}");
+}
+
+#[test]
+fn source_ports_that_others_can_take_keep_no_slot_from_sending() {
+    let (a, b) = (own(8, 1), own(8, 2));
+    let (mut from, mut to) = (port(a), port(b));
+    let first = |number| source_port(Qpn::new(slot(number), 0));
+    // Another user's program takes all that it gets.
+    let others: Vec<UdpSocket> = (0xc000..=0xffff)
+        .filter(|port| port & 0xff <= SLOTS)
+        .filter_map(|port| UdpSocket::bind((a, port)).ok())
+        .collect();
+    assert_eq!(others.len(), 64 * 3 - usize::from(SLOTS));
+    for number in 1..=2 {
+        for index in 0..64 {
+            let source = source_port(Qpn::new(slot(number), index));
+            let mut packet = Packet {
+                ports: (source, udp_port(slot(1))),
+                ecn: 0,
+                octets: vec![1; 64],
+            };
+            send(&mut *from, (a, b), std::slice::from_ref(&packet));
+            packet.ports.0 = first(number);
+            assert_eq!(receive(&mut *to, b, a, 1), [packet]);
+        }
+    }
+    assert_eq!(from.report().hardware["tx_sockets"], u64::from(SLOTS));
+}
+
+#[test]
+fn few_descriptors_are_left_to_clients() {
+    let few = Ok((1024, 1024));
+    assert!(leaves_room(253, few) && !leaves_room(2 * 253, few));
+    assert!(leaves_room(16 * 253, Ok((524_288, 524_288))));
+    assert!(!leaves_room(1, Err(Errno::EINVAL)));
+}
+
+#[test]
+fn slot_whose_ports_are_all_taken_at_the_start_is_reported() {
+    let (a, b) = (own(9, 1), own(9, 2));
+    let _others: Vec<UdpSocket> = (0..64)
+        .map(|index| UdpSocket::bind((a, source_port(Qpn::new(slot(1), index)))).unwrap())
+        .collect();
+    let (mut from, mut to) = (port(a), port(b));
+    let packets = [1, 2].map(|number| Packet {
+        ports: (source_port(Qpn::new(slot(number), 5)), udp_port(slot(1))),
+        ecn: 0,
+        octets: vec![1; 64],
+    });
+    send(&mut *from, (a, b), &packets);
     assert_eq!(receive(&mut *to, b, a, 1), packets[1..]);
     let notes = from.report().notes;
-    assert!(notes[0].contains("ip_local_reserved_ports"), "{notes:?}");
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("1 UDP ports from")),
+        "{notes:?}"
+    );
+    assert!(
+        notes.iter().any(|note| note.contains("of a queue pair")),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -313,5 +383,8 @@ fn senders_are_bounded_and_all_work() {
         send(&mut *from, (a, b), std::slice::from_ref(&packet));
         assert_eq!(receive(&mut *to, b, a, 1), [packet]);
     }
-    assert_eq!(from.report().hardware["tx_sockets"], 1024);
+    assert_eq!(
+        from.report().hardware["tx_sockets"],
+        1024 + u64::from(SLOTS)
+    );
 }
