@@ -1,7 +1,8 @@
 //! `liburdma-exs.so`: a C program that uses `exs.h`, compiled by the test.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,7 @@ fn compile(directory: &Path) -> PathBuf {
         symlink(&library, directory.join(name)).unwrap();
     }
     let program = directory.join("exs-c-check");
-    let sources = ["main.c", "stream.c", "errors.c"];
+    let sources = ["main.c", "stream.c", "errors.c", "file.c"];
     let mut command = Command::new("cc");
     command
         .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])
@@ -88,6 +89,25 @@ fn calls_and_operations_fail_as_documented() {
     let program = compile(one.scratch.path());
     let port = ports().to_string();
     let checking = start(&one.host, &program, &["errors", &port]);
+    expect_done(&checking.wait(LIMIT).unwrap());
+    expect_all_taken_back(&one.host);
+    one.down();
+}
+
+#[test]
+fn long_file_is_sent_in_bounded_memory() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile(one.scratch.path());
+    let path = one.scratch.path().join("file");
+    let mut file = BufWriter::new(File::create(&path).unwrap());
+    for number in 0..(256_u64 << 20) / 8 {
+        file.write_all(&number.to_le_bytes()).unwrap();
+    }
+    file.into_inner().unwrap();
+    let port = ports().to_string();
+    let arguments = ["file", &port, path.to_str().unwrap()];
+    let checking = start(&one.host, &program, &arguments);
     expect_done(&checking.wait(LIMIT).unwrap());
     expect_all_taken_back(&one.host);
     one.down();

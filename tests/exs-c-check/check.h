@@ -45,4 +45,23 @@ void check_file(int port, const char *path);
 void check_messages(int port);
 void check_errors(int port);
 
+/* Sends files that are longer than what is in progress at a time. */
+void check_long_file(int port, const char *path);
+void check_short_file(int port, const char *path);
+void check_canceled_file(int port, const char *path);
+
+/* Both ends of a connection, and the memory and the queue that they use. */
+struct pair {
+	int listener, client, server;
+	exs_qhandle_t queue;
+	exs_mhandle_t sent, received;
+};
+
+struct pair make_pair(int type, int port);
+void end_pair(const struct pair *pair);
+/* The next transfer must end like this, after so many octets. */
+void expect_octets(exs_qhandle_t queue, int type, int number, size_t length);
+/* The next event must be of this kind and have this errno. */
+exs_event_t expect(exs_qhandle_t queue, int type, int number);
+
 #endif

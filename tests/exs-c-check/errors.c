@@ -12,15 +12,7 @@
 
 static unsigned char octets[LENGTH], received[LENGTH];
 
-/* Both ends of a connection, and the memory and the queue that they use. */
-struct pair {
-	int listener, client, server;
-	exs_qhandle_t queue;
-	exs_mhandle_t sent, received;
-};
-
-/* The next event must be of this kind and have this errno. */
-static exs_event_t expect(exs_qhandle_t queue, int type, int number)
+exs_event_t expect(exs_qhandle_t queue, int type, int number)
 {
 	exs_event_t event = next_event(queue);
 
@@ -32,8 +24,7 @@ static exs_event_t expect(exs_qhandle_t queue, int type, int number)
 	return event;
 }
 
-/* The next transfer must end like this, after so many octets. */
-static void expect_octets(exs_qhandle_t queue, int type, int number, size_t length)
+void expect_octets(exs_qhandle_t queue, int type, int number, size_t length)
 {
 	exs_event_t event = expect(queue, type, number);
 
@@ -47,7 +38,7 @@ static void post_connect(int fd, int port, exs_qhandle_t queue)
 	REQUIRE(exs_connect(fd, (struct sockaddr *)&address, sizeof(address), 0, NULL, queue) == 0);
 }
 
-static struct pair make_pair(int type, int port)
+struct pair make_pair(int type, int port)
 {
 	struct pair pair = { .listener = listen_at(type, port), .server = -1 };
 	int connected = 0;
@@ -72,7 +63,7 @@ static struct pair make_pair(int type, int port)
 	return pair;
 }
 
-static void end_pair(const struct pair *pair)
+void end_pair(const struct pair *pair)
 {
 	REQUIRE(exs_close(pair->listener) == 0);
 	REQUIRE(exs_mderegister(pair->sent) == 0);

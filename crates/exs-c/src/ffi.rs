@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use nix::errno::Errno as SystemErrno;
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
-use nix::sys::uio::pread;
 use urdma_exs::{Buffer, Memory, Options};
 
 use crate::errno::Errno;
+use crate::file::Part;
 use crate::library::Library;
 use crate::operation::{Details, Event, Kind, Operation, Registered};
 
@@ -514,7 +514,7 @@ pub(crate) unsafe extern "C" fn exs_recv(
     })
 }
 
-/// Reads octets of a file, and posts a send of them.
+/// Posts a send of octets of a file.
 ///
 /// # Safety
 /// `file` is a descriptor or none.
@@ -543,31 +543,10 @@ pub(crate) unsafe extern "C" fn exs_sendfile(
         let posted = operation(library, [number, queue], Kind::Sendfile, ahandle, details)?;
         // SAFETY: it is used during the call only; if it is not open, reading fails.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
-        let buffer = read(file, offset, len)?;
-        socket.send(buffer, posted, &library.sockets.reactor)?;
+        let part = Part::new(file, offset, len)?;
+        socket.send_file(part, posted, &library.sockets.reactor)?;
         Ok(0)
     })
-}
-
-/// What a file has from an offset on, at most `len` octets.
-fn read(file: BorrowedFd<'_>, offset: libc::off_t, len: usize) -> Result<Buffer, Errno> {
-    let size = nix::sys::stat::fstat(file)?.st_size;
-    let rest = size.checked_sub(offset).filter(|_| offset >= 0);
-    let rest = rest.and_then(|rest| usize::try_from(rest).ok());
-    let len = len.min(rest.ok_or(Errno(libc::EINVAL))?);
-    let mut buffer = Buffer::new(len)?;
-    let mut done = 0;
-    while done < len {
-        let at = offset + libc::off_t::try_from(done).map_err(|_| Errno(libc::EINVAL))?;
-        match pread(file, &mut buffer[done..], at) {
-            // It has become shorter.
-            Ok(0) => return Err(Errno(libc::EIO)),
-            Ok(count) => done += count,
-            Err(nix::Error::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(buffer)
 }
 
 /// Cancels operations of a socket.

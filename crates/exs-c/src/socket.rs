@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use urdma_exs::{
-    Accepting, Buffer, Connecting, Endpoint, Error, Listener, Memory, Options, RecvId, SendId,
+    Accepting, Buffer, Connecting, Endpoint, Error, Kind, Listener, Memory, Options, RecvId,
 };
 
 use crate::errno::{lock, of_outcome, Errno};
+use crate::file::Part;
 use crate::operation::Operation;
+use crate::outgoing::Outgoing;
 use crate::reactor::{Reactor, Token};
 
 /// How long the other end has for ending a connection after both have closed it.
@@ -29,7 +31,7 @@ struct Listening {
 #[derive(Debug)]
 struct Connection {
     stream: urdma_exs::Socket,
-    sends: VecDeque<(SendId, Operation)>,
+    outgoing: Outgoing,
     recvs: VecDeque<(RecvId, Operation)>,
     /// Both ends have closed the stream; until when the other end may end the connection.
     closed: Option<Instant>,
@@ -87,7 +89,9 @@ impl Socket {
         Self {
             token,
             options,
-            state: Mutex::new(State::Connected(Box::new(Connection::new(stream)))),
+            state: Mutex::new(State::Connected(Box::new(Connection::new(
+                stream, &options,
+            )))),
         }
     }
 
@@ -164,11 +168,30 @@ impl Socket {
         reactor: &Reactor,
     ) -> Result<(), Errno> {
         self.connected(reactor, |connection| {
-            let len = buffer.len();
-            let sent = connection.stream.send(buffer, len);
-            let id = sent.map_err(|refused| refused.error)?;
-            connection.sends.push_back((id, operation));
-            Ok(())
+            let Connection {
+                stream, outgoing, ..
+            } = connection;
+            Ok(outgoing.send(stream, buffer, operation)?)
+        })
+    }
+
+    /// Sends a part of a file: in pieces, but a message as a whole.
+    pub(crate) fn send_file(
+        &self,
+        mut part: Part,
+        operation: Operation,
+        reactor: &Reactor,
+    ) -> Result<(), Errno> {
+        if self.options.config.kind == Kind::Messages {
+            let mut buffer = Buffer::new(part.left())?;
+            part.read(&mut buffer).1?;
+            return self.send(buffer, operation, reactor);
+        }
+        self.connected(reactor, |connection| {
+            let Connection {
+                stream, outgoing, ..
+            } = connection;
+            outgoing.send_file(stream, part, operation)
         })
     }
 
@@ -182,7 +205,7 @@ impl Socket {
         self.connected(reactor, |connection| {
             let len = buffer.len();
             let posted = connection.stream.recv(buffer, len, waitall);
-            let id = posted.map_err(|refused| refused.error)?;
+            let id = posted.map_err(|refused| Errno::from(refused.error))?;
             connection.recvs.push_back((id, operation));
             Ok(())
         })
@@ -197,10 +220,10 @@ impl Socket {
     ) -> Result<(), Errno> {
         self.connected(reactor, |connection| {
             if receives {
-                connection.stream.stop()?;
+                connection.stream.stop().map_err(Error::from)?;
             }
             if sends {
-                connection.stream.finish()?;
+                connection.outgoing.finish(&mut connection.stream)?;
             }
             Ok(())
         })
@@ -242,8 +265,9 @@ impl Socket {
         match &mut *state {
             State::Connected(connection) => {
                 connection.is_released = true;
-                // It fails if the stream has failed.
-                let _ = connection.stream.close();
+                // They fail if the stream has failed.
+                let _ = connection.stream.stop();
+                let _ = connection.outgoing.finish(&mut connection.stream);
                 connection.deliver();
                 reactor.kick(self.token);
                 true
@@ -277,7 +301,7 @@ impl Socket {
                 listening.deadline()
             }
             State::Connecting(..) => {
-                driven.again = drive_connecting(&mut state, self.token, reactor);
+                driven.again = drive_connecting(&mut state, &self.options, self.token, reactor);
                 match &*state {
                     State::Connecting(connecting, _) => Some(connecting.deadline()),
                     _ => None,
@@ -309,13 +333,13 @@ impl Socket {
     fn connected(
         &self,
         reactor: &Reactor,
-        call: impl FnOnce(&mut Connection) -> Result<(), Error>,
+        call: impl FnOnce(&mut Connection) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut state = self.state();
         let State::Connected(connection) = &mut *state else {
             return Err(Errno(libc::ENOTCONN));
         };
-        let result = call(connection).map_err(Errno::from);
+        let result = call(connection);
         connection.settle(self.token, reactor);
         result
     }
@@ -341,14 +365,14 @@ fn abandon(state: &mut State, by: State) {
 }
 
 /// Takes the next steps of a connection; whether there is something to do at once.
-fn drive_connecting(state: &mut State, token: Token, reactor: &Reactor) -> bool {
+fn drive_connecting(state: &mut State, options: &Options, token: Token, reactor: &Reactor) -> bool {
     let State::Connecting(connecting, _) = state else {
         return false;
     };
     let connection = match connecting.advance() {
         Ok(None) => return false,
         Ok(Some(stream)) => {
-            let connection = Connection::new(stream);
+            let connection = Connection::new(stream, options);
             let watched = connection.watch(token, reactor);
             watched.map(|()| connection)
         }
@@ -405,10 +429,10 @@ impl Listening {
 }
 
 impl Connection {
-    fn new(stream: urdma_exs::Socket) -> Self {
+    fn new(stream: urdma_exs::Socket, options: &Options) -> Self {
         Self {
             stream,
-            sends: VecDeque::new(),
+            outgoing: Outgoing::new(options.config.max_sends),
             recvs: VecDeque::new(),
             closed: None,
             is_released: false,
@@ -421,15 +445,10 @@ impl Connection {
     }
 
     fn cancel(&mut self, is_it: impl Fn(&Operation) -> bool) -> usize {
-        let sends = self.sends.iter().filter(|(_, operation)| is_it(operation));
-        let sends: Vec<SendId> = sends.map(|&(id, _)| id).collect();
         let recvs = self.recvs.iter().filter(|(_, operation)| is_it(operation));
         let recvs: Vec<RecvId> = recvs.map(|&(id, _)| id).collect();
-        let count = sends.len() + recvs.len();
+        let count = self.outgoing.cancel(&mut self.stream, is_it) + recvs.len();
         // Those that are complete, or that a failure completes, have their event in any case.
-        for id in sends {
-            let _ = self.stream.cancel_send(id);
-        }
         for id in recvs {
             let _ = self.stream.cancel_recv(id);
         }
@@ -474,10 +493,8 @@ impl Connection {
                     octets,
                     outcome,
                 } => {
-                    drop(buffer);
-                    if let Some(operation) = take(&mut self.sends, id) {
-                        operation.end_transfer(of_outcome(outcome), octets);
-                    }
+                    let ended = (octets, outcome);
+                    self.outgoing.take_sent(&mut self.stream, id, buffer, ended);
                 }
                 Event::Received {
                     id,
@@ -491,8 +508,8 @@ impl Connection {
                     }
                 }
                 Event::Closed => self.closed = Some(Instant::now() + LINGER),
-                // Each operation has told of it.
-                Event::Failed(_) => {}
+                // Each operation that was posted has told of it.
+                Event::Failed(failure) => self.outgoing.fail(failure),
             }
         }
     }
