@@ -455,6 +455,27 @@ fn transfer(
     Ok((posted, buffer))
 }
 
+/// Posts a send or receive of registered memory.
+fn post(numbers: [c_int; 2], kind: Kind, flags: c_int, ahandle: usize, range: Range) -> c_int {
+    call(-1, || {
+        let library = library()?;
+        let socket = library.sockets.get(numbers[0])?;
+        let is_recv = kind == Kind::Recv;
+        let known = match is_recv {
+            true => libc::MSG_WAITALL,
+            false => libc::MSG_NOSIGNAL,
+        };
+        check_flags(flags, known)?;
+        let (posted, buffer) = transfer(library, numbers, kind, ahandle, range)?;
+        let reactor = &library.sockets.reactor;
+        match is_recv {
+            true => socket.recv(buffer, flags & libc::MSG_WAITALL != 0, posted, reactor)?,
+            false => socket.send(buffer, posted, reactor)?,
+        }
+        Ok(0)
+    })
+}
+
 /// Posts a send.
 ///
 /// # Safety
@@ -469,19 +490,12 @@ pub(crate) unsafe extern "C" fn exs_send(
     ahandle: usize,
     queue: c_int,
 ) -> c_int {
-    call(-1, || {
-        let library = library()?;
-        let socket = library.sockets.get(number)?;
-        check_flags(flags, libc::MSG_NOSIGNAL)?;
-        let range = Range {
-            start: buf.addr(),
-            len,
-            mhandle,
-        };
-        let (posted, buffer) = transfer(library, [number, queue], Kind::Send, ahandle, range)?;
-        socket.send(buffer, posted, &library.sockets.reactor)?;
-        Ok(0)
-    })
+    let range = Range {
+        start: buf.addr(),
+        len,
+        mhandle,
+    };
+    post([number, queue], Kind::Send, flags, ahandle, range)
 }
 
 /// Posts a receive.
@@ -498,20 +512,12 @@ pub(crate) unsafe extern "C" fn exs_recv(
     ahandle: usize,
     queue: c_int,
 ) -> c_int {
-    call(-1, || {
-        let library = library()?;
-        let socket = library.sockets.get(number)?;
-        check_flags(flags, libc::MSG_WAITALL)?;
-        let range = Range {
-            start: buf.addr(),
-            len,
-            mhandle,
-        };
-        let (posted, buffer) = transfer(library, [number, queue], Kind::Recv, ahandle, range)?;
-        let waitall = flags & libc::MSG_WAITALL != 0;
-        socket.recv(buffer, waitall, posted, &library.sockets.reactor)?;
-        Ok(0)
-    })
+    let range = Range {
+        start: buf.addr(),
+        len,
+        mhandle,
+    };
+    post([number, queue], Kind::Recv, flags, ahandle, range)
 }
 
 /// Posts a send of octets of a file.
