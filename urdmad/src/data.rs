@@ -274,6 +274,7 @@ impl DataPlane {
     /// full; false if there were none.
     fn take_polled(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
+        self.turns.resume(&mut self.channels.open);
         while let Some(slot) = self.turns.next(&mut self.channels.open) {
             let mut turn = self.turns.begin(&self.channels.open, slot);
             self.take_burst(now_ns, slot, &mut turn);

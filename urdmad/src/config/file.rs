@@ -1,35 +1,78 @@
-//! Reading a configuration file, of bounded length and without waiting for anybody who writes it.
+//! Reading a configuration file, of bounded length and in bounded time.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Maximum length of a configuration.
 const OCTETS_MAX: u64 = 1 << 20;
+/// How long a pipe may take to be written.
+const WRITER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The text of a file.
+/// The text of a file or of a pipe.
 ///
 /// # Errors
 /// Why it cannot be used, as a sentence without a subject.
 pub(super) fn read(file: &Path) -> Result<String, String> {
+    read_within(file, WRITER_LIMIT)
+}
+
+fn read_within(file: &Path, limit: Duration) -> Result<String, String> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer.
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let cannot_be_read = |error| format!("cannot be read: {error}");
     let mut opened = options.open(file).map_err(cannot_be_read)?;
-    if !opened.metadata().map_err(cannot_be_read)?.is_file() {
-        return Err("is not a regular file: write the configuration into one".to_owned());
-    }
-    let mut text = String::new();
-    let mut bounded = opened.by_ref().take(OCTETS_MAX + 1);
-    bounded.read_to_string(&mut text).map_err(cannot_be_read)?;
-    if text.len() as u64 > OCTETS_MAX {
+    let kind = opened.metadata().map_err(cannot_be_read)?.file_type();
+    let octets = if kind.is_fifo() {
+        read_pipe(&opened, limit)?
+    } else if kind.is_file() {
+        let mut octets = Vec::new();
+        let mut bounded = opened.by_ref().take(OCTETS_MAX + 1);
+        bounded.read_to_end(&mut octets).map_err(cannot_be_read)?;
+        octets
+    } else {
+        return Err("is neither a regular file nor a pipe: name one of these".to_owned());
+    };
+    if octets.len() as u64 > OCTETS_MAX {
         return Err(format!(
             "has more than {OCTETS_MAX} octets: name a file with a configuration"
         ));
     }
-    Ok(text)
+    String::from_utf8(octets).map_err(|error| format!("cannot be read: {error}"))
+}
+
+/// What is written to a pipe, which may have no writer yet, up to more than the maximum length.
+fn read_pipe(mut pipe: &File, limit: Duration) -> Result<Vec<u8>, String> {
+    const LOOK: Duration = Duration::from_millis(5);
+    let until = Instant::now() + limit;
+    let mut octets = Vec::new();
+    let mut part = [0; 4096];
+    while octets.len() as u64 <= OCTETS_MAX {
+        match pipe.read(&mut part) {
+            Ok(0) if !octets.is_empty() => break,
+            Ok(count @ 1..) => octets.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                return Err(cannot_be_read(error))
+            }
+            Ok(_) | Err(_) if Instant::now() < until => sleep(LOOK),
+            Ok(_) | Err(_) => {
+                return Err(format!(
+                    "is a pipe to which no program has written a configuration within {} s: \
+                     start the program that does",
+                    limit.as_secs()
+                ))
+            }
+        }
+    }
+    Ok(octets)
+}
+
+fn cannot_be_read(error: std::io::Error) -> String {
+    format!("cannot be read: {error}")
 }
 
 #[cfg(test)]
@@ -42,14 +85,36 @@ mod tests {
     use urdma_harness::instance::Scratch;
 
     #[test]
-    fn read_of_what_is_no_regular_file_is_refused_at_once() {
+    fn read_of_what_is_neither_file_nor_pipe_is_refused_at_once() {
+        let scratch = Scratch::new("config").unwrap();
+        for file in [Path::new("/dev/zero"), scratch.path()] {
+            let reason = read(file).unwrap_err();
+            assert!(reason.starts_with("is neither "), "{reason}");
+        }
+    }
+
+    #[test]
+    fn read_of_a_pipe_waits_for_its_writer_and_not_for_ever() {
         let scratch = Scratch::new("config").unwrap();
         let fifo = scratch.path().join("fifo");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        for file in [&*fifo, Path::new("/dev/zero"), scratch.path()] {
-            let reason = read(file).unwrap_err();
-            assert!(reason.starts_with("is not a regular file: "), "{reason}");
-        }
+        let reason = read_within(&fifo, Duration::from_millis(20)).unwrap_err();
+        assert!(reason.starts_with("is a pipe to which "), "{reason}");
+        // Opening it to write waits for the reader.
+        let writer = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::write(fifo, "slots = 3\n")
+        });
+        assert_eq!(read(&fifo).unwrap(), "slots = 3\n");
+        writer.join().unwrap().unwrap();
+        let writer = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::write(fifo, "#".repeat(2 << 20))
+        });
+        let reason = read(&fifo).unwrap_err();
+        assert!(reason.starts_with("has more than "), "{reason}");
+        // The rest cannot be written.
+        assert!(writer.join().unwrap().is_err());
     }
 
     #[test]

@@ -78,6 +78,15 @@ impl Default for Turns {
 }
 
 impl Turns {
+    /// Begins a round, or goes on with one that a full port has interrupted unless it was at its
+    /// end.
+    #[inline]
+    pub(super) fn resume(&mut self, slots: &mut Rota<SlotId>) {
+        if self.served > 0 && slots.polled(self.served).is_none() {
+            self.served = 0;
+        }
+    }
+
     /// The slot whose turn it is; `None` at the end of a round.
     #[inline]
     pub(super) fn next(&mut self, slots: &mut Rota<SlotId>) -> Option<SlotId> {
@@ -187,9 +196,8 @@ mod tests {
         // The port is full after each turn: the loop of a round ends, and begins again.
         let mut order = Vec::new();
         while order.len() < 6 {
-            let Some(slot) = turns.next(&mut rota) else {
-                continue;
-            };
+            turns.resume(&mut rota);
+            let slot = turns.next(&mut rota).unwrap();
             rota.note(slot, true);
             order.push(slot);
         }
