@@ -76,8 +76,8 @@ int urdma_qp_events_init(struct urdma_qp *qp)
 static bool urdma_unread_add(struct urdma_unread *unread, unsigned int limit)
 {
 	/*
-	 * The cause of the event is visible before the list is looked at: whoever removes an event
-	 * from the list afterwards, and then looks for the cause, finds it.
+	 * The cause of the event is visible before the list is looked at: a thread that removes an
+	 * event from the list afterwards, and then looks for the cause, finds it.
 	 */
 	smp_mb();
 	if (list_empty(unread->list))

@@ -275,8 +275,8 @@ void urdma_qp_put(struct urdma_qp *qp)
 }
 
 /*
- * Whoever has found the queue pair before may still use it and its number until it drops its
- * reference. The number is therefore free only after that; until then it finds nothing.
+ * A thread that has found the queue pair before may use it and its number until it drops its
+ * reference. The number is therefore free only after that; until then a look-up finds nothing.
  */
 static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 {

@@ -69,10 +69,15 @@ static void expect_file(const struct pair *pair, const exs_event_t *sent, int nu
 	REQUIRE(event.exs_evt_union.exs_evt_xfer.exs_evt_length == length);
 }
 
-static void expect_end(const struct pair *pair, exs_mhandle_t memory)
+/* The stream ends here; closes everything. */
+static void end(struct pair *pair, exs_mhandle_t memory, int file)
 {
 	REQUIRE(exs_recv(pair->server, received, LENGTH, 0, memory, NULL, pair->queue) == 0);
 	expect_octets(pair->queue, EXS_EVT_RECV, 0, 0);
+	close(file);
+	REQUIRE(exs_close(pair->client) == 0 && exs_close(pair->server) == 0);
+	REQUIRE(exs_mderegister(memory) == 0);
+	end_pair(pair);
 }
 
 /* A file in bounded memory; the end of the sending half follows it. */
@@ -95,11 +100,7 @@ void check_long_file(int port, const char *path)
 	receive(&pair, file, 0, length, memory, &sent);
 	expect_file(&pair, &sent, 0, length);
 	REQUIRE(greatest_size() - before < NEEDED_KIB);
-	expect_end(&pair, memory);
-	close(file);
-	REQUIRE(exs_close(pair.client) == 0 && exs_close(pair.server) == 0);
-	REQUIRE(exs_mderegister(memory) == 0);
-	end_pair(&pair);
+	end(&pair, memory, file);
 }
 
 /* Cancels a file; what was sent of it is told, and arrives. */
@@ -120,11 +121,7 @@ void check_canceled_file(int port, const char *path)
 	REQUIRE(sent < length);
 	REQUIRE(exs_shutdown(pair.client, SHUT_WR) == 0);
 	receive(&pair, file, 0, sent, memory, &none);
-	expect_end(&pair, memory);
-	close(file);
-	REQUIRE(exs_close(pair.client) == 0 && exs_close(pair.server) == 0);
-	REQUIRE(exs_mderegister(memory) == 0);
-	end_pair(&pair);
+	end(&pair, memory, file);
 }
 
 /* The file becomes shorter while it is sent; a later send and the end follow what it had. */
@@ -152,10 +149,6 @@ void check_short_file(int port, const char *path)
 	expect_octets(pair.queue, EXS_EVT_RECV, 0, 9);
 	expect_octets(other, EXS_EVT_SEND, 0, 9);
 	REQUIRE(memcmp(received, nine, 9) == 0);
-	expect_end(&pair, memory);
-	close(file);
-	REQUIRE(exs_close(pair.client) == 0 && exs_close(pair.server) == 0);
-	REQUIRE(exs_mderegister(memory) == 0 && exs_mderegister(behind) == 0);
-	REQUIRE(exs_qdelete(other) == 0);
-	end_pair(&pair);
+	end(&pair, memory, file);
+	REQUIRE(exs_mderegister(behind) == 0 && exs_qdelete(other) == 0);
 }

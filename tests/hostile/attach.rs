@@ -17,6 +17,22 @@ pub(crate) const COUNTS: usize = 128;
 /// How long a slot is waited for: the quotas count processes that have just ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Tries again while urdmad refuses, for `limit`: the quotas count what urdmad is still closing.
+pub(crate) fn once_admitted<T>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<T, ControlError>,
+) -> Result<T, ControlError> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match attempt() {
+            Err(ControlError::Refused(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// A region that this process writes as it likes.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -92,18 +108,10 @@ impl Session {
     }
 
     fn attach_within(run_dir: &RunDir, limit: Duration) -> Result<Self, ControlError> {
-        let deadline = Instant::now() + limit;
-        let (client, attached, memory) = loop {
-            let client = ControlClient::connect(run_dir, "hostile");
-            let attached = client.and_then(|client| Ok((client.attach(false)?, client)));
-            match attached {
-                Ok(((attached, memory), client)) => break (client, attached, memory),
-                Err(ControlError::Refused(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        let ((attached, memory), client) = once_admitted(limit, || {
+            let client = ControlClient::connect(run_dir, "hostile")?;
+            Ok((client.attach(false)?, client))
+        })?;
         let (page, page_fd) = page();
         Ok(Self {
             client,

@@ -38,7 +38,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use urdma_ipc::{ControlClient, ControlError, RunDir};
+use urdma_ipc::{ControlClient, RunDir};
 
 use attach::Session;
 use forge::Connection;
@@ -142,17 +142,11 @@ impl Context {
         Instant::now() >= self.until
     }
 
-    /// A connection to urdmad once the quotas have room: they count those that it is still closing.
+    /// A connection to urdmad once the quotas have room.
     fn connect(&self) -> Result<ControlClient, String> {
-        let deadline = Instant::now() + conversation::CLOSING;
-        loop {
-            match ControlClient::connect(&self.run_dir, "hostile") {
-                Err(ControlError::Refused(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                outcome => return outcome.map_err(|error| error.to_string()),
-            }
-        }
+        let connect = || ControlClient::connect(&self.run_dir, "hostile");
+        let connected = attach::once_admitted(conversation::CLOSING, connect);
+        connected.map_err(|error| error.to_string())
     }
 
     fn attach(&self) -> Result<Session, String> {

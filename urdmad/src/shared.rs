@@ -218,7 +218,7 @@ impl Shared {
         self.counters.drop_rx_other_version.bump();
         let mut versions = self.lock_versions();
         versions.note(Instant::now(), from, version);
-        self.has_other_versions.store(true, Ordering::Relaxed);
+        self.publish_whether_any(&versions);
     }
 
     /// Whether a host has sent packets of another version of the protocol.
@@ -232,8 +232,7 @@ impl Shared {
     pub fn note_same_version(&self, from: IpAddr) {
         let mut versions = self.lock_versions();
         versions.clear(from);
-        let has_any = !versions.is_empty();
-        self.has_other_versions.store(has_any, Ordering::Relaxed);
+        self.publish_whether_any(&versions);
     }
 
     /// What `urdma status` says of packets that arrive and cannot be used, a sentence each: of the
@@ -241,8 +240,7 @@ impl Shared {
     pub fn notes(&self) -> Vec<String> {
         let mut versions = self.lock_versions();
         versions.expire(Instant::now());
-        let has_any = !versions.is_empty();
-        self.has_other_versions.store(has_any, Ordering::Relaxed);
+        self.publish_whether_any(&versions);
         let mut notes = versions.notes();
         drop(versions);
         let wrong = self.counters.rx_dropped[Dropped::BadUdpChecksum.index()].value();
@@ -255,6 +253,12 @@ impl Shared {
         });
         notes.extend(checksums);
         notes
+    }
+
+    /// Stores for the data path whether there are hosts of other versions.
+    fn publish_whether_any(&self, versions: &OtherVersions) {
+        let has_any = !versions.is_empty();
+        self.has_other_versions.store(has_any, Ordering::Relaxed);
     }
 
     fn lock_versions(&self) -> MutexGuard<'_, OtherVersions> {
