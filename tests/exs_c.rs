@@ -29,7 +29,7 @@ fn compile(directory: &Path) -> PathBuf {
         symlink(&library, directory.join(name)).unwrap();
     }
     let program = directory.join("exs-c-check");
-    let sources = ["main.c", "stream.c", "errors.c", "file.c"];
+    let sources = ["main.c", "stream.c", "errors.c", "file.c", "close.c"];
     let mut command = Command::new("cc");
     command
         .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])

@@ -45,6 +45,9 @@ void check_file(int port, const char *path);
 void check_messages(int port);
 void check_errors(int port);
 
+/* Closes sockets whose peers receive what was sent afterwards. */
+void check_close(int port);
+
 /* Sends files that are longer than what is in progress at a time. */
 void check_long_file(int port, const char *path);
 void check_short_file(int port, const char *path);

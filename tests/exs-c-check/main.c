@@ -66,6 +66,7 @@ int main(int argc, char **argv)
 		check_errors(port);
 		check_messages(port + 1);
 		check_file(port + 2, argv[0]);
+		check_close(port + 3);
 	} else if (strcmp(role, "file") == 0 && argc == 4) {
 		check_long_file(port, argv[3]);
 		check_short_file(port + 1, argv[3]);

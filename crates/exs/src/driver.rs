@@ -64,7 +64,8 @@ pub enum Event {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Both halves are finished, and everything sent has been received.
+    /// Both halves are finished. What each end has sent is received, and no octets are left in the
+    /// ring of this one.
     Closed,
     /// The stream has failed. All operations have been completed by events before this one, and
     /// the peer can write into none of their buffers.
@@ -85,6 +86,8 @@ struct Failing {
 pub(crate) struct Driver {
     /// Dropped first, so that no device uses a buffer that is freed.
     link: Option<Link>,
+    /// What the ring of a connection that has ended holds can still be received.
+    ring: Option<Buffer>,
     stream: Stream,
     /// Whether this end has connected; the other end ends the connection.
     is_active: bool,
@@ -113,6 +116,7 @@ impl Driver {
     pub(crate) fn new(link: Link, stream: Stream, send_depth: usize, is_active: bool) -> Self {
         Self {
             link: Some(link),
+            ring: None,
             stream,
             is_active,
             sends: VecDeque::new(),
@@ -148,11 +152,14 @@ impl Driver {
     }
 
     fn try_send(&mut self, buffer: &Buffer, len_octets: usize) -> Result<(SendId, u32), Error> {
-        let link = self.link.as_mut().ok_or(CallError::Failed)?;
         if len_octets > buffer.len() {
             return Err(CallError::BadBuffer.into());
         }
-        let lkey = link.registrations.lkey(buffer)?;
+        let lkey = match &mut self.link {
+            Some(link) => link.registrations.lkey(buffer)?,
+            // The stream refuses it.
+            None => 0,
+        };
         Ok((self.stream.send(len_octets as u64)?, lkey))
     }
 
@@ -178,14 +185,18 @@ impl Driver {
         len_octets: usize,
         waitall: bool,
     ) -> Result<RecvId, Error> {
-        let link = self.link.as_mut().ok_or(CallError::Failed)?;
         if len_octets > buffer.len() {
             return Err(CallError::BadBuffer.into());
         }
+        let rkey = match &mut self.link {
+            Some(link) => link.registrations.rkey(buffer)?,
+            // The stream refuses it, or completes it without the peer.
+            None => 0,
+        };
         let advertised = urdma_stream::Buffer {
             addr: buffer.addr(),
             len_octets: len_octets as u64,
-            rkey: link.registrations.rkey(buffer)?,
+            rkey,
         };
         Ok(self.stream.recv(advertised, waitall)?)
     }
@@ -276,21 +287,23 @@ impl Driver {
         };
         // It fails only if the connection has ended.
         let _ = link.id().disconnect();
-        // From here on the peer can write into no memory of this end, and its keys are invalid.
-        drop(link);
+        self.ring = link.into_ring().filter(|_| !self.stream.is_drained());
         self.batch.clear();
         self.stream.handle_disconnected();
-        self.take_events();
-        if !self.is_closed {
-            let failure = self.failing.map_or(Failure::Disconnected, |f| f.failure);
-            self.events.push_back(Event::Failed(failure));
+        self.drain();
+        if self.is_closed || self.stream.is_complete() {
+            self.cause = None;
+            return;
         }
+        self.ring = None;
+        let failure = self.failing.map_or(Failure::Disconnected, |f| f.failure);
+        self.events.push_back(Event::Failed(failure));
     }
 
     /// Waits until the other end has ended a connection on which everything is finished.
     pub(crate) fn linger(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
-        while self.is_closed && self.link.is_some() && Instant::now() < until {
+        while self.stream.is_complete() && self.link.is_some() && Instant::now() < until {
             self.events.clear();
             if !self.advance() {
                 self.rest(Some(until));
@@ -384,9 +397,14 @@ impl Driver {
     fn copy(&mut self, copy: &RingCopy) {
         let index = self.recvs.binary_search_by_key(&copy.recv, |recv| recv.0);
         let index = index.expect("a copy is for a receive in progress");
-        if let Some(link) = &self.link {
-            link.copy(copy, &mut self.recvs[index].1);
-        }
+        let ring = self
+            .link
+            .as_ref()
+            .map_or(self.ring.as_ref(), Link::ring_buffer);
+        let ring = ring.expect("only an end with a ring copies");
+        let in_memory = |number| usize::try_from(number).expect("a place in memory");
+        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
+        self.recvs[index].1.copy_from(at, ring, from_at, len);
     }
 
     /// Makes a work request, which is posted with others.
@@ -469,6 +487,7 @@ impl Driver {
                 }
                 Told::Closed => {
                     self.is_closed = true;
+                    self.ring = None;
                     Event::Closed
                 }
                 Told::MustDisconnect(failure) => {
@@ -496,7 +515,7 @@ impl Driver {
             is_sent || Instant::now() >= failing.until
         });
         // The peer learns from the last message of this end that its own end has arrived.
-        let is_finished = self.is_closed && !self.is_active && self.stream.is_settled();
+        let is_finished = !self.is_active && self.stream.is_settled();
         if has_failed || (is_drained && (self.is_lost || is_finished)) {
             self.end();
         }

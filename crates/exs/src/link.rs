@@ -130,12 +130,16 @@ impl Link {
         self.sent.write(slot, message)
     }
 
-    /// Copies octets of the ring into a buffer.
-    pub(crate) fn copy(&self, copy: &urdma_stream::RingCopy, to: &mut Buffer) {
-        let (_, ring) = self.ring.as_ref().expect("only an end with a ring copies");
-        let in_memory = |number| usize::try_from(number).expect("a place in memory");
-        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
-        to.copy_from(at, ring, from_at, len);
+    /// The memory of the ring.
+    pub(crate) fn ring_buffer(&self) -> Option<&Buffer> {
+        self.ring.as_ref().map(|(_, buffer)| buffer)
+    }
+
+    /// Destroys all objects; what is left is the memory of the ring.
+    pub(crate) fn into_ring(self) -> Option<Buffer> {
+        // From here on the peer can write into no memory of this end.
+        drop(self.qp);
+        self.ring.map(|(_, buffer)| buffer)
     }
 }
 

@@ -544,6 +544,11 @@ impl RecvHalf {
         self.finished
     }
 
+    /// Whether the ring is empty.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.held() == 0
+    }
+
     /// Completes all receives if no octet follows.
     fn end_of_stream(&mut self, events: &mut VecDeque<Event>) {
         while self.finished && self.held() == 0 && !self.recvs.is_empty() {

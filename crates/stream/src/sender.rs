@@ -112,6 +112,7 @@ pub(crate) struct SendHalf {
     withdraw: Option<AdvertNo>,
     resync: Resync,
     finish: Finish,
+    peer_stopped: bool,
 }
 
 impl SendHalf {
@@ -144,6 +145,7 @@ impl SendHalf {
             withdraw: None,
             resync: Resync::new(config.pause_every),
             finish: Finish::Open,
+            peer_stopped: false,
         }
     }
 
@@ -194,9 +196,15 @@ impl SendHalf {
 
     /// The peer receives no more.
     pub(crate) fn peer_stopped(&mut self, events: &mut VecDeque<Event>) {
+        self.peer_stopped = true;
         self.end_from(self.cursor, self.sends.len(), Outcome::PeerStopped, events);
         self.adverts.clear();
         self.finish();
+    }
+
+    /// Whether the peer drops what this end sends.
+    pub(crate) fn is_peer_stopped(&self) -> bool {
+        self.peer_stopped
     }
 
     /// The position at which this half ends, when that can be announced.

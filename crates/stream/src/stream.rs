@@ -154,6 +154,7 @@ impl Stream {
         if !self.receiver.is_stopped() {
             self.receiver.stop(&mut self.events);
             self.stop_due = !self.receiver.is_finished();
+            self.check_closed();
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl Stream {
     /// Gives the stream up. The peer is told before anything else is sent; sends and receives end
     /// with the connection, since only then the peer cannot write into their buffers.
     pub fn abort(&mut self, code: u32) {
-        if self.failure.is_none() {
+        if self.failure.is_none() && !self.disconnected {
             self.abort_due = Some(code);
             self.fail(Failure::Aborted(code));
         }
@@ -219,13 +220,24 @@ impl Stream {
 
     /// The connection has ended: neither end can write into the memory of the other any more. All
     /// sends and receives complete.
+    ///
+    /// The stream has not failed if nothing was left to be transferred. The octets of the ring can
+    /// still be received then, and their end.
     pub fn handle_disconnected(&mut self) {
         self.disconnected = true;
-        let failure = self.failure.unwrap_or(Failure::Disconnected);
-        self.failure = Some(failure);
         self.abort_due = None;
         self.posted.clear();
+        let failure = self.failure.unwrap_or(Failure::Disconnected);
         self.sender.fail(Outcome::Failed(failure), &mut self.events);
+        let is_orderly = self.failure.is_none()
+            && self.receiver.is_finished()
+            && (self.finish_complete || self.sender.is_peer_stopped());
+        if is_orderly {
+            self.finish_complete = true;
+            self.check_closed();
+            return;
+        }
+        self.failure = Some(failure);
         self.receiver
             .fail(Outcome::Failed(failure), &mut self.events);
     }
@@ -236,7 +248,9 @@ impl Stream {
         if self.failure.is_some() {
             return None;
         }
-        self.receiver.next_copy(&mut self.stats, &mut self.events)
+        let copy = self.receiver.next_copy(&mut self.stats, &mut self.events);
+        self.check_closed();
+        copy
     }
 
     /// The next work request. The driver posts them in this order.
@@ -283,10 +297,21 @@ impl Stream {
         self.receiver.is_finished()
     }
 
-    /// Whether the peer has all messages of this end, with what they say of its own: if
-    /// [`Event::Closed`] has come, too, both ends know that the stream is finished.
+    /// Whether both ends have announced their ends, and know it: the peer has all messages of this
+    /// end, with what they say of its own. The connection may be ended; octets that the ring holds
+    /// can be received afterwards.
     pub fn is_settled(&self) -> bool {
-        self.posted.is_empty() && !self.final_update_due
+        self.is_complete() && self.posted.is_empty() && !self.final_update_due
+    }
+
+    /// Whether each end has received the other's FINISH.
+    pub fn is_complete(&self) -> bool {
+        self.failure.is_none() && self.finish_complete && self.receiver.is_finished()
+    }
+
+    /// Whether the ring holds no octets.
+    pub fn is_drained(&self) -> bool {
+        self.receiver.is_drained()
     }
 
     /// What this end has counted.
@@ -425,17 +450,19 @@ impl Stream {
     }
 
     fn check_closed(&mut self) {
-        if !self.finish_complete || !self.receiver.is_finished() || self.closed {
+        if !self.is_complete() || self.closed {
             return;
         }
-        self.closed = true;
         // The peer has what precedes FINISH, whether or not that is complete.
         for posted in &mut self.posted {
             if let Posted::Piece(id) = std::mem::replace(posted, Posted::Control) {
                 self.sender.handle_written(id, &mut self.events);
             }
         }
-        self.events.push_back(Event::Closed);
+        if self.receiver.is_drained() {
+            self.closed = true;
+            self.events.push_back(Event::Closed);
+        }
     }
 
     #[cfg(test)]

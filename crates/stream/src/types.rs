@@ -117,7 +117,7 @@ pub enum Event {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Both halves are finished. The connection can be closed without loss.
+    /// Both halves are finished, and no octets are left in the ring.
     Closed,
     /// The stream has failed. The driver disconnects and then calls `handle_disconnected`, which
     /// completes all sends and receives.

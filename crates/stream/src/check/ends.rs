@@ -1,7 +1,7 @@
 //! The end of a stream on a connection whose last acknowledgements are lost.
 
 use super::world::{Ending, Plan, World};
-use crate::Config;
+use crate::{CallError, Config};
 
 const LEN_OCTETS: u64 = 100;
 
@@ -51,7 +51,7 @@ fn finish_without_completions(lossy: usize, first: usize) {
         assert_eq!((end.open_sends(), end.open_recvs()), (0, 0));
     }
     assert!(world.ends[1 - lossy].stream.is_settled());
-    world.compare(true).unwrap();
+    world.compare([true; 2]).unwrap();
 }
 
 #[test]
@@ -61,4 +61,40 @@ fn finish_that_is_received_and_not_acknowledged_closes_both_ends() {
             finish_without_completions(lossy, first);
         }
     }
+}
+
+/// What is closed by end 0 while its octets are in the ring of end 1; `is_known`: end 0 has end 1's
+/// FINISH before the connection ends.
+fn close_before_receives(is_known: bool) {
+    let mut world = World::new(&plan());
+    for _ in 0..3 {
+        world.ends[0].send(LEN_OCTETS);
+    }
+    world.ends[0].stream.close().unwrap();
+    if is_known {
+        run(&mut world, 2);
+    } else {
+        while world.ends[0].transmit().unwrap() {}
+        while world.deliver(0).unwrap() {}
+        world.ends[1].events().unwrap();
+    }
+    world.disconnect().unwrap();
+    assert_eq!(world.ends[0].closed, is_known);
+    assert!(!world.ends[1].closed);
+    while !world.ends[1].end_of_stream {
+        let end = &mut world.ends[1];
+        assert!(end.recv(LEN_OCTETS - 1, false), "{end:?}");
+        end.copy().unwrap();
+        end.events().unwrap();
+    }
+    let end = &world.ends[1];
+    assert!(end.closed && end.failed.is_none(), "{end:?}");
+    assert_eq!(world.ends[1].stream.send(1), Err(CallError::Finished));
+    world.compare([false, is_known]).unwrap();
+}
+
+#[test]
+fn octets_in_the_ring_are_received_after_the_peer_has_closed() {
+    close_before_receives(true);
+    close_before_receives(false);
 }

@@ -372,6 +372,7 @@ impl World {
             end.on_the_way.clear();
             end.taken_effect = 0;
             end.stream.handle_disconnected();
+            while end.copy()? {}
             end.events()?;
             if end.open_sends() + end.open_recvs() > 0 {
                 return Err("something survives the connection".to_owned());
@@ -380,8 +381,9 @@ impl World {
         Ok(())
     }
 
-    /// Compares what each end received with what the other sent. `whole`: all of it was received.
-    pub(super) fn compare(&self, whole: bool) -> Result<(), Finding> {
+    /// Compares what each end received with what the other sent. `whole`: which ends received all
+    /// of it.
+    pub(super) fn compare(&self, whole: [bool; 2]) -> Result<(), Finding> {
         for (index, end) in self.ends.iter().enumerate() {
             let peer = 1 - index;
             let mut at = 0;
@@ -414,7 +416,7 @@ impl World {
                 .filter_map(|send| send.done)
                 .map(|d| d.0)
                 .sum();
-            if at != end.got.len() || (whole && at as u64 != sent) {
+            if at != end.got.len() || (whole[index] && at as u64 != sent) {
                 return Err(format!(
                     "end {index} has {} octets of {sent}",
                     end.got.len()
