@@ -90,7 +90,13 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     render_slots(text, status)?;
     render_listeners(text, status)?;
     render_groups(text, status)?;
-    for (name, value) in &status.counters.data {
+    let counters = &status.counters;
+    let of_attaches = [
+        ("attach_delayed", &counters.attach_delayed),
+        ("attach_refused", &counters.attach_refused),
+    ];
+    let of_data = counters.data.iter().map(|(name, value)| (&**name, value));
+    for (name, value) in of_attaches.into_iter().chain(of_data) {
         if *value > 0 {
             writeln!(text, "{name:<28} {value}")?;
         }

@@ -39,6 +39,16 @@ impl RateLimit {
         self.full_at_ns = full_at_ns + self.interval_ns;
         true
     }
+
+    /// The first time at which [`Self::allows`] says yes.
+    pub fn allows_at_ns(&self) -> u64 {
+        (self.full_at_ns + 1).saturating_sub(self.burst_ns)
+    }
+
+    /// Whether a whole burst may pass at `now_ns`, as if nothing had passed before.
+    pub fn is_unused(&self, now_ns: u64) -> bool {
+        self.full_at_ns <= now_ns
+    }
 }
 
 #[cfg(test)]
@@ -54,5 +64,21 @@ mod tests {
             .filter(|ms| limit.allows(5 + ms * 1_000_000))
             .count();
         assert!((999..=1000).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn limit_that_is_reached_allows_again_at_the_time_that_it_says() {
+        let mut limit = RateLimit::new(3, 1000);
+        assert_eq!(limit.allows_at_ns(), 0);
+        for _ in 0..3 {
+            assert!(limit.allows_at_ns() <= 5);
+            assert!(limit.allows(5));
+        }
+        let again = limit.allows_at_ns();
+        assert!(!limit.allows(again - 1));
+        assert!(limit.allows(again));
+        // Four have passed since 5.
+        assert!(!limit.is_unused(5 + 3999));
+        assert!(limit.is_unused(5 + 4000));
     }
 }

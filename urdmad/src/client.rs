@@ -36,6 +36,9 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     pub(crate) attached: Option<Attachment>,
     pub(crate) report: Option<ProcessReport>,
+    /// Its request for a slot, while that waits. It has no slot then, and no packet is received
+    /// from it.
+    pub(crate) delayed: Option<AttachRequest>,
     /// The slots whose processes it has offered a channel to.
     pub(crate) offered: SlotSet,
     /// It has started the active capture, which ends with it.
@@ -50,6 +53,14 @@ pub(crate) struct Client {
     pub(crate) is_broken: bool,
     /// Descriptors that it must not send, to be closed with the connection.
     pub(crate) rejected: Vec<OwnedFd>,
+}
+
+/// A request for a slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttachRequest {
+    /// The number of the request.
+    pub(crate) id: u64,
+    pub(crate) want_lease: bool,
 }
 
 /// A slot in use.
@@ -70,6 +81,7 @@ impl Client {
             program: None,
             attached: None,
             report: None,
+            delayed: None,
             offered: SlotSet::default(),
             is_capturing: false,
             waiting: VecDeque::new(),

@@ -2,13 +2,16 @@
 //! notifications.
 //!
 //! Nothing here waits for a client: sockets are non-blocking, and what a client does not read
-//! waits; one that asks for more and more is disconnected. `requests` handles requests, `accept`
-//! new connections (`acceptor` has the listening socket, `places` the limits), `channels` passes
-//! channels on, `recordings` takes and passes flight recordings, `reap` reclaims the resources of
-//! processes, `report` answers status requests, `kernel` serves the kernel module.
+//! waits; one that asks for more and more is disconnected. `requests` handles requests, `attach`
+//! those for slots (`attaches` limits their rate), `accept` new connections (`acceptor` has the
+//! listening socket, `places` the limits), `channels` passes channels on, `recordings` takes and
+//! passes flight recordings, `reap` reclaims the resources of processes, `report` answers status
+//! requests, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
+mod attach;
+pub(crate) mod attaches;
 mod channels;
 mod kernel;
 mod places;
@@ -33,6 +36,7 @@ use urdma_ipc::status::Counters;
 use urdma_ipc::Event;
 
 use self::acceptor::Acceptor;
+use self::attaches::Attaches;
 use crate::client::{Client, PendingStatus};
 use crate::closing::Closer;
 use crate::config::Config;
@@ -82,6 +86,7 @@ pub(crate) struct Control {
     pub(crate) next_token: Token,
     pub(crate) recordings: Recordings,
     pub(crate) closer: Closer,
+    pub(crate) attaches: Attaches,
     pub(crate) pending: Vec<PendingStatus>,
     pub(crate) counters: Counters,
     pub(crate) ready_at: Instant,
@@ -100,7 +105,9 @@ struct Ready {
 /// What poll(2) reports of a client.
 struct ReadyClient {
     token: Token,
-    has_packets: bool,
+    /// It may have packets, or room for some.
+    is_ready: bool,
+    has_hung_up: bool,
     is_dead: bool,
 }
 
@@ -113,37 +120,47 @@ impl Control {
     ) -> Result<Ended, Errno> {
         let mut acceptor = Acceptor::new(listener, &self.config.quota);
         loop {
-            self.kernel.keep_served(Instant::now());
-            let ready = self.wait(&acceptor, signals)?;
-            if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
-                return Ok(Ended::Asked);
-            }
-            if ready.bell {
-                self.shared.silence_bell();
-            }
-            if ready.kernel_hung_up {
-                self.kernel_device_is_gone();
-            }
-            if self.data.has_ended() {
-                return Ok(Ended::DataThreadLost);
-            }
-            for client in &ready.clients {
-                self.serve(client);
-            }
-            if ready.listener {
-                self.accept_from(&mut acceptor);
-            }
-            self.serve_kernel();
-            self.answer_resolved();
-            self.drop_offenders();
-            self.drop_broken();
-            self.answer_due_statuses(Instant::now());
-            // Those that have not read earlier answers.
-            self.drop_broken();
-            if self.is_ending {
-                return Ok(Ended::Asked);
+            if let Some(ended) = self.turn(&mut acceptor, signals)? {
+                return Ok(ended);
             }
         }
+    }
+
+    /// Waits for something to do, and does all that there is; says whether the loop is to end.
+    fn turn(
+        &mut self,
+        acceptor: &mut Acceptor<'_>,
+        signals: &SignalFd,
+    ) -> Result<Option<Ended>, Errno> {
+        self.kernel.keep_served(Instant::now());
+        let ready = self.wait(acceptor, signals)?;
+        if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
+            return Ok(Some(Ended::Asked));
+        }
+        if ready.bell {
+            self.shared.silence_bell();
+        }
+        if ready.kernel_hung_up {
+            self.kernel_device_is_gone();
+        }
+        if self.data.has_ended() {
+            return Ok(Some(Ended::DataThreadLost));
+        }
+        for client in &ready.clients {
+            self.serve(client);
+        }
+        if ready.listener {
+            self.accept_from(acceptor);
+        }
+        self.serve_kernel();
+        self.answer_resolved();
+        self.drop_offenders();
+        self.drop_broken();
+        self.attach_due(Instant::now());
+        self.answer_due_statuses(Instant::now());
+        // Those that have not read earlier answers.
+        self.drop_broken();
+        Ok(self.is_ending.then_some(Ended::Asked))
     }
 
     /// Waits until a descriptor is ready or a deadline has passed.
@@ -165,7 +182,8 @@ impl Control {
         let mut places = Vec::with_capacity(self.clients.len());
         for (token, client) in &self.clients {
             places.push((*token, fds.len(), client.death().is_some()));
-            let mut events = PollFlags::POLLIN;
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, client.delayed.is_none());
             events.set(PollFlags::POLLOUT, client.is_behind());
             fds.push(PollFd::new(client.socket.as_fd(), events));
             if let Some(death) = client.death() {
@@ -177,19 +195,20 @@ impl Control {
             Err(errno) => return Err(errno),
         }
         let is_set = |place: usize| fds[place].any().unwrap_or(false);
-        let clients = places
-            .into_iter()
-            .map(|(token, place, has_death)| ReadyClient {
-                token,
-                has_packets: is_set(place),
-                is_dead: has_death && is_set(place + 1),
-            })
-            .filter(|client| client.has_packets || client.is_dead)
-            .collect();
         let has_hung_up = |place: usize| {
             let events = fds[place].revents();
             events.is_some_and(|events| events.contains(PollFlags::POLLHUP))
         };
+        let clients = places
+            .into_iter()
+            .map(|(token, place, has_death)| ReadyClient {
+                token,
+                is_ready: is_set(place),
+                has_hung_up: has_hung_up(place),
+                is_dead: has_death && is_set(place + 1),
+            })
+            .filter(|client| client.is_ready || client.is_dead)
+            .collect();
         Ok(Ready {
             signals: is_set(SIGNALS),
             bell: is_set(BELL),
@@ -206,7 +225,8 @@ impl Control {
             .next_try()
             .into_iter()
             .chain(self.kernel_deadline())
-            .chain(acceptor.opens_at(Instant::now()));
+            .chain(acceptor.opens_at(Instant::now()))
+            .chain(self.attaches.due_at());
         let Some(deadline) = statuses.chain(kernel).min() else {
             return PollTimeout::NONE;
         };
@@ -224,7 +244,7 @@ impl Control {
             let Some(client) = self.clients.get_mut(&ready.token) else {
                 return;
             };
-            if !ready.has_packets || client.is_broken {
+            if !ready.is_ready || client.is_broken || client.delayed.is_some() {
                 break;
             }
             match client.socket.try_recv(REQUEST_OCTETS_MAX) {
@@ -245,10 +265,9 @@ impl Control {
                 }
             }
         }
-        if ready.is_dead {
-            if let Some(client) = self.clients.get_mut(&ready.token) {
-                client.is_broken = true;
-            }
+        if let Some(client) = self.clients.get_mut(&ready.token) {
+            // Of a client that waits no packets are received, so neither is the end of them.
+            client.is_broken |= ready.is_dead || (ready.has_hung_up && client.delayed.is_some());
         }
     }
 
@@ -278,6 +297,7 @@ impl Control {
             .map(|(t, _)| *t)
         {
             self.detach(token, true);
+            self.forget_attach(token);
             if let Some(client) = self.clients.remove(&token) {
                 self.end_capture_of(&client);
                 self.close(client);

@@ -20,6 +20,7 @@ use urdma_ipc::{Event, RunDir};
 
 use crate::closing::Closer;
 use crate::config::{Access, Config};
+use crate::control::attaches::Attaches;
 use crate::control::{Control, Ended};
 use crate::data;
 use crate::identity::Identity;
@@ -189,6 +190,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         next_token: 1,
         recordings,
         closer,
+        attaches: Attaches::new(),
         pending: Vec::new(),
         counters: Counters::default(),
         ready_at: Instant::now(),

@@ -5,7 +5,6 @@
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to
 //!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
-//! - `request_limits`: how many connection requests a user may send.
 //! - `turns`: whose packets are sent next.
 //! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
 //! - [`command`]: commands of the control thread.
@@ -30,7 +29,6 @@ mod neighbours;
 mod network;
 mod pace;
 mod patience;
-mod request_limits;
 mod routes;
 mod turns;
 mod wire;
@@ -54,6 +52,7 @@ use urdma_types::{slot_of_port, Ip16, SlotId};
 use crate::identity::Identity;
 use crate::port::PacketPort;
 use crate::shared::{NotGiven, Shared};
+use crate::user_limits::UserLimits;
 use channels::{Channels, Octets, Taken};
 use command::{Command, DataHandle, Inbox};
 use from_process::FromProcess;
@@ -61,7 +60,6 @@ use inbound::{Inbound, Limits, Origin};
 use network::Network;
 use pace::{Pace, Rest};
 use patience::Patience;
-use request_limits::RequestLimits;
 use turns::{Turn, Turns};
 
 /// Octets of the longest packet that is not only sent: a datagram to a group, one of a leased
@@ -92,7 +90,7 @@ struct DataPlane {
     network: Option<Network>,
     patience: Patience,
     limits: Limits,
-    request_limits: RequestLimits,
+    request_limits: UserLimits,
     pace: Pace,
     start: Instant,
 }
@@ -147,7 +145,7 @@ impl DataPlane {
             network,
             patience: Patience::default(),
             limits: Limits::default(),
-            request_limits: RequestLimits::new(requests_per_second),
+            request_limits: UserLimits::per_second(requests_per_second),
             pace: Pace::default(),
             start,
         })
@@ -356,8 +354,7 @@ impl DataPlane {
         if let Some(request) = daemon_traffic::request_in(packet, meta) {
             let shared = &self.shared;
             let uid = shared.user(from);
-            let is_attached = |uid| shared.has_user(uid);
-            if !self.request_limits.allows(now_ns, uid, is_attached) {
+            if !self.request_limits.allows(now_ns, uid) {
                 shared.counters.drop_request_limit.bump();
                 return;
             }

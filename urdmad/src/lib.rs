@@ -19,7 +19,7 @@
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
 //! | `closing` | closing the sockets of clients, and what they have sent |
 //! | `recordings` | the flight recordings of processes, also of some that have ended |
-//! | `users` | the groups of users |
+//! | `users`, `user_limits` | the groups of users; rate limits per user |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
 //! trusts no client's claims about itself, and copies what it reads from the memory of a process
@@ -56,5 +56,6 @@ pub mod shared;
 mod shown;
 pub mod slots;
 pub mod sysfs;
+mod user_limits;
 mod users;
 mod versions;

@@ -138,12 +138,6 @@ impl Shared {
         self.users[slot.as_usize()].load(Ordering::Relaxed)
     }
 
-    /// Whether a slot's process is, or was the last of its slot, one of `uid`.
-    pub fn has_user(&self, uid: u32) -> bool {
-        let mut users = self.users.iter();
-        users.any(|user| user.load(Ordering::Relaxed) == uid)
-    }
-
     /// Records whether a slot's process has a lease.
     pub fn set_lessee(&self, slot: SlotId, has_lease: bool) {
         self.lessees[slot.as_usize()].store(has_lease, Ordering::Relaxed);

@@ -63,6 +63,12 @@ pub fn text(status: &Status) -> String {
             counters.attach_refused,
         ),
         (
+            "attach_delayed_total",
+            "counter",
+            "Attachments that waited for the rate of their user.",
+            counters.attach_delayed,
+        ),
+        (
             "listeners",
             "gauge",
             "CM ports that are listened on.",

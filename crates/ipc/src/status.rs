@@ -335,6 +335,9 @@ pub struct Counters {
     pub reaped: u64,
     /// Attach requests refused.
     pub attach_refused: u64,
+    /// Attach requests that waited, since their user had made too many in a second.
+    #[serde(default)]
+    pub attach_delayed: u64,
     /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).
     pub data: BTreeMap<String, u64>,
 }

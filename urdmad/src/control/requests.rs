@@ -17,6 +17,7 @@ use urdma_types::SlotId;
 
 use super::Control;
 use crate::capture::Capture;
+use crate::client::AttachRequest;
 use crate::data::command::Command;
 use crate::listeners::{Binder, BindingId};
 use crate::shared::Reply;
@@ -55,7 +56,9 @@ impl Control {
         }
         let outcome = match message.request {
             Request::Hello { version, program } => self.hello(token, version, &program),
-            Request::Attach { want_lease } => return self.attach(token, id, want_lease),
+            Request::Attach { want_lease } => {
+                return self.attach_in_time(token, AttachRequest { id, want_lease });
+            }
             Request::Detach => self.slot_of(token).map(|_| {
                 self.detach(token, false);
                 Answer::Done
@@ -140,7 +143,9 @@ impl Control {
         })
     }
 
-    fn attach(&mut self, token: Token, id: u64, want_lease: bool) {
+    /// Answers a request for a slot.
+    pub(super) fn attach(&mut self, token: Token, request: AttachRequest) {
+        let AttachRequest { id, want_lease } = request;
         let outcome = self.assign_slot(token);
         let (uid, slot, region) = match outcome {
             Ok(assigned) => assigned,
