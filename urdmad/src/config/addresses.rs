@@ -24,11 +24,29 @@ pub(super) fn check(addresses: &[IpAddr]) -> Result<(), String> {
                 "{address} is not the address of one host: name one of this host's own"
             ));
         }
+        if let Some(instead) = instead_of(*address) {
+            return Err(format!("{address} is {instead}"));
+        }
         if addresses[..index].contains(address) {
             return Err(format!("{address} is there twice"));
         }
     }
     Ok(())
+}
+
+/// What an address that no host is reached by is, and what to write instead.
+fn instead_of(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => Some(
+            "reserved (240.0.0.0/4), and routers and other hosts drop its packets: name an address \
+             of this host, or a private one such as 10.0.0.1",
+        ),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(
+            "a link-local address, which is ambiguous without its interface: name a global address \
+             of this host, or a unique local one such as fd00::1",
+        ),
+        _ => None,
+    }
 }
 
 /// Where metrics are served.

@@ -213,6 +213,24 @@ fn config_bad_values_name_line_key_and_range() {
             "a.toml, line 1, key \"address\": 239.1.1.1 is not the address of one host: name",
         ),
         (
+            "address = [\"10.0.0.1\", \"240.0.0.1\"]\n[port]\nkind = \"udp\"",
+            "a.toml, line 1, key \"address\": 240.0.0.1 is reserved (240.0.0.0/4), and routers and \
+             other hosts drop its packets: name an address of this host, or a private one such as",
+        ),
+        (
+            "address = [\"255.255.255.254\"]",
+            "a.toml, line 1, key \"address\": 255.255.255.254 is reserved",
+        ),
+        (
+            "address = [\"fe80::1\"]\n[port]\nkind = \"udp\"",
+            "a.toml, line 1, key \"address\": fe80::1 is a link-local address, which is ambiguous \
+             without its interface: name a global address of this host, or a unique local one",
+        ),
+        (
+            "address = [\"febf:ffff::1\"]",
+            "a.toml, line 1, key \"address\": febf:ffff::1 is a link-local address",
+        ),
+        (
             "[port]\nkind = \"device\"\ndevice = \"\"",
             "a.toml, line 3, key \"port.device\": must be what DPDK calls the device",
         ),
@@ -236,6 +254,14 @@ fn config_bad_values_name_line_key_and_range() {
     ] {
         let said = sentence(text);
         assert!(said.starts_with(expected), "{text:?} gave {said:?}");
+    }
+}
+
+#[test]
+fn config_addresses_beside_the_refused_ones_are_valid() {
+    for address in ["223.255.255.255", "fe7f::1", "fec0::1", "fd00::1"] {
+        let outcome = parse(&format!("address = [\"{address}\"]"));
+        assert!(outcome.is_ok(), "{address}: {outcome:?}");
     }
 }
 
