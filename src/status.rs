@@ -91,12 +91,13 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     render_listeners(text, status)?;
     render_groups(text, status)?;
     let counters = &status.counters;
-    let of_attaches = [
+    let of_control = [
         ("attach_delayed", &counters.attach_delayed),
         ("attach_refused", &counters.attach_refused),
+        ("report_counters_unknown", &counters.report_counters_unknown),
     ];
     let of_data = counters.data.iter().map(|(name, value)| (&**name, value));
-    for (name, value) in of_attaches.into_iter().chain(of_data) {
+    for (name, value) in of_control.into_iter().chain(of_data) {
         if *value > 0 {
             writeln!(text, "{name:<28} {value}")?;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use urdma_ipc::status::{ConnectionReport, SlotStatus};
-use urdma_ipc::Status;
+use urdma_ipc::{ProcessCounter, Status};
 
 use crate::error::Error;
 use crate::target::Target;
@@ -53,12 +53,12 @@ pub(crate) fn top(args: &TopArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The counters of a process that are shown as rates: heading and name.
-const RATES: [(&str, &str); 4] = [
-    ("sent/s", "datagrams_sent"),
-    ("recv/s", "datagrams_received"),
-    ("again/s", "segments_sent_again"),
-    ("timeouts/s", "probe_timeouts"),
+/// The counters of a process that are shown as rates, with their headings.
+const RATES: [(&str, ProcessCounter); 4] = [
+    ("sent/s", ProcessCounter::DatagramsSent),
+    ("recv/s", ProcessCounter::DatagramsReceived),
+    ("again/s", ProcessCounter::SegmentsSentAgain),
+    ("timeouts/s", ProcessCounter::ProbeTimeouts),
 ];
 
 fn picture(before: &Status, now: &Status, seconds: f64, connections: usize) -> String {
@@ -153,7 +153,8 @@ fn write_process(
         report.map_or_else(|| none.clone(), |report| report.counters)
     };
     let (before, now) = (counters(before), counters(Some(slot)));
-    for (_, name) in RATES {
+    for (_, counter) in RATES {
+        let name = counter.name();
         let rate = rate(before.get(name), now.get(name), seconds);
         write!(text, " {rate:>10.0}")?;
     }

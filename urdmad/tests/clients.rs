@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +19,10 @@ use nix::unistd::ftruncate;
 use support::{eventually, expect_idle, Daemon, Scratch, LIMIT};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
-use urdma_ipc::{ControlClient, ControlError, Event, ProcessReport, PROTOCOL_VERSION};
+use urdma_ipc::status::{ConnectionReport, REPORTED_CONNECTIONS_MAX};
+use urdma_ipc::{
+    ControlClient, ControlError, Event, ProcessCounter, ProcessReport, PROTOCOL_VERSION,
+};
 
 /// Users that no machine has.
 const MEMBER: u32 = 64_001;
@@ -304,20 +308,45 @@ fn names_that_a_process_chooses_are_shown_without_what_cannot_be_seen() {
     let name = format!("größe{unseen}x");
     let client = ControlClient::connect(&daemon.run_dir, &name).unwrap();
     client.attach(false).unwrap();
-    let status = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| daemon.status());
-        let next = || client.next_event(Some(LIMIT)).unwrap().unwrap().0;
-        while next() != Event::ReportWanted {}
-        client
-            .report(ProcessReport {
-                counters: [(name.clone(), 7)].into(),
-                ..ProcessReport::default()
-            })
-            .unwrap();
-        asking.join().unwrap()
+    assert_eq!(daemon.status().slots[0].program, "größe??????x");
+}
+
+// A report was as long as a packet can be, and so were the status and the metrics of each process.
+#[test]
+fn report_is_shown_with_the_counters_and_as_many_connections_as_processes_have() {
+    const UNKNOWN: u64 = 100;
+    const CONNECTIONS: usize = REPORTED_CONNECTIONS_MAX + 3;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let client = ControlClient::connect(&daemon.run_dir, "test").unwrap();
+    client.attach(false).unwrap();
+    let known = ProcessCounter::ALL.iter().map(|counter| counter.name());
+    let known: BTreeMap<String, u64> = known.map(|name| (name.to_owned(), 7)).collect();
+    let unknown = (0..UNKNOWN).map(|number| (format!("datagrams_sent {number}"), 8));
+    let report = ProcessReport {
+        counters: known.clone().into_iter().chain(unknown).collect(),
+        connections: vec![ConnectionReport::default(); CONNECTIONS],
+        ..ProcessReport::default()
+    };
+    // urdmad waits a tenth of a second for the answer: a report may come too late.
+    eventually("a report is shown", || {
+        let status = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| daemon.status());
+            let next = || client.next_event(Some(LIMIT)).unwrap().unwrap().0;
+            while next() != Event::ReportWanted {}
+            client.report(report.clone()).unwrap();
+            asking.join().unwrap()
+        });
+        let Some(shown) = &status.slots[0].report else {
+            return false;
+        };
+        assert_eq!(shown.counters, known);
+        assert_eq!(shown.connections.len(), REPORTED_CONNECTIONS_MAX);
+        let counted = status.counters.report_counters_unknown;
+        assert!(
+            counted >= UNKNOWN && counted.is_multiple_of(UNKNOWN),
+            "{counted}"
+        );
+        true
     });
-    let slot = &status.slots[0];
-    assert_eq!(slot.program, "größe??????x");
-    let counters = &slot.report.as_ref().unwrap().counters;
-    assert_eq!(*counters, [("größe??????x".to_owned(), 7)].into());
 }

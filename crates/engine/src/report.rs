@@ -5,14 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
 use proto_trp::conn::{ConnStats, QpState};
-use urdma_ipc::status::{ConnectionReport, LeaseWakeUp};
-use urdma_ipc::ProcessReport;
+use urdma_ipc::status::{ConnectionReport, LeaseWakeUp, REPORTED_CONNECTIONS_MAX};
+use urdma_ipc::{ProcessCounter as Counter, ProcessReport};
 
 use super::engine::Engine;
 use super::shard::{QpEntry, Shard};
-
-/// Connections in a report, so that it fits a request.
-const CONNECTIONS_MAX: usize = 20;
 
 impl Engine {
     /// Objects and counters of this process, for `urdma status`.
@@ -20,41 +17,12 @@ impl Engine {
         let shard = self.shard.lock();
         let live = || shard.qps.iter().map(|entry| &entry.conn);
         let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
-        let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
-        let counters = &shard.counters;
-        let mut named: BTreeMap<String, u64> = [
-            ("datagrams_sent", counters.sent),
-            ("datagrams_received", counters.received),
-            ("datagrams_malformed", counters.malformed),
-            ("datagrams_for_unknown_qp", counters.unknown_qp),
-            ("datagrams_from_elsewhere", counters.wrong_source),
-            ("resets_left_out", counters.resets_left_out),
-            ("datagrams_handed_on", counters.forwarded),
-            ("channel_full", counters.channel_full),
-            ("no_buffer", counters.no_buffer),
-            ("messages_dropped", counters.datagrams_dropped),
-            ("messages_too_long", counters.datagrams_too_long),
-            ("segments_sent_again", of_all(|conn| conn.retransmits)),
-            ("segments_received_again", of_all(|conn| conn.rx_duplicates)),
-            ("probe_timeouts", of_all(|conn| conn.probe_timeouts)),
-            ("congestion_marks", of_all(|conn| conn.ecn_marks)),
-            ("congestion_echoes", of_all(|conn| conn.ecn_echoes)),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect();
-        if let Some(lease) = &shard.lease {
-            let leased = lease.counters();
-            named.insert("lease_sent".to_owned(), leased.tx_datagrams);
-            named.insert("lease_received".to_owned(), leased.rx_datagrams);
-            named.insert("lease_dropped".to_owned(), leased.rx_dropped.iter().sum());
-        }
         ProcessReport {
             qps: shard.qp_count,
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
             cqs: shard.cq_count,
             mrs: shard.regions.count(),
-            counters: named,
+            counters: counters(&shard),
             lease_wake_up: shard.lease.as_ref().map(|lease| match lease.interrupts() {
                 Some(_) => LeaseWakeUp::Interrupt,
                 None => LeaseWakeUp::Clock,
@@ -66,6 +34,47 @@ impl Engine {
             ),
         }
     }
+}
+
+/// The counters by name.
+fn counters(shard: &Shard) -> BTreeMap<String, u64> {
+    let of_all = |count: fn(&ConnStats) -> u64| {
+        let connections = shard.qps.iter().map(|entry| &entry.conn);
+        connections.map(|conn| count(conn.stats())).sum()
+    };
+    let packets = &shard.counters;
+    let mut counters = vec![
+        (Counter::DatagramsSent, packets.sent),
+        (Counter::DatagramsReceived, packets.received),
+        (Counter::DatagramsMalformed, packets.malformed),
+        (Counter::DatagramsForUnknownQp, packets.unknown_qp),
+        (Counter::DatagramsFromElsewhere, packets.wrong_source),
+        (Counter::ResetsLeftOut, packets.resets_left_out),
+        (Counter::DatagramsHandedOn, packets.forwarded),
+        (Counter::ChannelFull, packets.channel_full),
+        (Counter::NoBuffer, packets.no_buffer),
+        (Counter::MessagesDropped, packets.datagrams_dropped),
+        (Counter::MessagesTooLong, packets.datagrams_too_long),
+        (Counter::SegmentsSentAgain, of_all(|all| all.retransmits)),
+        (
+            Counter::SegmentsReceivedAgain,
+            of_all(|all| all.rx_duplicates),
+        ),
+        (Counter::ProbeTimeouts, of_all(|all| all.probe_timeouts)),
+        (Counter::CongestionMarks, of_all(|all| all.ecn_marks)),
+        (Counter::CongestionEchoes, of_all(|all| all.ecn_echoes)),
+    ];
+    if let Some(lease) = &shard.lease {
+        let leased = lease.counters();
+        counters.extend([
+            (Counter::LeaseSent, leased.tx_datagrams),
+            (Counter::LeaseReceived, leased.rx_datagrams),
+            (Counter::LeaseDropped, leased.rx_dropped.iter().sum()),
+        ]);
+    }
+    let counters = counters.into_iter();
+    let by_name = counters.map(|(counter, value)| (counter.name().to_owned(), value));
+    by_name.collect()
 }
 
 /// The connections that have had most packets since the report before.
@@ -83,7 +92,7 @@ fn busiest(shard: &Shard, reported: &mut HashMap<u32, u64>) -> Vec<ConnectionRep
         }
     }
     connected.sort_by_key(|(new, _)| std::cmp::Reverse(*new));
-    let first = connected.iter().take(CONNECTIONS_MAX);
+    let first = connected.iter().take(REPORTED_CONNECTIONS_MAX);
     first.map(|(_, entry)| report_of(entry)).collect()
 }
 

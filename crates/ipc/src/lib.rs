@@ -4,7 +4,8 @@
 //! - [`paths`]: the run directory of an instance; [`trust`]: whether a client uses it.
 //! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
 //! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
-//!   [`fault`]: the parameters of `urdma fault`.
+//!   [`process_counters`]: those of its counters that processes report; [`fault`]: the parameters
+//!   of `urdma fault`.
 //! - [`capture`]: the options of a capture.
 //! - [`metrics`]: a status as text for Prometheus.
 //! - [`recordings`]: the flight recordings that urdmad has.
@@ -30,6 +31,7 @@ pub mod packet;
 pub mod paths;
 pub mod personality;
 pub mod port_table;
+pub mod process_counters;
 pub mod recordings;
 pub mod status;
 pub mod trust;
@@ -44,6 +46,7 @@ pub use message::{
 pub use paths::RunDir;
 pub use personality::Personality;
 pub use port_table::{CmPort, PortSharing, PortTable};
+pub use process_counters::ProcessCounter;
 pub use recordings::{Ended, RecordingInfo};
 pub use status::{ProcessReport, Status};
 

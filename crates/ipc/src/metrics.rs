@@ -10,8 +10,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Prefix of counters of drops, which have the reason as a label.
 const DROP: &str = "drop_";
 
-/// The family of all counters of processes. Processes choose the names of their counters, which
-/// are therefore a label, and not names of families.
+/// The family of all counters of processes, whose names are a label.
 const PROCESS_COUNTER: &str = "process_counter_total";
 
 /// The metrics. Names begin with `urdma_`; those of processes have the labels `slot`, `pid` and
@@ -67,6 +66,12 @@ pub fn text(status: &Status) -> String {
             "counter",
             "Attachments that waited for the rate of their user.",
             counters.attach_delayed,
+        ),
+        (
+            "report_counters_unknown_total",
+            "counter",
+            "Counters of processes left out because urdmad does not know their names.",
+            counters.report_counters_unknown,
         ),
         (
             "listeners",
@@ -150,11 +155,7 @@ fn processes(page: &mut Page, slots: &[SlotStatus]) {
             }
         }
     }
-    page.family(
-        PROCESS_COUNTER,
-        "counter",
-        "Counters of processes, by the names that they give them.",
-    );
+    page.family(PROCESS_COUNTER, "counter", "Counters of processes.");
     for slot in slots {
         let report = slot.report.iter();
         for (counter, value) in report.flat_map(|report| &report.counters) {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Impairment;
 use crate::personality::Personality;
 use crate::port_table::PortTable;
+use crate::process_counters::ProcessCounter;
 
 /// The state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -130,14 +131,31 @@ pub struct ProcessReport {
     pub cqs: u32,
     /// Memory regions.
     pub mrs: u32,
-    /// Counters by name, for display.
+    /// Counters by the name of their [`ProcessCounter`].
     pub counters: BTreeMap<String, u64>,
     /// No thread of it looks for packets: it sleeps until one comes.
     pub sleeping: bool,
     /// What ends the sleep of its threads when a packet comes to its leased queue, if it has one.
     pub lease_wake_up: Option<LeaseWakeUp>,
-    /// The connections that have had most packets since the last report.
+    /// The connections that have had most packets since the last report, at most
+    /// [`REPORTED_CONNECTIONS_MAX`].
     pub connections: Vec<ConnectionReport>,
+}
+
+/// Connections in a report, so that it fits a request.
+pub const REPORTED_CONNECTIONS_MAX: usize = 20;
+
+impl ProcessReport {
+    /// Leaves out what no process reports: counters of other names than those of a
+    /// [`ProcessCounter`], and connections beyond [`REPORTED_CONNECTIONS_MAX`]. Returns the number
+    /// of counters left out.
+    pub fn keep_known(&mut self) -> usize {
+        let is_known = |name: &str| ProcessCounter::ALL.iter().any(|known| known.name() == name);
+        let all = self.counters.len();
+        self.counters.retain(|name, _| is_known(name));
+        self.connections.truncate(REPORTED_CONNECTIONS_MAX);
+        all - self.counters.len()
+    }
 }
 
 /// One connection of a process.
@@ -338,6 +356,9 @@ pub struct Counters {
     /// Attach requests that waited, since their user had made too many in a second.
     #[serde(default)]
     pub attach_delayed: u64,
+    /// Counters in reports of processes that were left out: this version has none of their names.
+    #[serde(default)]
+    pub report_counters_unknown: u64,
     /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).
     pub data: BTreeMap<String, u64>,
 }

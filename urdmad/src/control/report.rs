@@ -9,13 +9,10 @@ use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
 use super::Control;
 use crate::client::{Client, PendingStatus};
-use crate::shown::shown;
 use crate::slots::Token;
 
 /// Time limit for the reports of processes; slower ones are shown without a report.
 const REPORT_LIMIT: Duration = Duration::from_millis(100);
-/// Maximum length of a counter's name.
-const COUNTER_CHARS_MAX: usize = 64;
 /// Maximum length of a status, so that its answer fits a packet.
 const STATUS_OCTETS_MAX: usize = PACKET_OCTETS_MAX - 256;
 
@@ -40,9 +37,7 @@ impl Control {
 
     /// The report of a process.
     pub(super) fn take_report(&mut self, token: Token, mut report: ProcessReport) {
-        let counters = report.counters.into_iter();
-        let counters = counters.map(|(name, value)| (shown(&name, COUNTER_CHARS_MAX), value));
-        report.counters = counters.collect();
+        self.counters.report_counters_unknown += report.keep_known() as u64;
         if let Some(client) = self.clients.get_mut(&token) {
             client.report = client.attached.is_some().then_some(report);
         }
