@@ -1,6 +1,8 @@
 //! Byte streams over verbs (`urdma-exs`): both ends sleep when they have nothing to do.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -11,28 +13,52 @@ use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
 /// How long one end may run.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Starts one end of a stream.
-fn end(host: &Instance, role: &str, address: &str, octets: u64, options: &[&str]) -> Process {
-    let program = binary_dir().unwrap().join("urdma-exs-check");
-    let octets = octets.to_string();
-    let program = program.to_string_lossy().into_owned();
-    let mut argv = vec![program.as_str(), role, address, &octets];
-    argv.extend(options);
+/// Starts `urdma-stream` on a host.
+fn start(host: &Instance, arguments: &[&str]) -> Process {
+    let program = binary_dir().unwrap().join("urdma-stream");
+    let mut argv = vec![program.to_str().unwrap()];
+    argv.extend(arguments);
     Process::start(&mut host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
 }
 
-/// Both ends of a stream, started; the server first.
-fn both([server, client]: [&Instance; 2], octets: u64, options: &[&str]) -> [Process; 2] {
-    let address = format!("{}:{}", server.address(), ports());
-    let mut serving = end(server, "server", &address, octets, options);
+/// Starts a server for one client, and returns its address too.
+fn serve(host: &Instance, options: &[&str]) -> (Process, String) {
+    let address = format!("{}:{}", host.address(), ports());
+    let mut arguments = vec!["server", &address, "--one"];
+    arguments.extend(options);
+    let mut serving = start(host, &arguments);
     serving.wait_for_text("listening", SHORT).unwrap();
-    [serving, end(client, "client", &address, octets, options)]
+    (serving, address)
+}
+
+/// Both ends of a blast, started; the server first.
+fn both(
+    [server, client]: [&Instance; 2],
+    octets: u64,
+    options: &[&str],
+    of_server: &[&str],
+) -> [Process; 2] {
+    let (serving, address) = serve(server, of_server);
+    let octets = octets.to_string();
+    let mut arguments = vec!["blast", &address, "--octets", &octets];
+    arguments.extend(options);
+    [serving, start(client, &arguments)]
 }
 
 /// Passes octets from a client to a server; both must have the same digest. Returns what the client
 /// has printed.
 fn pass(hosts: [&Instance; 2], octets: u64, options: &[&str]) -> String {
-    let [serving, asking] = both(hosts, octets, options);
+    pass_between(hosts, octets, options, &[])
+}
+
+/// As [`pass`], with options of the server.
+fn pass_between(
+    hosts: [&Instance; 2],
+    octets: u64,
+    options: &[&str],
+    of_server: &[&str],
+) -> String {
+    let [serving, asking] = both(hosts, octets, options, of_server);
     let asked = asking.wait(LIMIT).unwrap();
     assert!(
         asked.succeeded(),
@@ -50,11 +76,12 @@ fn pass(hosts: [&Instance; 2], octets: u64, options: &[&str]) -> String {
     asked.output
 }
 
-/// A count that an end has printed.
-fn count(printed: &str, name: &str) -> u64 {
-    let mut words = printed.split_whitespace();
-    words.find(|&word| word == name).unwrap();
-    words.next().unwrap().parse().unwrap()
+/// How many transfers of a kind an end has counted.
+fn count(printed: &str, kind: &str) -> u64 {
+    let counts = printed.lines().find(|line| line.starts_with("transfers: "));
+    let words: Vec<&str> = counts.unwrap().split([' ', ',']).collect();
+    let at = words.iter().position(|&word| word == kind).unwrap();
+    words[at - 1].parse().unwrap()
 }
 
 #[test]
@@ -80,19 +107,19 @@ fn every_way_of_transfer_arrives() {
     let _alone = alone();
     let one = OneHost::up();
     let hosts = [&one.host, &one.host];
-    let small_ring = ["--ring-octets", "100003", "--seed", "5"];
+    let small_ring = ["--ring-octets", "100003"];
     let direct = pass(hosts, 100 << 20, &["--transfers", "direct"]);
     assert_eq!(count(&direct, "indirect"), 0);
     assert!(count(&direct, "direct") > 100);
     let indirect = pass(hosts, 100 << 20, &["--transfers", "indirect"]);
     assert_eq!(count(&indirect, "direct"), 0);
     assert!(count(&indirect, "indirect") > 100);
-    pass(hosts, 20 << 20, &small_ring);
+    pass_between(hosts, 20 << 20, &["--seed", "5"], &small_ring);
     // Sends that exceed what one transfer, the ring, and one RDMA Write carry.
     pass(
         hosts,
         100 << 20,
-        &["--max-octets", "30000000", "--posted", "3"],
+        &["--max-octets", "30000000", "--sends", "3", "--recvs", "3"],
     );
     // Sends that are shorter than a control message.
     pass(hosts, 100_000, &["--max-octets", "60"]);
@@ -120,7 +147,7 @@ fn streams_that_are_short_end_at_both_ends() {
 
 /// Kills one end of a stream in progress; the other must end with an error.
 fn kill_one(hosts: [&Instance; 2], victim_is_server: bool) {
-    let [mut serving, mut asking] = both(hosts, 1 << 40, &[]);
+    let [mut serving, mut asking] = both(hosts, 1 << 40, &[], &[]);
     serving.wait_for_text("receiving", SHORT).unwrap();
     asking.wait_for_text("sending", SHORT).unwrap();
     let (victim, survivor) = match victim_is_server {
@@ -135,6 +162,77 @@ fn kill_one(hosts: [&Instance; 2], victim_is_server: bool) {
         "{}",
         ended.describe()
     );
+}
+
+#[test]
+fn messages_are_sent_back() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for octets in ["1", "64", "1000000"] {
+        let (serving, address) = serve(&one.host, &[]);
+        let asking = ["ping", &address, "--octets", octets, "--count", "100"];
+        let asked = start(&one.host, &asking).wait(SHORT).unwrap();
+        assert!(asked.succeeded(), "{}", asked.describe());
+        assert!(asked.output.contains("100 round trips"), "{}", asked.output);
+        let served = serving.wait(SHORT).unwrap();
+        assert!(served.succeeded(), "{}", served.describe());
+    }
+    // A request for more memory than a server allocates.
+    let (serving, address) = serve(&one.host, &[]);
+    let too_much = [
+        "blast",
+        &address,
+        "--recvs",
+        "1025",
+        "--max-octets",
+        "1048576",
+    ];
+    let asked = start(&one.host, &too_much).wait(SHORT).unwrap();
+    assert!(
+        asked.output.contains("octets of buffers"),
+        "{}",
+        asked.describe()
+    );
+    drop(serving);
+    one.down();
+}
+
+/// Passes standard input of one pipe to standard output of the other, in both directions.
+#[test]
+fn pipe_passes_octets_of_both_ends() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path();
+    let program = binary_dir().unwrap().join("urdma-stream");
+    let address = format!("{}:{}", one.host.address(), ports());
+    let octets: Vec<u8> = (0..3_000_001_u32)
+        .map(|number| (number ^ number >> 9).to_le_bytes()[0])
+        .collect();
+    let names = ["long", "short", "from-long", "from-short"];
+    let [long, short, from_long, from_short] = names.map(|name| directory.join(name));
+    fs::write(&long, &octets).unwrap();
+    fs::write(&short, "a few octets").unwrap();
+    let pipe = |input: &Path, output: &Path, listen: &str| {
+        let script = format!(
+            "exec {} pipe {listen} {address} <{} >{}",
+            program.display(),
+            input.display(),
+            output.display()
+        );
+        let argv = ["sh", "-c", &script];
+        Process::start(&mut one.host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
+    };
+    let mut listening = pipe(&short, &from_long, "--listen");
+    listening.wait_for_text("listening", SHORT).unwrap();
+    let connecting = pipe(&long, &from_short, "");
+    for end in [connecting, listening] {
+        let ended = end.wait(SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    assert_eq!(fs::read(&from_short).unwrap(), b"a few octets");
+    assert!(fs::read(&from_long).unwrap() == octets, "other octets");
+    expect_all_taken_back(&one.host);
+    one.down();
 }
 
 #[test]
@@ -162,7 +260,7 @@ fn abort_is_told_with_its_code_by_both_ends() {
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     for [server, client] in [[&hosts.a, &hosts.a], [&hosts.a, &hosts.b]] {
-        let ends = both([server, client], 10 << 20, &["--abort", "7"]);
+        let ends = both([server, client], 10 << 20, &["--abort", "7"], &[]);
         let [served, asked] = ends.map(|end| end.wait(NOTICE).unwrap());
         let told = "stream ended: the peer aborted the stream with code 7";
         assert!(served.output.contains(told), "{}", served.describe());

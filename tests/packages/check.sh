@@ -75,7 +75,8 @@ bandwidth() {
 }
 
 check_files() {
-    for page in man1/urdma.1 man1/urdma-run.1 man1/urdma-bench.1 man8/urdmad.8; do
+    for page in man1/urdma.1 man1/urdma-run.1 man1/urdma-bench.1 man1/urdma-stream.1 \
+        man8/urdmad.8; do
         gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.SH NAME' || fail "no page $page"
     done
     licenses=$(gzip -dc /usr/share/doc/urdma/third-party-licenses.gz)

@@ -1,6 +1,6 @@
 //! `urdma-pages FOLDER`: writes the manual pages and the completions for bash, zsh and fish of
-//! `urdma`, `urdmad` and `urdma-bench`, from the definitions by which these programs parse their
-//! arguments, below a folder that is laid out as `/usr/share`.
+//! `urdma`, `urdmad`, `urdma-bench` and `urdma-stream`, from the definitions by which these
+//! programs parse their arguments, below a folder that is laid out as `/usr/share`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -46,7 +46,18 @@ below $XDG_RUNTIME_DIR/urdma.
 .BR urdma (1)
 "#;
 
-/// Writes the manual pages and shell completions of urdma, urdmad and urdma-bench
+const STREAM_SECTIONS: &str = r#".SH EXAMPLES
+A directory from one host to another, which has the address 192.0.2.1:
+.PP
+.nf
+urdma run \-\- urdma\-stream pipe \-\-listen 0.0.0.0:7000 | tar \-x
+tar \-c directory | urdma run \-\- urdma\-stream pipe 192.0.2.1:7000
+.fi
+.SH SEE ALSO
+.BR urdma (1)
+"#;
+
+/// Writes the manual pages and shell completions of urdma, urdmad, urdma-bench and urdma-stream
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Directory to write into, laid out as /usr/share
@@ -82,12 +93,26 @@ fn run(folder: &Path) -> io::Result<()> {
         section: "8",
         sections: URDMAD_SECTIONS,
     };
-    for program in [&urdma, &urdmad] {
+    let stream = Program {
+        command: urdma_exs_cli::command().disable_help_subcommand(true),
+        section: "1",
+        sections: STREAM_SECTIONS,
+    };
+    for program in [&urdma, &urdmad, &stream] {
         write_page(folder, program)?;
         complete(folder, program.command.clone())?;
     }
-    let mut urdma = urdma.command;
+    let [mut urdma, mut stream] = [urdma, stream].map(|program| program.command);
     urdma.build();
+    stream.build();
+    for subcommand in stream.get_subcommands() {
+        let subcommand = Program {
+            command: subcommand.clone(),
+            section: "1",
+            sections: ".SH SEE ALSO\n.BR urdma\\-stream (1)\n",
+        };
+        write_page(folder, &subcommand)?;
+    }
     for subcommand in urdma.get_subcommands() {
         // The program that `urdma bench` executes has the arguments.
         let command = match subcommand.get_name() {

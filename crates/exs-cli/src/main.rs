@@ -1,0 +1,7 @@
+//! The program `urdma-stream`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    urdma_exs_cli::main()
+}

@@ -1,0 +1,173 @@
+//! The other end of `blast` and `ping`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use sha2::{Digest, Sha256};
+use urdma_exs::{Buffer, Event, Listener, Outcome, Socket};
+
+use crate::end::{self, StreamArguments};
+use crate::error::Error;
+use crate::meter::{print_stats, Meter};
+use crate::pattern::{self, Pattern};
+use crate::request::{Mode, Request, ANSWER, DIGEST, READY, REQUEST};
+
+/// The code by which a client learns that its request is refused.
+const REFUSED: u32 = 1;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Address and port; port 0 is one of the library's choice
+    #[arg(value_parser = end::address)]
+    address: SocketAddr,
+    /// Serve one client, and fail if it fails
+    #[arg(long)]
+    one: bool,
+    #[command(flatten)]
+    stream: StreamArguments,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let listener = Listener::bind(arguments.address)?;
+    println!("listening at port {}", listener.port());
+    loop {
+        let served = listener
+            .accept(&arguments.stream.options())
+            .map_err(Error::from)
+            .and_then(serve);
+        match served {
+            result if arguments.one => return result,
+            Ok(()) => {}
+            Err(error) => eprintln!("urdma-stream: a client: {error}"),
+        }
+    }
+}
+
+fn serve(mut socket: Socket) -> Result<(), Error> {
+    let octets = end::recv_exactly(&mut socket, REQUEST, "a request has come")?;
+    let mut request = [0; REQUEST];
+    request.copy_from_slice(&octets);
+    let request = match Request::decode(&request) {
+        Ok(request) => request,
+        Err(error) => {
+            socket.abort(REFUSED);
+            while end::next(&mut socket).is_ok() {}
+            return Err(error);
+        }
+    };
+    match request.mode {
+        Mode::Ping => send_back(&request, &mut socket)?,
+        Mode::Blast | Mode::BlastUnchecked => take(&request, &mut socket)?,
+    }
+    socket.finish()?;
+    while !matches!(end::next(&mut socket)?, Event::Closed) {}
+    print_stats(&socket);
+    Ok(())
+}
+
+/// The receives of a blast, with the lengths that are drawn for them.
+struct Receives {
+    lengths: Pattern,
+    max_octets: usize,
+    is_fixed: bool,
+}
+
+impl Receives {
+    fn post(&mut self, socket: &mut Socket, buffer: Buffer) -> Result<(), Error> {
+        if self.is_fixed {
+            return end::recv(socket, buffer, self.max_octets, true);
+        }
+        let waitall = self.lengths.below(4) == 0;
+        let octets = 1 + self.lengths.below(self.max_octets);
+        end::recv(socket, buffer, octets, waitall)
+    }
+}
+
+/// Receives until the end of the stream; answers with count and digest.
+fn take(request: &Request, socket: &mut Socket) -> Result<(), Error> {
+    let max_octets = usize::try_from(request.octets).unwrap_or(usize::MAX);
+    let posted = usize::try_from(request.posted).unwrap_or(usize::MAX);
+    let mut receives = Receives {
+        lengths: Pattern::new(request.seed),
+        max_octets,
+        is_fixed: request.seed == 0,
+    };
+    for buffer in end::buffers(posted, max_octets)? {
+        receives.post(socket, buffer)?;
+    }
+    end::send_octets(socket, &READY)?;
+    println!("receiving");
+    let (mut hash, mut count, meter) = (Sha256::new(), 0, Meter::begin());
+    loop {
+        let (buffer, octets, outcome) = match end::next(socket)? {
+            Event::Received {
+                buffer,
+                octets,
+                outcome,
+                ..
+            } => (buffer, octets, outcome),
+            Event::Closed => break,
+            event => {
+                end::sent(event)?;
+                continue;
+            }
+        };
+        if request.mode == Mode::Blast {
+            hash.update(&buffer[..usize::try_from(octets).unwrap_or(usize::MAX)]);
+        }
+        count += octets;
+        match outcome {
+            Outcome::Done => receives.post(socket, buffer)?,
+            Outcome::EndOfStream => break,
+            other => return Err(Error::Operation(other)),
+        }
+    }
+    meter.print(count);
+    let mut answer = [0; ANSWER];
+    answer[..ANSWER - DIGEST].copy_from_slice(&count.to_le_bytes());
+    if request.mode == Mode::Blast {
+        let digest: [u8; DIGEST] = hash.finalize().into();
+        answer[ANSWER - DIGEST..].copy_from_slice(&digest);
+        println!("sha256 {}", pattern::hex(&digest));
+    }
+    end::send_octets(socket, &answer)
+}
+
+/// Sends each message back, until the end of the stream.
+fn send_back(request: &Request, socket: &mut Socket) -> Result<(), Error> {
+    let octets = usize::try_from(request.octets).unwrap_or(usize::MAX);
+    // Of three, one is received into, and one may be in progress after its answer has come.
+    let mut free = end::buffers(3, octets)?;
+    let first = free.pop().ok_or(Error::NotOurs("ping"))?;
+    end::recv(socket, first, octets, true)?;
+    end::send_octets(socket, &READY)?;
+    let mut is_posted = true;
+    loop {
+        let answer = match end::next(socket)? {
+            Event::Received {
+                buffer,
+                octets: count,
+                outcome: Outcome::Done,
+                ..
+            } if count == request.octets => {
+                is_posted = false;
+                Some(buffer)
+            }
+            Event::Received { .. } | Event::Closed => return Ok(()),
+            event => {
+                let buffer = end::sent(event)?;
+                // READY was in a buffer of its own.
+                free.extend((buffer.len() == octets).then_some(buffer));
+                None
+            }
+        };
+        // Before the answer, so that the next message is transferred into it.
+        if let Some(buffer) = free.pop_if(|_| !is_posted) {
+            end::recv(socket, buffer, octets, true)?;
+            is_posted = true;
+        }
+        if let Some(buffer) = answer {
+            end::send(socket, buffer, octets)?;
+        }
+    }
+}
