@@ -1,8 +1,8 @@
-//! Errors as errno, the only place where they are converted.
+//! The errno of a call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use urdma_exs::{CallError, Error, Failure, Outcome, SetupError};
+use urdma_exs::{CallError, Error};
 
 /// The errno of a call that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,41 +14,15 @@ impl From<nix::Error> for Errno {
     }
 }
 
-impl From<CallError> for Errno {
-    fn from(error: CallError) -> Self {
-        Self(match error {
-            CallError::QueueFull => libc::ENOBUFS,
-            CallError::BadBuffer => libc::EINVAL,
-            CallError::Finished => libc::EPIPE,
-            CallError::Failed => libc::ECONNRESET,
-            CallError::NoSuchOperation => libc::ENOENT,
-        })
-    }
-}
-
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
-        Self(match error {
-            Error::Call { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::NotConnected { errno, .. } => errno,
-            Error::TimedOut => libc::ETIMEDOUT,
-            Error::Setup(SetupError::Kind) => libc::EPROTOTYPE,
-            Error::Setup(_) => libc::EPROTO,
-            Error::Refused(error) => return error.into(),
-        })
+        Self(error.errno())
     }
 }
 
-/// What the event of an operation reports; 0 for success.
-pub(crate) fn of_outcome(outcome: Outcome) -> i32 {
-    match outcome {
-        Outcome::Done | Outcome::EndOfStream => 0,
-        Outcome::Canceled => libc::ECANCELED,
-        Outcome::PeerStopped => libc::EPIPE,
-        Outcome::TooLong => libc::EMSGSIZE,
-        Outcome::Failed(Failure::Peer(_)) => libc::EPROTO,
-        Outcome::Failed(Failure::Aborted(_)) => libc::ECONNABORTED,
-        Outcome::Failed(Failure::Reset(_) | Failure::Disconnected) => libc::ECONNRESET,
+impl From<CallError> for Errno {
+    fn from(error: CallError) -> Self {
+        Error::from(error).into()
     }
 }
 

@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 
-use urdma_exs::{Buffer, CallError, Error, Failure, Outcome, Refused, SendId, Socket};
+use urdma_exs::{
+    outcome_errno, Buffer, CallError, Error, Failure, Outcome, Refused, SendId, Socket,
+};
 
-use crate::errno::{of_outcome, Errno};
+use crate::errno::Errno;
 use crate::file::Part;
 use crate::operation::Operation;
 
@@ -134,7 +136,7 @@ impl Send {
     /// A part of it is complete.
     fn take_part(&mut self, buffer: Buffer, octets: u64, outcome: Outcome) {
         self.octets += octets;
-        match (of_outcome(outcome), &mut self.file) {
+        match (outcome_errno(outcome), &mut self.file) {
             (0, Some(file)) if file.part.left() > 0 => file.free.push(buffer),
             (0, _) => {}
             (errno, _) => self.fail(errno),
@@ -294,7 +296,7 @@ impl Outgoing {
 
     /// The stream has failed.
     pub(crate) fn fail(&mut self, failure: Failure) {
-        let errno = of_outcome(Outcome::Failed(failure));
+        let errno = outcome_errno(Outcome::Failed(failure));
         self.waiting.iter_mut().for_each(|send| send.fail(errno));
         self.end_failed();
     }

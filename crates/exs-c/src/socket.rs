@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use urdma_exs::{
-    Accepting, Buffer, Connecting, Endpoint, Error, Kind, Listener, Memory, Options, RecvId,
+    outcome_errno, Accepting, Buffer, Connecting, Endpoint, Error, Kind, Listener, Memory, Options,
+    RecvId,
 };
 
-use crate::errno::{lock, of_outcome, Errno};
+use crate::errno::{lock, Errno};
 use crate::file::Part;
 use crate::operation::Operation;
 use crate::outgoing::Outgoing;
@@ -504,7 +505,7 @@ impl Connection {
                 } => {
                     drop(buffer);
                     if let Some(operation) = take(&mut self.recvs, id) {
-                        operation.end_transfer(of_outcome(outcome), octets);
+                        operation.end_transfer(outcome_errno(outcome), octets);
                     }
                 }
                 Event::Closed => self.closed = Some(Instant::now() + LINGER),

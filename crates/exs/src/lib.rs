@@ -29,7 +29,7 @@ mod registrations;
 mod socket;
 
 pub use driver::{Event, Refused};
-pub use error::Error;
+pub use error::{outcome_errno, Error};
 pub use ffi::memory::{Buffer, Memory};
 pub use handshake::{Accepting, Connecting, Endpoint, Listener};
 pub use socket::{Options, Socket};
