@@ -7,6 +7,26 @@
 //! [`Buffer`] until an [`Event`] returns it; [`Socket::wait`] (exs_qdequeue) executes the protocol
 //! and sleeps. The protocol makes progress only in calls of [`Socket`], in the thread that calls.
 //!
+//! A [`ByteStream`] has buffers of its own and is read and written as a file is. With the feature
+//! `tokio`, the module of that name has one for asynchronous programs.
+//!
+//! ```no_run
+//! use std::io::{self, Read, Write};
+//! use std::net::{Shutdown, SocketAddr};
+//!
+//! use urdma_exs::{ByteStream, Options};
+//!
+//! fn main() -> io::Result<()> {
+//!     let server: SocketAddr = ([192, 0, 2, 1], 7471).into();
+//!     let mut stream = ByteStream::connect(server, &Options::default())?;
+//!     stream.write_all(b"hello")?;
+//!     stream.shutdown(Shutdown::Write)?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer)?;
+//!     stream.close()
+//! }
+//! ```
+//!
 //! A thread that drives many connections sleeps itself: [`Listener::try_accept`],
 //! [`Endpoint::connect`] and [`Socket::turn`] return at once, and there are descriptors and
 //! deadlines for each. [`Memory`] is memory of the caller, for callers that are not Rust.
@@ -16,9 +36,12 @@
 //! completion queues, `ffi/queue_pair`: work requests); `registrations`, the memory regions of a
 //! connection; `control`, the slots of control messages; `link`, the verbs objects of a connection;
 //! `driver`, which executes what the protocol asks for; `socket`, the calls for a stream;
-//! `handshake`, how connections are made.
+//! `handshake`, how connections are made; `buffered`, a socket that is read and written;
+//! `byte_stream`, its blocking calls; `tokio`, the asynchronous ones.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod buffered;
+mod byte_stream;
 mod control;
 mod driver;
 mod error;
@@ -27,7 +50,10 @@ mod handshake;
 mod link;
 mod registrations;
 mod socket;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
+pub use byte_stream::ByteStream;
 pub use driver::{Event, Refused};
 pub use error::{outcome_errno, Error};
 pub use ffi::memory::{Buffer, Memory};

@@ -39,12 +39,20 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Socket {
     driver: Driver,
+    options: Options,
 }
 
 impl Socket {
     pub(crate) fn new(link: Link, stream: Stream, options: &Options, is_active: bool) -> Self {
         let driver = Driver::new(link, stream, options.config.send_depth, is_active);
-        Self { driver }
+        Self {
+            driver,
+            options: *options,
+        }
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Posts a send of the first octets of a buffer (exs_send). [`Event::Sent`] returns the buffer.

@@ -49,3 +49,16 @@ pub(crate) fn sleep<const N: usize>(
         Err(errno) => Err(Error::from_errno("poll", errno as i32)),
     }
 }
+
+/// Registers a descriptor with the runtime, for reading.
+#[cfg(feature = "tokio")]
+pub(crate) fn register(
+    fd: std::os::fd::OwnedFd,
+) -> std::io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+    use tokio::io::{unix::AsyncFd, Interest};
+
+    // SAFETY: the result owns the descriptor, which is therefore open, and always the same, as long
+    // as it is registered.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(|refused| refused.into_parts().1)
+}
