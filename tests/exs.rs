@@ -1,13 +1,13 @@
 //! Byte streams over verbs (`urdma-exs`): both ends sleep when they have nothing to do.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Queues, Scratch, TwoHosts};
-use urdma_harness::process::Process;
+use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
 
 /// How long one end may run.
@@ -270,4 +270,114 @@ fn abort_is_told_with_its_code_by_both_ends() {
         expect_all_taken_back(client);
     }
     hosts.down().unwrap();
+}
+
+/// Starts a receiver of files, and returns its address too.
+fn receive(host: &Instance, directory: &Path, options: &[&str]) -> (Process, String) {
+    let address = format!("{}:{}", host.address(), ports());
+    let mut arguments = vec!["receive", &address, directory.to_str().unwrap()];
+    arguments.extend(options);
+    let mut receiving = start(host, &arguments);
+    receiving.wait_for_text("listening", SHORT).unwrap();
+    (receiving, address)
+}
+
+fn send(host: &Instance, address: &str, files: &[&Path]) -> Ended {
+    let mut arguments = vec!["send", address];
+    arguments.extend(files.iter().map(|file| file.to_str().unwrap()));
+    start(host, &arguments).wait(LIMIT).unwrap()
+}
+
+fn expect_success(ended: &Ended) {
+    assert!(ended.succeeded(), "{}", ended.describe());
+}
+
+#[test]
+fn files_are_copied_and_not_replaced_unless_asked_for() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    let [from, to] = ["from", "to"].map(|name| scratch.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&to).unwrap();
+    let files = [("none", 0), ("one", 1), ("a name", 5_000_003)].map(|(name, octets)| {
+        let path = from.join(name);
+        fs::write(&path, vec![name.len().to_le_bytes()[0]; octets]).unwrap();
+        path
+    });
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    let (receiving, address) = receive(&hosts.a, &to, &["--one"]);
+    expect_success(&send(&hosts.b, &address, &files));
+    expect_success(&receiving.wait(SHORT).unwrap());
+    for file in &files {
+        let copy = to.join(file.file_name().unwrap());
+        assert!(
+            fs::read(file).unwrap() == fs::read(&copy).unwrap(),
+            "{copy:?}"
+        );
+    }
+    assert_eq!(fs::read_dir(&to).unwrap().count(), files.len());
+    let (receiving, address) = receive(&hosts.a, &to, &[]);
+    let refused = send(&hosts.b, &address, &files[1..2]);
+    assert!(!refused.succeeded());
+    assert!(
+        refused.output.contains("--overwrite"),
+        "{}",
+        refused.describe()
+    );
+    drop(receiving);
+    fs::write(files[1], "other octets").unwrap();
+    let (receiving, address) = receive(&hosts.a, &to, &["--overwrite", "--one"]);
+    expect_success(&send(&hosts.b, &address, &files[1..2]));
+    expect_success(&receiving.wait(SHORT).unwrap());
+    assert_eq!(fs::read(to.join("one")).unwrap(), b"other octets");
+    let missing = send(&hosts.b, "127.0.0.1:9", &[Path::new("/no/file")]);
+    assert!(!missing.succeeded());
+    hosts.down().unwrap();
+}
+
+#[test]
+fn copy_that_was_killed_is_continued() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let path = one.scratch.path().join("long");
+    let to = one.scratch.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let (part, copy) = (to.join("long.part"), to.join("long"));
+    let octets = 1_u64 << 30;
+    File::create(&path).unwrap().set_len(octets).unwrap();
+    let (receiving, address) = receive(&one.host, &to, &[]);
+    let sending = start(&one.host, &["send", &address, path.to_str().unwrap()]);
+    let is_begun = || fs::metadata(&part).is_ok_and(|part| part.len() > 1 << 20);
+    wait_until("octets of the file", SHORT, is_begun).unwrap();
+    sending.signal(Signal::SIGKILL).unwrap();
+    drop(sending);
+    // The receiver keeps the file until it knows of the end.
+    wait_until("the continued copy", SHORT, || {
+        let sent = send(&one.host, &address, &[&path]);
+        assert!(
+            sent.succeeded() || sent.output.contains("another sender"),
+            "{}",
+            sent.describe()
+        );
+        assert!(
+            !sent.succeeded() || sent.output.contains("resumed at"),
+            "{}",
+            sent.describe()
+        );
+        sent.succeeded()
+    })
+    .unwrap();
+    assert_eq!(fs::metadata(&copy).unwrap().len(), octets);
+    assert!(!part.exists());
+    // What is not the beginning of the file is not continued.
+    fs::remove_file(&copy).unwrap();
+    fs::write(&part, "other octets").unwrap();
+    File::create(&path).unwrap().set_len(1000).unwrap();
+    let sent = send(&one.host, &address, &[&path]);
+    expect_success(&sent);
+    assert!(!sent.output.contains("resumed"), "{}", sent.describe());
+    assert!(fs::read(&copy).unwrap() == [0; 1000]);
+    drop(receiving);
+    one.down();
 }

@@ -7,18 +7,15 @@
 mod asynchronous;
 #[path = "exs-rust/blocking.rs"]
 mod blocking;
-#[path = "../crates/exs-cli/src/pattern.rs"]
-mod pattern;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use urdma_exs_cli::pattern::{self, Pattern};
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, SHORT};
-
-use crate::pattern::Pattern;
 
 /// How long one end may run.
 const LIMIT: Duration = Duration::from_secs(180);

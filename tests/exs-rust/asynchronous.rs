@@ -11,8 +11,8 @@ use tokio::io::{split, AsyncReadExt, AsyncWriteExt};
 use urdma_exs::tokio::{ByteStream, Listener};
 use urdma_exs::Options;
 
-use crate::pattern::Pattern;
 use crate::{content, digest};
+use urdma_exs_cli::pattern::Pattern;
 
 /// How many octets are echoed, and passed in one direction.
 const ECHOED: usize = 64 << 20;

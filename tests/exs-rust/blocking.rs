@@ -6,8 +6,8 @@ use std::net::{Shutdown, SocketAddr};
 
 use urdma_exs::{ByteStream, Kind, Listener, Options, Socket};
 
-use crate::pattern::Pattern;
 use crate::{content, digest};
+use urdma_exs_cli::pattern::Pattern;
 
 /// How many octets are echoed, and passed in one direction.
 const ECHOED: usize = 16 << 20;

@@ -3,14 +3,15 @@
 //! Files, each of which uses only those before it: `error`; `pattern`, octets of a seed; `end`, one
 //! end of a stream and its options; `request`, what a client asks a server for; `meter`, what a run
 //! has cost; `blast` and `ping`, the measurements of a client; `server`, its other end; `pipe`,
-//! standard input and output.
+//! standard input and output; `copy`, files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod blast;
+mod copy;
 mod end;
 mod error;
 mod meter;
-mod pattern;
+pub mod pattern;
 mod ping;
 mod pipe;
 mod request;
@@ -22,7 +23,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Error;
 
-/// Byte streams over RDMA (EXS): measurements and pipes.
+/// Byte streams over RDMA (EXS): measurements, pipes and files.
 #[derive(Debug, Parser)]
 #[command(name = "urdma-stream", version)]
 struct Arguments {
@@ -39,6 +40,10 @@ enum Command {
     Blast(blast::Arguments),
     /// Send messages that the server sends back, one at a time
     Ping(ping::Arguments),
+    /// Receive files of senders, one after the other
+    Receive(copy::receive::Arguments),
+    /// Send files, or what a receiver lacks of them
+    Send(copy::send::Arguments),
     /// Send standard input to the peer, and write what the peer sends to standard output
     Pipe(pipe::Arguments),
 }
@@ -48,6 +53,8 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Server(arguments) => server::run(arguments),
         Command::Blast(arguments) => blast::run(arguments),
         Command::Ping(arguments) => ping::run(arguments),
+        Command::Receive(arguments) => copy::receive::run(arguments),
+        Command::Send(arguments) => copy::send::run(arguments),
         Command::Pipe(arguments) => pipe::run(arguments),
     }
 }

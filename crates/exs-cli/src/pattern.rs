@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 /// A generator (xorshift64*); the same seed gives the same octets.
 #[derive(Debug)]
-pub(crate) struct Pattern(u64);
+pub struct Pattern(u64);
 
 impl Pattern {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -19,11 +20,12 @@ impl Pattern {
     }
 
     /// A number from 0 to `end` - 1.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() >> 16).unwrap_or(0) % end.max(1)
     }
 
-    pub(crate) fn fill(&mut self, octets: &mut [u8]) {
+    /// Draws octets.
+    pub fn fill(&mut self, octets: &mut [u8]) {
         for chunk in octets.chunks_mut(8) {
             let number = self.next().to_le_bytes();
             chunk.copy_from_slice(&number[..chunk.len()]);
@@ -32,7 +34,7 @@ impl Pattern {
 }
 
 /// Octets as hexadecimal digits.
-pub(crate) fn hex(octets: &[u8]) -> String {
+pub fn hex(octets: &[u8]) -> String {
     let mut digits = String::new();
     for octet in octets {
         // A string takes everything.
