@@ -5,7 +5,9 @@
 use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::process::wait_until;
 use urdma_harness::programs;
-use urdma_tests::{alone, check, kill_one_end, mix_while, ports, run_all, stream, SHORT};
+use urdma_tests::{
+    alone, check, kill_one_end, mix_while, ports, run_all, stream, up_with_faults, SHORT,
+};
 
 /// Operations per end and fault: some thousand packets.
 const OPERATIONS: u32 = 200;
@@ -16,19 +18,6 @@ const FAULTS: [(&[&str], &str); 4] = [
     (&["--reorder", "10%", "--reorder-by", "1ms"], "reordered"),
     (&["--corrupt", "5%"], "corrupted"),
 ];
-
-/// Hosts a and b, with checksums, so that corruption is detected.
-fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
-    let socket = scratch.path().join("memif.sock");
-    [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")].map(|(name, address, role)| {
-        let port = format!(
-            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
-             mtu = 1500\nchecksum = true\n{fault}",
-            socket.display()
-        );
-        Instance::up(scratch.path(), name, address, &port).unwrap()
-    })
-}
 
 fn count(host: &Instance, direction: &str, name: &str) -> u64 {
     let status = host.status().unwrap();
@@ -53,7 +42,7 @@ fn rping([a, b]: &[Instance; 2]) {
 fn programs_do_not_notice_a_bad_link() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let hosts = up(
+    let hosts = up_with_faults(
         &scratch,
         "[fault]\nloss = \"2%\"\nduplicate = \"2%\"\n\
          reorder = \"2%\"\ncorrupt = \"1%\"\nseed = 3\n",
@@ -77,7 +66,7 @@ fn programs_do_not_notice_a_bad_link() {
 fn every_octet_is_right_under_each_fault_and_all_of_them() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let [a, b] = up(&scratch, "");
+    let [a, b] = up_with_faults(&scratch, "");
     let under = |options: &[&str], counters: &[&str]| {
         let said = b.fault(options).unwrap();
         assert!(said.succeeded(), "{}", said.describe());
@@ -104,7 +93,7 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
 fn slow_link_is_shown_and_can_be_ended() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let hosts = up(&scratch, "");
+    let hosts = up_with_faults(&scratch, "");
     let options = [
         "--delay",
         "1ms",
@@ -144,7 +133,7 @@ fn slow_link_is_shown_and_can_be_ended() {
 fn marks_that_the_link_makes_come_back_to_the_sender() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let [a, b] = up(&scratch, "");
+    let [a, b] = up_with_faults(&scratch, "");
     let ends = stream(&a, &b, LeasePolicy::Never, scratch.path());
     for counter in ["congestion_marks", "congestion_echoes"] {
         assert_eq!(

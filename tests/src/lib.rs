@@ -49,6 +49,20 @@ pub fn ports() -> u16 {
     PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
 }
 
+/// Hosts a and b, whose ports inject the faults of a configuration (`[fault]`), with checksums, so
+/// that corruption is detected.
+pub fn up_with_faults(scratch: &Scratch, fault: &str) -> [Instance; 2] {
+    let socket = scratch.path().join("memif.sock");
+    [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")].map(|(name, address, role)| {
+        let port = format!(
+            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
+             mtu = 1500\nchecksum = true\n{fault}",
+            socket.display()
+        );
+        Instance::up(scratch.path(), name, address, &port).unwrap()
+    })
+}
+
 /// A busy machine: one computing thread per processor, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
