@@ -60,12 +60,13 @@ pub(crate) fn page() -> (Memory, OwnedFd) {
     (memory, fd)
 }
 
-/// Delivery records that urdmad accepts.
+/// Delivery records that urdmad accepts, with totals of traffic that cannot be true.
 fn records() -> (Memory, OwnedFd) {
     const OCTETS: usize = PAGE + 8 * 65_536;
     let (memory, fd) = Memory::create(OCTETS).unwrap();
     memory.store(0, b"urdmaREC");
-    memory.store32(8, 1);
+    memory.store32(8, 2);
+    memory.store(64, &[0xff; 8 * 11]);
     (memory, fd)
 }
 

@@ -17,6 +17,7 @@ use crate::descriptors;
 use crate::groups::SlotSet;
 use crate::process;
 use crate::slots::Token;
+use crate::tally::Tally;
 
 /// Events that wait for a client that does not read at the moment; there are at most four for each
 /// slot.
@@ -39,6 +40,8 @@ pub(crate) struct Client {
     /// Its request for a slot, while that waits. It has no slot then, and no packet is received
     /// from it.
     pub(crate) delayed: Option<AttachRequest>,
+    /// The traffic of its process.
+    pub(crate) tally: Option<Tally>,
     /// The slots whose processes it has offered a channel to.
     pub(crate) offered: SlotSet,
     /// It has started the active capture, which ends with it.
@@ -82,6 +85,7 @@ impl Client {
             attached: None,
             report: None,
             delayed: None,
+            tally: None,
             offered: SlotSet::default(),
             is_capturing: false,
             waiting: VecDeque::new(),

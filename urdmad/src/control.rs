@@ -4,15 +4,17 @@
 //! Nothing here waits for a client: sockets are non-blocking, and what a client does not read
 //! waits; one that asks for more and more is disconnected. `requests` handles requests, `attach`
 //! those for slots (`attaches` limits their rate), `accept` new connections (`acceptor` has the
-//! listening socket, `places` the limits), `channels` passes channels on, `recordings` takes and
-//! passes flight recordings, `reap` reclaims the resources of processes, `report` answers status
-//! requests, `kernel` serves the kernel module.
+//! listening socket, `places` the limits), `channels` passes channels on, `counting` gives the
+//! counters of the port to their readers, `recordings` takes and passes flight recordings, `reap`
+//! reclaims the resources of processes, `report` answers status requests, `kernel` serves the
+//! kernel module.
 
 mod accept;
 mod acceptor;
 mod attach;
 pub(crate) mod attaches;
 mod channels;
+mod counting;
 mod kernel;
 mod places;
 mod reap;
@@ -40,6 +42,7 @@ use self::attaches::Attaches;
 use crate::client::{Client, PendingStatus};
 use crate::closing::Closer;
 use crate::config::Config;
+use crate::counter_files::CounterFiles;
 use crate::data::command::DataHandle;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
@@ -47,6 +50,7 @@ use crate::lease::Leases;
 use crate::recordings::Recordings;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
+use crate::tally::Counting;
 
 /// Maximum length of a request.
 const REQUEST_OCTETS_MAX: usize = 8192;
@@ -89,6 +93,9 @@ pub(crate) struct Control {
     pub(crate) attaches: Attaches,
     pub(crate) pending: Vec<PendingStatus>,
     pub(crate) counters: Counters,
+    /// The counters of the port as files, if they can be offered.
+    pub(crate) counter_files: Option<CounterFiles>,
+    pub(crate) counting: Counting,
     pub(crate) ready_at: Instant,
     pub(crate) is_ending: bool,
 }
@@ -99,6 +106,7 @@ struct Ready {
     bell: bool,
     listener: bool,
     kernel_hung_up: bool,
+    counters: bool,
     clients: Vec<ReadyClient>,
 }
 
@@ -143,6 +151,9 @@ impl Control {
         if ready.kernel_hung_up {
             self.kernel_device_is_gone();
         }
+        if ready.counters {
+            self.note_readers();
+        }
         if self.data.has_ended() {
             return Ok(Some(Ended::DataThreadLost));
         }
@@ -158,6 +169,7 @@ impl Control {
         self.drop_broken();
         self.attach_due(Instant::now());
         self.answer_due_statuses(Instant::now());
+        self.answer_readers(Instant::now());
         // Those that have not read earlier answers.
         self.drop_broken();
         Ok(self.is_ending.then_some(Ended::Asked))
@@ -176,6 +188,10 @@ impl Control {
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
             fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
+            fds.len() - 1
+        });
+        let counters_place = self.counter_files.as_ref().map(|files| {
+            fds.push(PollFd::new(files.as_fd(), PollFlags::POLLIN));
             fds.len() - 1
         });
         // By client: the index of its socket among the descriptors; the pidfd, if any, follows.
@@ -214,6 +230,7 @@ impl Control {
             bell: is_set(BELL),
             listener: is_set(LISTENER),
             kernel_hung_up: kernel_place.is_some_and(has_hung_up),
+            counters: counters_place.is_some_and(is_set),
             clients,
         })
     }
@@ -225,6 +242,7 @@ impl Control {
             .next_try()
             .into_iter()
             .chain(self.kernel_deadline())
+            .chain(self.counting.deadline)
             .chain(acceptor.opens_at(Instant::now()))
             .chain(self.attaches.due_at());
         let Some(deadline) = statuses.chain(kernel).min() else {

@@ -22,6 +22,7 @@ use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::attaches::Attaches;
 use crate::control::{Control, Ended};
+use crate::counter_files::CounterFiles;
 use crate::data;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
@@ -193,9 +194,23 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         attaches: Attaches::new(),
         pending: Vec::new(),
         counters: Counters::default(),
+        counter_files: offer_counters(run_dir),
+        counting: Default::default(),
         ready_at: Instant::now(),
         is_ending: false,
     })
+}
+
+/// The counters of the port, if the file system of the run directory can offer them.
+fn offer_counters(run_dir: &RunDir) -> Option<CounterFiles> {
+    let (port, scratch) = (sysfs::port(&run_dir.sysfs()), run_dir.sysfs().join("new"));
+    match CounterFiles::create(&port, &scratch) {
+        Ok(files) => Some(files),
+        Err(error) => {
+            tracing::info!("sysfs has no counters of the port: {error}");
+            None
+        }
+    }
 }
 
 fn slots(config: &Config) -> Slots {

@@ -20,6 +20,8 @@
 //! | `closing` | closing the sockets of clients, and what they have sent |
 //! | `recordings` | the flight recordings of processes, also of some that have ended |
 //! | `users`, `user_limits` | the groups of users; rate limits per user |
+//! | `tally`, `port_counters` | traffic of processes; the counters of the port by name |
+//! | `counter_files` | these counters as files, whose values are computed when they are opened |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
 //! trusts no client's claims about itself, and copies what it reads from the memory of a process
@@ -33,6 +35,7 @@ mod client;
 mod closing;
 pub mod config;
 mod control;
+mod counter_files;
 pub mod counters;
 pub mod daemon;
 pub mod data;
@@ -48,6 +51,7 @@ mod log;
 mod metrics;
 pub mod notify;
 pub mod port;
+mod port_counters;
 mod process;
 mod recordings;
 pub mod rundir;
@@ -56,6 +60,7 @@ pub mod shared;
 mod shown;
 pub mod slots;
 pub mod sysfs;
+mod tally;
 mod user_limits;
 mod users;
 mod versions;

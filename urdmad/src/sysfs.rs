@@ -80,6 +80,11 @@ pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::
     }
 }
 
+/// The directory of the device's port, below the root of a tree that [`write`] has written.
+pub(crate) fn port(root: &Path) -> PathBuf {
+    root.join("class/infiniband").join(DEVICE).join("ports/1")
+}
+
 /// A PCI address that no device of this machine has: the last domain, or one before it, since
 /// virtual machines have devices in any.
 fn pci_address(devices: &Path) -> String {

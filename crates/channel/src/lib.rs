@@ -93,6 +93,8 @@ pub mod seat;
 mod signal;
 pub mod steps;
 mod sync;
+#[cfg(not(loom))]
+mod traffic;
 mod wake_socket;
 
 pub use cell::CellOctets;
@@ -115,6 +117,8 @@ pub use region::{OwnRegion, PeerRegion};
 pub use rota::Rota;
 pub use seat::{Seat, Watched};
 pub use signal::Signal;
+#[cfg(not(loom))]
+pub use traffic::Traffic;
 #[cfg(not(loom))]
 pub use wake_socket::descriptors_max;
 pub use wake_socket::{WakeSocket, Waker};

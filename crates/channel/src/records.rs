@@ -1,23 +1,33 @@
-//! Delivery records: what the queue pairs of a process have received from other hosts (unsafe).
+//! Delivery records: what the queue pairs of a process have received from other hosts; and the
+//! totals of its traffic (unsafe).
 //!
 //! The process writes the records of its queue pairs, and urdmad reads them when the process has
 //! ended: its RESET then tells the peer which of its packets were delivered. A process may
-//! therefore end after it has delivered a completion and before it has acknowledged anything.
+//! therefore end after it has delivered a completion and before it has acknowledged anything. The
+//! process stores its totals now and then, and when urdmad asks for them.
 //!
 //! | offset | octets | content |
 //! |---|---|---|
 //! | 0 | 12 | magic `urdmaREC`, version (4) |
+//! | 64 | 8 × 11 | totals of the traffic, in the order of [`Traffic`] |
 //! | 4096 | 8 × 65,536 | of each queue pair: the stream's connection id (4), the next packet (4) |
 
 use std::os::fd::OwnedFd;
 
 use crate::map::{magic, Mapping, RegionError, PAGE};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::traffic::Traffic;
 
 const MAGIC: &[u8; 8] = b"urdmaREC";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const TRAFFIC_AT: usize = 64;
 const RECORDS_AT: usize = PAGE;
 const TOTAL: usize = RECORDS_AT + size_of::<DeliveryRecord>() * (1 << 16);
+
+const _: () = assert!(TRAFFIC_AT + size_of::<Totals>() <= RECORDS_AT);
+
+/// The totals of the traffic; see [`Traffic::to_array`].
+type Totals = [AtomicU64; Traffic::COUNT];
 
 /// The record of one queue pair; all zeroes is no record.
 #[derive(Debug)]
@@ -62,6 +72,12 @@ fn record(mapping: &Mapping, index: u16) -> &DeliveryRecord {
     unsafe { mapping.at(at).cast().as_ref() }
 }
 
+fn totals(mapping: &Mapping) -> &Totals {
+    // SAFETY: they are within the first page of the mapping, at a multiple of 8, and consist of
+    // atomics, valid in any bit pattern.
+    unsafe { mapping.at(TRAFFIC_AT).cast().as_ref() }
+}
+
 /// The records of this process.
 #[derive(Debug)]
 pub struct OwnRecords(Mapping);
@@ -83,6 +99,13 @@ impl OwnRecords {
     pub fn of(&self, index: u16) -> &DeliveryRecord {
         record(&self.0, index)
     }
+
+    /// Stores the totals of this process; one thread at a time.
+    pub fn publish(&self, traffic: Traffic) {
+        for (total, value) in totals(&self.0).iter().zip(traffic.to_array()) {
+            total.store(value, Ordering::Release);
+        }
+    }
 }
 
 /// The records of another process.
@@ -103,5 +126,11 @@ impl PeerRecords {
     /// `None` when it has no record of that stream.
     pub fn delivered(&self, index: u16, stream: u32) -> Option<u32> {
         record(&self.0, index).next_of(stream)
+    }
+
+    /// The totals that the process has stored last. The process chooses them.
+    pub fn traffic(&self) -> Traffic {
+        let totals = totals(&self.0).each_ref();
+        Traffic::from_array(totals.map(|total| total.load(Ordering::Acquire)))
     }
 }

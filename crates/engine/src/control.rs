@@ -87,6 +87,12 @@ impl Engine {
                 let _ = control.report(self.report());
                 true
             }
+            Ok(Some((Event::CountWanted, _))) => {
+                self.shard.lock().publish_traffic();
+                // As above.
+                let _ = control.counted();
+                true
+            }
             Ok(Some((Event::SetQp(target), _))) => {
                 self.set_qp_for_daemon(target);
                 true

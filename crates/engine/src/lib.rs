@@ -61,7 +61,7 @@
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
 //! | `clock`, `lock`, `random` | the clock, the spin lock, random numbers |
 //! | `thread`, `capture` | start of threads; packet captures |
-//! | `report` | what a process reports of itself to urdmad |
+//! | `report`, `traffic` | what a process reports of itself to urdmad |
 //! | `trace` | what the flight recorder is told |
 //!
 //! The files depend on one another in one direction (`scripts/check-modules.py`).
@@ -142,6 +142,7 @@ mod srq;
 mod thread;
 mod timer;
 mod trace;
+mod traffic;
 mod transmit;
 mod types;
 mod unread;

@@ -12,7 +12,7 @@ use proto_trp::conn::{
 };
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
-use urdma_channel::OwnRecords;
+use urdma_channel::{OwnRecords, Traffic};
 use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, SlotId};
 
@@ -85,6 +85,38 @@ pub(super) struct PacketCounters {
     pub(super) datagrams_dropped: u64,
     /// Datagrams that the posted receive request was too short for.
     pub(super) datagrams_too_long: u64,
+    /// Sent and received by datagram queue pairs; those of connections are counted by them.
+    pub(super) of_datagrams: Traffic,
+}
+
+impl PacketCounters {
+    /// Counts a packet that a datagram queue pair has sent.
+    pub(super) fn note_datagram_sent(&mut self, octets: usize, is_to_group: bool) {
+        self.sent += 1;
+        self.of_datagrams.sent_packets += 1;
+        self.of_datagrams.sent_octets += octets as u64;
+        self.of_datagrams.sent_to_groups += u64::from(is_to_group);
+    }
+
+    /// Counts a packet for datagram queue pairs, which is among those received.
+    pub(super) fn note_datagram_received(&mut self, octets: usize, is_to_group: bool) {
+        self.of_datagrams.received_packets += 1;
+        self.of_datagrams.received_octets += octets as u64;
+        self.of_datagrams.received_of_groups += u64::from(is_to_group);
+    }
+}
+
+/// What was done to have the totals of the traffic where urdmad reads them (`traffic.rs`).
+#[derive(Default)]
+pub(super) struct Published {
+    /// The totals of connections that were removed.
+    pub(super) ended: Traffic,
+    /// Queue pairs removed since the totals were stored.
+    pub(super) removed: u32,
+    /// Packets sent and received when they were stored.
+    pub(super) packets: (u64, u64),
+    /// When they are to be stored next if there are more.
+    pub(super) next_ns: u64,
 }
 
 /// See the module.
@@ -115,6 +147,7 @@ pub(super) struct Shard {
     pub(super) by_id: HashMap<u32, u16>,
     pub(super) notes: Vec<Note>,
     pub(super) counters: PacketCounters,
+    pub(super) published: Published,
     /// Limits the RESETs to other hosts.
     pub(super) resets: RateLimit,
     pub(super) cq_count: u32,
@@ -181,6 +214,7 @@ impl Shard {
             by_id: HashMap::new(),
             notes: Vec::new(),
             counters: PacketCounters::default(),
+            published: Published::default(),
             resets: RateLimit::default(),
             cq_count: 0,
             srq_count: 0,
@@ -298,6 +332,7 @@ impl Shard {
         }
         self.give_index(index);
         self.qp_count -= 1;
+        self.keep_traffic(entry.conn.stats());
         self.recorder.qp_destroy(qp.number().to_u32());
     }
 

@@ -342,6 +342,19 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
+    /// Says that this process has stored the totals of its traffic, after [`Event::CountWanted`].
+    /// Does not wait.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn counted(&self) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::Counted,
+        };
+        Ok(self.socket.try_send(&message, &[])?)
+    }
+
     /// Reports the result of [`Event::SetQp`] to urdmad.
     ///
     /// # Errors

@@ -51,4 +51,4 @@ pub use recordings::{Ended, RecordingInfo};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;

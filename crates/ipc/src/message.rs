@@ -132,6 +132,9 @@ pub enum Request {
     Status,
     /// The resources of this process, sent after [`Event::ReportWanted`]. Answer: none.
     Report(ProcessReport),
+    /// This process has stored the totals of its traffic in its delivery records, after
+    /// [`Event::CountWanted`]. Answer: none.
+    Counted,
     /// Captures the packets that pass urdmad from now on into a file (pcapng). Answer:
     /// [`Answer::Done`].
     CaptureStart {
@@ -235,6 +238,8 @@ pub enum Event {
     /// A status was requested: answer with [`Request::Report`] (see
     /// [`crate::ControlClient::report`]).
     ReportWanted,
+    /// The counters of the port are read: store the totals and answer with [`Request::Counted`].
+    CountWanted,
     /// A connection of the kernel's rdma_cm needs a queue pair in RTS; the client answers with
     /// [`Request::QpIsSet`].
     SetQp(QpTarget),

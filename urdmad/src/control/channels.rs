@@ -2,6 +2,8 @@
 //! channel to which (doc/spec/channel.md, section 9).
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
 use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_ipc::message::FromDaemon;
@@ -14,6 +16,7 @@ use crate::data::channels::PeerMemory;
 use crate::data::command::Command;
 use crate::descriptors::are_offer;
 use crate::slots::Token;
+use crate::tally::Tally;
 
 impl Control {
     /// Passes what a client offers on to the process in `slot`. A client whose
@@ -90,6 +93,7 @@ impl Control {
         }
         let peer = PeerMemory::open(fds).map_err(|error| error.to_string());
         let outcome = peer.and_then(|peer| {
+            client.tally = Some(Tally::new(Arc::clone(&peer.records), Instant::now()));
             let peer = Box::new(peer);
             let sent = self.data.send(Command::Attach { slot, peer });
             sent.map_err(|reason| reason.to_string())

@@ -38,6 +38,7 @@ impl Control {
                 slot.number()
             );
         }
+        self.keep_traffic(token);
         self.shared.recorder.detach(slot.number(), is_death);
         self.recordings.end(token, is_death, Instant::now());
         self.slots.release(slot);

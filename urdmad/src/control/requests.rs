@@ -91,6 +91,7 @@ impl Control {
             Request::Resolve { ip } => return self.resolve(token, id, ip),
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),
+            Request::Counted => return self.take_count(token),
             Request::QpIsSet { qpn, succeeded } => {
                 return self.qp_is_set(token, qpn, succeeded);
             }

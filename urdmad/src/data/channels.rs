@@ -20,7 +20,7 @@ use urdma_types::SlotId;
 pub(crate) struct PeerMemory {
     pub(crate) region: PeerRegion,
     pub(crate) page: PeerPage,
-    pub(crate) records: PeerRecords,
+    pub(crate) records: Arc<PeerRecords>,
 }
 
 impl PeerMemory {
@@ -42,7 +42,7 @@ impl PeerMemory {
         Ok(Self {
             region: PeerRegion::open(region)?,
             page,
-            records: PeerRecords::open(records)?,
+            records: Arc::new(PeerRecords::open(records)?),
         })
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct Channels {
     page: Arc<OwnPage>,
     by_slot: Box<[Option<Box<SlotChannel>>]>,
     /// Delivery records of the last process of each slot.
-    records: Box<[Option<PeerRecords>]>,
+    records: Box<[Option<Arc<PeerRecords>>]>,
     pub(crate) open: Rota<SlotId>,
     begun: Option<Begun>,
     alone: Option<Alone>,

@@ -55,6 +55,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getdents64,
     libc::SYS_getcwd,
     libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
     libc::SYS_fchmod,
     // Memory.
     libc::SYS_brk,
@@ -160,6 +162,7 @@ const ALLOWED_BY_ARCH: &[c_long] = &[
     libc::SYS_lstat,
     libc::SYS_readlink,
     libc::SYS_unlink,
+    libc::SYS_rename,
     libc::SYS_rmdir,
     libc::SYS_dup2,
     libc::SYS_poll,

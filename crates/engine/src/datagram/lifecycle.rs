@@ -80,6 +80,7 @@ impl Shard {
         self.pds.release(qp.pd());
         self.give_index(index);
         self.qp_count -= 1;
+        self.note_removed();
         self.recorder.qp_destroy(qp.number().to_u32());
         Ok(())
     }

@@ -47,7 +47,10 @@ impl Shard {
             return;
         }
         let destination = Gid(header.destination_gid);
-        if is_group(&destination.0) {
+        let is_to_group = is_group(&destination.0);
+        self.counters
+            .note_datagram_received(body.len(), is_to_group);
+        if is_to_group {
             let is_own = is_ours(info, Gid(header.source_gid));
             self.deliver_to_group(destination, &header, body, is_own);
         } else if is_ours(info, destination) {

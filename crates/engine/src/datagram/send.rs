@@ -1,7 +1,7 @@
 //! Datagrams out.
 
 use proto_trp::conn::{Host, ProtectionError, QpState, Status, Time};
-use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
+use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
@@ -153,7 +153,8 @@ impl Shard {
         let head = PacketHead::of(*meta);
         packets::publish(channel, packet.len, &head, packet.len);
         self.channels.note_doorbell(to);
-        self.counters.sent += 1;
+        self.counters
+            .note_datagram_sent(packet.len, packet.is_to_group());
         Sent::Gone
     }
 
@@ -191,7 +192,8 @@ impl Shard {
             is_ecn_capable: false,
         };
         lease.send(buffer, written, route);
-        self.counters.sent += 1;
+        self.counters
+            .note_datagram_sent(packet.len, packet.is_to_group());
         Sent::Gone
     }
 }
@@ -231,6 +233,10 @@ impl OutgoingPacket {
             },
             len: HEADER_LEN + usize::try_from(request.length).ok()?,
         })
+    }
+
+    fn is_to_group(&self) -> bool {
+        is_group(&self.header.destination_gid)
     }
 
     /// Writes header and message of the oldest request into room of this length.
