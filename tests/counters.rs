@@ -94,6 +94,30 @@ fn unmodified_programs_list_and_read_counters() {
 }
 
 #[test]
+fn rdma_statistic_shows_hardware_counters() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let text = print_of(
+        &one.host,
+        &["rdma", "statistic", "show", "link", "urdma0/1", "-j"],
+    );
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found[0]["ifname"], "urdma0");
+    let counters = found[0].as_object().unwrap();
+    let values = read_all(&one.host);
+    for (file, value) in values
+        .iter()
+        .filter(|(file, _)| !file.ends_with("lifespan"))
+    {
+        if let Some(name) = file.strip_prefix("hw_counters/") {
+            assert_eq!(counters[name], *value, "{text}");
+        }
+    }
+    assert!(!counters.contains_key("lifespan"), "{text}");
+    one.down();
+}
+
+#[test]
 fn counters_have_what_every_kind_of_operation_moves() {
     let _alone = alone();
     let one = OneHost::up();

@@ -1,9 +1,9 @@
 //! Answers to the queries of RDMA netlink (NETLINK_RDMA, client NLDEV) by which programs such as
 //! iproute2's `rdma` find devices: from the files of the sysfs tree, as the kernel would give them.
 //!
-//! GET and PORT_GET describe devices and ports, SYS_GET the system. RES_GET names the device
-//! without counts, since its objects are in the memory of processes. Other commands are refused
-//! with EOPNOTSUPP.
+//! GET and PORT_GET describe devices and ports, STAT_GET a port's counters, SYS_GET the system.
+//! RES_GET names the device without counts, since its objects are in the memory of processes. Other
+//! commands are refused with EOPNOTSUPP.
 
 use std::ffi::{c_int, CString};
 use std::fs;
@@ -28,6 +28,7 @@ mod command {
     pub(super) const PORT_GET: u16 = 5;
     pub(super) const SYS_GET: u16 = 6;
     pub(super) const RES_GET: u16 = 9;
+    pub(super) const STAT_GET: u16 = 17;
 }
 
 /// `enum rdma_nldev_attr`.
@@ -46,6 +47,11 @@ mod attribute {
     pub(super) const NDEV_NAME: u16 = 51;
     pub(super) const SYS_NETNS_MODE: u16 = 66;
     pub(super) const DEV_PROTOCOL: u16 = 67;
+    pub(super) const STAT_RES: u16 = 75;
+    pub(super) const HWCOUNTERS: u16 = 80;
+    pub(super) const HWCOUNTER_ENTRY: u16 = 81;
+    pub(super) const HWCOUNTER_NAME: u16 = 82;
+    pub(super) const HWCOUNTER_VALUE: u16 = 83;
 }
 
 /// A request without its attributes.
@@ -150,6 +156,11 @@ fn contents(kind: u16, is_dump: bool, body: &[u8], sysfs: &Path) -> Result<Vec<V
             .find(|device| device.index == index)
             .ok_or(libc::EINVAL)
     };
+    let one_port = || {
+        let (device, port) = (one()?, find(body, attribute::PORT_INDEX));
+        let port = port.filter(|port| (1..=device.ports).contains(port));
+        Ok::<_, c_int>((device, port.ok_or(libc::EINVAL)?))
+    };
     match (command, is_dump) {
         (command::GET, true) => Ok(devices.iter().map(Device::describe).collect()),
         (command::GET, false) => Ok(vec![one()?.describe()]),
@@ -162,9 +173,14 @@ fn contents(kind: u16, is_dump: bool, body: &[u8], sysfs: &Path) -> Result<Vec<V
                 .collect())
         }
         (command::PORT_GET, false) => {
-            let (device, port) = (one()?, find(body, attribute::PORT_INDEX));
-            let port = port.filter(|port| (1..=device.ports).contains(port));
-            Ok(vec![device.describe_port(port.ok_or(libc::EINVAL)?)])
+            let (device, port) = one_port()?;
+            Ok(vec![device.describe_port(port)])
+        }
+        // With a resource it asks for the counters of queue pairs.
+        (command::STAT_GET, false) if find(body, attribute::STAT_RES).is_none() => {
+            let (device, port) = one_port()?;
+            let statistics = device.statistics(port).ok_or(libc::EOPNOTSUPP)?;
+            Ok(vec![statistics])
         }
         // The device can be used from each network namespace that sees the run directory.
         (command::SYS_GET, _) => Ok(vec![Attributes::new().u8(attribute::SYS_NETNS_MODE, 1).0]),
@@ -233,6 +249,26 @@ impl Device {
             }
             None => attributes.0,
         }
+    }
+
+    /// The hardware counters of a port; `None` if it has none.
+    fn statistics(&self, port: u32) -> Option<Vec<u8>> {
+        let files = entries(&self.path.join(format!("ports/{port}/hw_counters")));
+        let counters = files.iter().filter_map(|file| {
+            // How long values are kept is no counter.
+            let name = Some(name_of(file)).filter(|name| name != "lifespan")?;
+            let value = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+            Some((name, value))
+        });
+        let table = counters.fold(Attributes::new(), |table, (name, value)| {
+            let entry = Attributes::new()
+                .text(attribute::HWCOUNTER_NAME, &name)
+                .u64(attribute::HWCOUNTER_VALUE, value);
+            table.put(attribute::HWCOUNTER_ENTRY, &entry.0)
+        });
+        let attributes = self.identify().u32(attribute::PORT_INDEX, port);
+        let has_counters = !table.0.is_empty();
+        has_counters.then(|| attributes.put(attribute::HWCOUNTERS, &table.0).0)
     }
 
     fn resources(&self) -> Vec<u8> {

@@ -474,6 +474,8 @@ fn rdma_netlink_answers_queries_of_devices_and_refuses_the_rest() {
                 (nldev(1, 0, &[]), libc::EINVAL),
                 (nldev(5, 0, &[0, 9]), libc::EINVAL),
                 (nldev(10, libc::NLM_F_DUMP, &[0]), libc::EOPNOTSUPP),
+                (nldev(17, libc::NLM_F_DUMP, &[0]), libc::EOPNOTSUPP),
+                (nldev(17, 0, &[0, 1]), libc::EINVAL),
                 (nldev(3, 0, &[]), libc::EOPNOTSUPP),
             ] {
                 let [refused, nothing] = ask(&request);
