@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use proto_trp::wire::trp::HEADER_LEN;
 use proto_trp::wire::{connection_id, ConnectionId, Flags, PacketType, ResetReason, TrpHeader};
-use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
+use urdma_cm::wire::{Body, CommId, Cookie, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
 use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
@@ -168,6 +168,19 @@ impl Bed {
         None
     }
 
+    /// The cookie of the host for the neighbour.
+    fn cookie(&mut self) -> Cookie {
+        const NONCE: u64 = 1 << 63;
+        let asked = request(NEIGHBOUR, 1, NONCE, Cookie::NONE);
+        let ask = |bed: &Self| bed.send(ip(NEIGHBOUR), ports_to(SlotId::DAEMON), &asked);
+        let is_cookie = |seen: &Seen| matches!(answer_to(seen, NONCE), Some(Body::Cookie(_)));
+        let answer = self.ask(ask, is_cookie);
+        match answer.and_then(|seen| answer_to(&seen, NONCE)) {
+            Some(Body::Cookie(cookie)) => cookie,
+            _ => panic!("no cookie: {}", self.host.status().unwrap()),
+        }
+    }
+
     /// Starts a program that listens; returns it and its slot.
     fn listener(&self, port: u16) -> (Process, SlotId) {
         let (number, port) = (port, port.to_string());
@@ -258,7 +271,7 @@ fn written(header: &TrpHeader) -> Vec<u8> {
 }
 
 /// A connection request to a port of the host, with the source address `from` and slot 1.
-fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
+fn request(from: &str, port: u16, nonce: u64, cookie: Cookie) -> Vec<u8> {
     let message = Message {
         head: Head {
             local_id: CommId(77),
@@ -278,6 +291,7 @@ fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
             port_space: PortSpace::TCP,
             src: (ip(from), 50_000).into(),
             dst: (ip(HOST), port).into(),
+            cookie,
         }),
         private_data: &[0; 16],
     };
@@ -346,14 +360,19 @@ fn request_that_names_another_host_than_it_comes_from_is_not_answered() {
     let port = ports();
     let to_daemon = ports_to(SlotId::DAEMON);
     for nonce in 0..FORGED {
-        bed.send(ip(NEIGHBOUR), to_daemon, &request(VICTIM, port, nonce));
+        bed.send(
+            ip(NEIGHBOUR),
+            to_daemon,
+            &request(VICTIM, port, nonce, Cookie::NONE),
+        );
         // The other host answers ARP requests.
         let until = Instant::now() + AGAIN;
         while let Some(seen) = bed.next(until) {
             assert_eq!(seen.to, ip(NEIGHBOUR));
         }
     }
-    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, FORGED));
+    let wanted = request(NEIGHBOUR, port, FORGED, bed.cookie());
+    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &wanted);
     let refused = bed.ask(ask, |seen| {
         assert_eq!((seen.to, seen.ports.source), (ip(NEIGHBOUR), 21_504));
         matches!(answer_to(seen, FORGED), Some(Body::Rej(_)))
@@ -368,7 +387,8 @@ fn flood_of_requests_makes_a_limited_number_of_refusals() {
     let _alone = alone();
     let mut bed = Bed::up();
     let port = ports();
-    let flood = |nonce| request(NEIGHBOUR, port, u64::from(nonce));
+    let cookie = bed.cookie();
+    let flood = |nonce| request(NEIGHBOUR, port, u64::from(nonce), cookie);
     bed.flood_until("a refusal is left out", SlotId::DAEMON, flood, |bed| {
         bed.counter("drop_reject_limit") > 0
     });
@@ -397,9 +417,14 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     let port = ports();
     let (listener, _) = bed.listener(port);
     let to_daemon = ports_to(SlotId::DAEMON);
-    bed.send(ip(ABSENT), to_daemon, &request(ABSENT, port, 1));
+    bed.send(
+        ip(ABSENT),
+        to_daemon,
+        &request(ABSENT, port, 1, Cookie::NONE),
+    );
     bed.expect_unresolved(1);
-    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, 2));
+    let wanted = request(NEIGHBOUR, port, 2, bed.cookie());
+    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &wanted);
     let accepted = bed.ask(ask, |seen| matches!(answer_to(seen, 2), Some(Body::Rep(_))));
     assert!(accepted.is_some(), "{}", bed.host.status().unwrap());
     drop(listener);
@@ -418,10 +443,30 @@ fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
     let to_daemon = ports_to(SlotId::DAEMON);
     for nonce in 0..FORGED {
         let source = format!("10.77.0.{}", 50 + nonce % 10);
-        bed.send(ip(&source), to_daemon, &request(&source, port, nonce));
+        let forged = request(&source, port, nonce, Cookie::NONE);
+        bed.send(ip(&source), to_daemon, &forged);
     }
     // The link may lose some of them.
     bed.expect_unresolved(FORGED / 10);
+    Connected::to(&mut bed, port);
+    assert!(listener.is_running());
+    bed.down();
+}
+
+/// Requests that name a host that answers ARP, but does not receive the answers to them.
+#[test]
+fn flood_of_requests_in_the_name_of_another_host_leaves_the_listener_alone() {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let (mut listener, slot) = bed.listener(port);
+    let flood = |nonce| request(NEIGHBOUR, port, u64::from(nonce), Cookie(nonce));
+    for (to, answers) in [(SlotId::DAEMON, 1000), (slot, 2000)] {
+        bed.flood_until("cookies are asked for", to, flood, |bed| {
+            bed.counter("cm_cookies") >= answers
+        });
+    }
+    assert_eq!(bed.counter("cm_requests"), 0);
     Connected::to(&mut bed, port);
     assert!(listener.is_running());
     bed.down();
@@ -442,7 +487,8 @@ impl Connected {
     fn to(bed: &mut Bed, port: u16) -> Self {
         const NONCE: u64 = 7;
         let to_daemon = ports_to(SlotId::DAEMON);
-        let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, NONCE));
+        let wanted = request(NEIGHBOUR, port, NONCE, bed.cookie());
+        let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &wanted);
         let accepted = bed.ask(ask, |seen| {
             matches!(answer_to(seen, NONCE), Some(Body::Rep(_)))
         });

@@ -37,6 +37,8 @@ const OPCODES: [&str; 6] = [
 const MESSAGES: [&str; 6] = ["1", "4", "5", "6", "7", "8"];
 /// REQ, REP, RTU, DREQ.
 const CM_KINDS: [&str; 4] = ["1", "2", "3", "5"];
+/// COOKIE, between hosts.
+const CM_COOKIE: &str = "8";
 /// What a capture shows: these fields of the script.
 const FIELDS: [&str; 3] = ["trp.opcode", "urdma_channel.kind", "trp.cm.kind"];
 
@@ -127,6 +129,7 @@ fn daemons_capture_of_two_hosts_decodes_in_tshark() {
     let [opcodes, _, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
     expect_all("opcode", &OPCODES, &opcodes);
     expect_all("CM message", &CM_KINDS, &cm_kinds);
+    expect_all("CM message", &[CM_COOKIE], &cm_kinds);
     let frames = tshark::read(scratch.path(), &capture, &[]).unwrap().len();
     assert!(
         ended.output.contains(&format!("{frames} frames in ")),
@@ -145,6 +148,7 @@ fn capture_of_connection_management_has_nothing_else() {
     let [opcodes, _, cm_kinds] = check(scratch.path(), &capture, "");
     assert!(opcodes.is_empty(), "{opcodes:?}");
     expect_all("CM message", &CM_KINDS, &cm_kinds);
+    expect_all("CM message", &[CM_COOKIE], &cm_kinds);
     assert!(
         ended.output.contains("left out by the filter"),
         "{}",

@@ -82,6 +82,7 @@ fn describe_message(event: &Event) -> String {
         CmMessage::Dreq => "DREQ (disconnection request)".to_owned(),
         CmMessage::Drep => "DREP (reply to the disconnection request)".to_owned(),
         CmMessage::Mra => "MRA (the application has not decided yet)".to_owned(),
+        CmMessage::Cookie => "COOKIE (the peer asks for the REQ again, with this)".to_owned(),
     };
     match message.direction {
         Direction::Sent => format!("sent {name}"),

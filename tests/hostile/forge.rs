@@ -2,7 +2,7 @@
 
 use proto_trp::wire::connection_id;
 use urdma_channel::{CELL_DATA, LARGE_FRAME, SMALL_FRAME};
-use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
+use urdma_cm::wire::{Body, CommId, Cookie, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
 use urdma_types::{PortSpace, Psn, Qpn, SlotId};
 
 use crate::attach::Peer;
@@ -151,6 +151,7 @@ fn request(random: &mut Random) -> Vec<u8> {
             port_space: PortSpace::TCP,
             src: (local, random.u16()).into(),
             dst: (local, random.u16()).into(),
+            cookie: Cookie::NONE,
         }),
         private_data: &[0; 16],
     };

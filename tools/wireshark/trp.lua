@@ -88,9 +88,10 @@ local f = {
 
 local CM_KINDS = {
   [1] = "REQ", [2] = "REP", [3] = "RTU", [4] = "REJ", [5] = "DREQ", [6] = "DREP", [7] = "MRA",
+  [8] = "COOKIE",
 }
 local CM_HEADER_LEN = 24
-local CM_BODY_LEN = { [1] = 64, [2] = 20, [3] = 0, [4] = 4, [5] = 4, [6] = 0, [7] = 4 }
+local CM_BODY_LEN = { [1] = 64, [2] = 20, [3] = 0, [4] = 4, [5] = 4, [6] = 0, [7] = 4, [8] = 4 }
 local REASONS = {
   [4] = "timeout", [6] = "invalid communication id", [8] = "no listener",
   [28] = "refused by the application",
@@ -126,6 +127,7 @@ local c = {
   source_port = ProtoField.uint16("trp.cm.source_port", "Source port", base.DEC),
   target_port = ProtoField.uint16("trp.cm.destination_port", "Destination port", base.DEC),
   reason = ProtoField.uint16("trp.cm.reason", "Reason", base.DEC, REASONS),
+  cookie = ProtoField.uint32("trp.cm.cookie", "Cookie", base.HEX),
   mra_ms = ProtoField.uint32("trp.cm.mra_ms", "Time asked for, ms", base.DEC),
 }
 
@@ -400,6 +402,7 @@ local CM_BODIES = {
     t:add(c.target, tvb(40, 16))
     t:add(c.source_port, tvb(56, 2))
     t:add(c.target_port, tvb(58, 2))
+    t:add(c.cookie, tvb(60, 4))
   end,
   [2] = function(tvb, t)
     add_qp(tvb, t)
@@ -409,6 +412,7 @@ local CM_BODIES = {
   [4] = function(tvb, t) t:add(c.reason, tvb(0, 2)) end,
   [5] = function(tvb, t) t:add(c.qpn, tvb(0, 4)) end,
   [7] = function(tvb, t) t:add(c.mra_ms, tvb(0, 4)) end,
+  [8] = function(tvb, t) t:add(c.cookie, tvb(0, 4)) end,
 }
 
 local function dissect_cm(tvb, pinfo, t)

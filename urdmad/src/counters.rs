@@ -72,6 +72,8 @@ counters! {
     to_processes,
     /// Connection requests delivered to a listener.
     cm_requests,
+    /// Connection requests without a valid cookie, answered with COOKIE.
+    cm_cookies,
     /// Connection requests without a listener, answered with REJ.
     cm_rejected,
     /// Connection requests left unanswered, since they are retransmitted: the port is bound but not

@@ -46,6 +46,7 @@ use std::time::{Duration, Instant};
 use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_channel::{Bells, CellOctets, OwnPage, CELL_DATA};
+use urdma_cm::cookie::Cookies;
 use urdma_ipc::Resolution;
 use urdma_types::{slot_of_port, Ip16, SlotId};
 
@@ -90,6 +91,7 @@ struct DataPlane {
     network: Option<Network>,
     patience: Patience,
     limits: Limits,
+    cookies: Cookies,
     request_limits: UserLimits,
     pace: Pace,
     start: Instant,
@@ -145,6 +147,7 @@ impl DataPlane {
             network,
             patience: Patience::default(),
             limits: Limits::default(),
+            cookies: Cookies::new([getrandom::u64()?, getrandom::u64()?]),
             request_limits: UserLimits::per_second(requests_per_second),
             pace: Pace::default(),
             start,
@@ -244,6 +247,7 @@ impl DataPlane {
             shared: &self.shared,
             identity: &self.identity,
             limits: &mut self.limits,
+            cookies: &self.cookies,
             now_ns,
         };
         (inbound, self.network.as_mut())
@@ -399,6 +403,7 @@ impl DataPlane {
         };
         if let (Some(arrived), Some(network)) = (arrived, network) {
             network.take_arrived(&mut inbound, arrived);
+            network.flush(now_ns, inbound.shared);
         }
     }
 

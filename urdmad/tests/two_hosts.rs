@@ -13,8 +13,8 @@ use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::Meta;
 use proto_trp::wire::{ConnectionId, Flags, PacketHead, PacketType, TrpHeader};
 use support::{
-    cm_port, eventually, expect_idle, is_reject, meta, request, udp_port, Daemon, Process, Scratch,
-    LIMIT,
+    cm_port, cookie_in, eventually, expect_idle, is_reject, meta, request, request_with, udp_port,
+    Daemon, Process, Scratch, LIMIT,
 };
 use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
@@ -219,15 +219,57 @@ fn requests_across_hosts_reach_the_listener_or_are_rejected() {
     let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
     b.listen(1, cm_port(B, 7471));
     let source = format!("{A}:40000");
-    let listened = request(&source, a.attached.slot, &format!("{B}:7471"));
+    let slot = a.attached.slot;
+    a.send(&meta(B, 0), &request(&source, slot, &format!("{B}:7471")));
+    let cookie = cookie_in(&a.receive().unwrap().octets);
+    let listened = request_with(cookie, &source, slot, &format!("{B}:7471"));
     a.send(&meta(B, 0), &listened);
     let frame = b.receive().unwrap();
     assert_eq!(frame.octets, listened);
-    let no_listener = request(&source, a.attached.slot, &format!("{B}:7472"));
+    let no_listener = request_with(cookie, &source, slot, &format!("{B}:7472"));
     a.send(&meta(B, 0), &no_listener);
     assert!(is_reject(&a.receive().unwrap().octets));
     let data = hosts.b.status().counters.data;
     assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 1));
+    assert_eq!(data["cm_cookies"], 1);
+}
+
+#[test]
+fn request_without_the_cookie_of_its_sender_reaches_no_process() {
+    const REQUESTS: u64 = 100;
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut other, mut b) = (hosts.a.attach(), hosts.a.attach(), hosts.b.attach());
+    b.listen(1, cm_port(B, 7471));
+    let (source, destination) = (format!("{A}:40000"), format!("{B}:7471"));
+    // To urdmad, and to the listener's process as one that has answered before.
+    for to in [0, b.attached.slot] {
+        for _ in 0..REQUESTS {
+            a.send(
+                &meta(B, to),
+                &request(&source, a.attached.slot, &destination),
+            );
+            cookie_in(&a.receive().unwrap().octets);
+        }
+        other.send(
+            &meta(B, to),
+            &request(&source, other.attached.slot, &destination),
+        );
+        let others = cookie_in(&other.receive().unwrap().octets);
+        let stolen = request_with(others, &source, a.attached.slot, &destination);
+        a.send(&meta(B, to), &stolen);
+        let own = cookie_in(&a.receive().unwrap().octets);
+        let data = hosts.b.status().counters.data;
+        assert_eq!(data["cm_requests"], u64::from(to != 0));
+        let wanted = request_with(own, &source, a.attached.slot, &destination);
+        a.send(&meta(B, to), &wanted);
+        assert_eq!(b.receive().unwrap().octets, wanted);
+    }
+    let data = hosts.b.status().counters.data;
+    assert_eq!(
+        (data["cm_requests"], data["cm_cookies"]),
+        (2, 2 * REQUESTS + 4)
+    );
 }
 
 fn probe(kind: PacketType) -> [u8; 16] {

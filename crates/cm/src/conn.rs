@@ -179,6 +179,8 @@ pub(crate) struct Conn {
     pub(crate) deadline: Option<Time>,
     /// Transmissions of the current message so far.
     pub(crate) tries: u32,
+    /// A COOKIE has been answered since the last of them.
+    pub(crate) has_answered_cookie: bool,
     /// Number of REJs with "invalid service id" that were ignored.
     pub(crate) refusals: u32,
     /// When the wait for the peer's application times out.

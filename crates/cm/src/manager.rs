@@ -14,8 +14,11 @@ use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
+use crate::cookie::KnownCookies;
 use crate::services::Services;
-use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
+use crate::wire::{
+    Body, CommId, Cookie, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE,
+};
 
 /// Configuration of a [`ConnectionManager`].
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +220,7 @@ pub struct ConnectionManager {
     /// Limits the rate of answers to messages for unknown connections.
     strangers: RateLimit,
     services: Services,
+    cookies: KnownCookies,
     /// Records what happens to connections.
     pub(crate) recorder: Recorder,
 }
@@ -239,6 +243,7 @@ impl ConnectionManager {
             counters: Counters::default(),
             strangers: RateLimit::default(),
             services: Services::default(),
+            cookies: KnownCookies::default(),
             recorder: Recorder::default(),
         };
         let [a, b, c, d, ..] = manager.random().to_le_bytes();
@@ -307,6 +312,7 @@ impl ConnectionManager {
                 port_space: params.port_space,
                 src: params.src,
                 dst: params.dst,
+                cookie: Cookie::NONE,
             },
             local,
             remote: QpInfo::default(),
@@ -315,6 +321,7 @@ impl ConnectionManager {
             listener: None,
             deadline: None,
             tries: 0,
+            has_answered_cookie: false,
             refusals: 0,
             give_up_at: now.plus(self.config.patience),
         };
@@ -574,6 +581,7 @@ impl ConnectionManager {
             Body::Dreq(qpn) => self.handle_dreq(now, id, qpn),
             Body::Drep => self.handle_drep(now, id),
             Body::Mra(_) => self.handle_mra(now, id, &message.head),
+            Body::Cookie(cookie) => self.handle_cookie(id, cookie),
             Body::Req(_) => {}
         }
     }

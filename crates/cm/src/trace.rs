@@ -35,6 +35,7 @@ fn message_of(kind: Kind) -> CmMessage {
         Kind::Dreq => CmMessage::Dreq,
         Kind::Drep => CmMessage::Drep,
         Kind::Mra => CmMessage::Mra,
+        Kind::Cookie => CmMessage::Cookie,
     }
 }
 

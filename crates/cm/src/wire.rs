@@ -35,6 +35,14 @@ const REP_LEN: usize = 20;
 const REJ_LEN: usize = 4;
 const DREQ_LEN: usize = 4;
 const MRA_LEN: usize = 4;
+const COOKIE_LEN: usize = 4;
+
+/// Bits of a queue pair (octet 10 of the body).
+const QP_SRQ: u8 = 1;
+const QP_FLOW_CONTROL: u8 = 2;
+const QP_BITS: u8 = QP_SRQ | QP_FLOW_CONTROL;
+/// Largest code of an ACK timeout: it has 5 bits.
+const ACK_TIMEOUT_MAX: u8 = 31;
 
 /// The kinds of messages (octet 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +62,8 @@ pub enum Kind {
     Drep = 6,
     /// The REQ or REP has arrived; the application has not decided yet.
     Mra = 7,
+    /// The REQ is to be sent again with this cookie.
+    Cookie = 8,
 }
 
 impl Kind {
@@ -66,6 +76,7 @@ impl Kind {
             5 => Self::Dreq,
             6 => Self::Drep,
             7 => Self::Mra,
+            8 => Self::Cookie,
             _ => return None,
         })
     }
@@ -77,6 +88,7 @@ impl Kind {
             Self::Rej => REJ_LEN,
             Self::Dreq => DREQ_LEN,
             Self::Mra => MRA_LEN,
+            Self::Cookie => COOKIE_LEN,
             Self::Rtu | Self::Drep => 0,
         }
     }
@@ -95,6 +107,16 @@ impl CommId {
 /// later message carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u64);
+
+/// What the destination host of a REQ sends to its source address, so that the REQ that carries it
+/// back shows that its sender receives there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cookie(pub u32);
+
+impl Cookie {
+    /// No cookie: the sender of the REQ does not know one.
+    pub const NONE: Self = Self(0);
+}
 
 /// Destination of a message: a host and a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,6 +189,8 @@ pub struct Req {
     pub src: SocketAddr,
     /// Address and port of the listener.
     pub dst: SocketAddr,
+    /// The cookie of the destination host for this sender, or [`Cookie::NONE`].
+    pub cookie: Cookie,
 }
 
 /// The body of a message.
@@ -186,6 +210,8 @@ pub enum Body {
     Drep,
     /// See [`Kind::Mra`]: the service timeout, in milliseconds.
     Mra(u32),
+    /// See [`Kind::Cookie`]; never [`Cookie::NONE`].
+    Cookie(Cookie),
 }
 
 impl Body {
@@ -199,6 +225,7 @@ impl Body {
             Self::Dreq(_) => Kind::Dreq,
             Self::Drep => Kind::Drep,
             Self::Mra(_) => Kind::Mra,
+            Self::Cookie(_) => Kind::Cookie,
         }
     }
 }
@@ -238,7 +265,7 @@ pub enum ParseError {
     Kind,
     /// The lengths do not match.
     Length,
-    /// A field has an invalid value.
+    /// A field has an invalid value, or reserved bits are set.
     Value,
 }
 
@@ -267,10 +294,15 @@ impl<'a> Message<'a> {
         let (body, private_data) = rest
             .split_at_checked(kind.body_len())
             .ok_or(ParseError::Truncated)?;
+        let remote_id = CommId(u32_at(head, 8));
+        // R9-9
+        if head[21] != 0 || (kind == Kind::Req && remote_id != CommId::NONE) {
+            return Err(ParseError::Value);
+        }
         Ok(Self {
             head: Head {
                 local_id: CommId(u32_at(head, 4)),
-                remote_id: CommId(u32_at(head, 8)),
+                remote_id,
                 nonce: Nonce(u64_at(head, 12)),
                 slot: SlotId::new(head[20]).ok_or(ParseError::Value)?,
             },
@@ -315,6 +347,8 @@ pub struct ReqRoute {
     pub slot: SlotId,
     /// Port space of the service.
     pub port_space: PortSpace,
+    /// The cookie that the sender knows.
+    pub cookie: Cookie,
     local_id: CommId,
     nonce: Nonce,
 }
@@ -331,15 +365,32 @@ impl ReqRoute {
             src: req.src,
             slot: message.head.slot,
             port_space: req.port_space,
+            cookie: req.cookie,
             local_id: message.head.local_id,
             nonce: message.head.nonce,
         })
     }
 }
 
+/// Whether a datagram says that it is a REQ; it may be malformed.
+#[inline]
+pub fn is_req(datagram: &[u8]) -> bool {
+    datagram.starts_with(&[VERSION_TYPE, Kind::Req as u8])
+}
+
 /// Writes the REJ for a REQ without a listener and returns its length in octets. It is sent to
 /// `req.src.ip()`, slot `req.slot`. `buf` must hold [`MAX_MESSAGE`] octets.
 pub fn reject_no_listener(req: &ReqRoute, buf: &mut [u8]) -> usize {
+    answer_of_slot_0(req, Body::Rej(RejReason::INVALID_SERVICE_ID), buf)
+}
+
+/// Writes the COOKIE that answers a REQ without a valid one and returns its length in octets. It is
+/// sent to `req.src.ip()`, slot `req.slot`. `buf` must hold [`MAX_MESSAGE`] octets.
+pub fn answer_cookie(req: &ReqRoute, cookie: Cookie, buf: &mut [u8]) -> usize {
+    answer_of_slot_0(req, Body::Cookie(cookie), buf)
+}
+
+fn answer_of_slot_0(req: &ReqRoute, body: Body, buf: &mut [u8]) -> usize {
     Message {
         head: Head {
             local_id: CommId::NONE,
@@ -347,7 +398,7 @@ pub fn reject_no_listener(req: &ReqRoute, buf: &mut [u8]) -> usize {
             nonce: req.nonce,
             slot: SlotId::DAEMON,
         },
-        body: Body::Rej(RejReason::INVALID_SERVICE_ID),
+        body,
         private_data: &[],
     }
     .write(buf)
@@ -366,22 +417,29 @@ fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
         Kind::Req => Body::Req(parse_req(body)?),
         Kind::Rep => Body::Rep(parse_qp(body, retry(body[11])?, ece_at(body, 12))?),
         Kind::Rtu => Body::Rtu,
+        Kind::Rej if u16_at(body, 2) != 0 => return Err(ParseError::Value),
         Kind::Rej => Body::Rej(RejReason(u16_at(body, 0))),
         Kind::Dreq => Body::Dreq(qpn_at(body, 0)?),
         Kind::Drep => Body::Drep,
         Kind::Mra => Body::Mra(u32_at(body, 0)),
+        Kind::Cookie if u32_at(body, 0) == 0 => return Err(ParseError::Value),
+        Kind::Cookie => Body::Cookie(Cookie(u32_at(body, 0))),
     })
 }
 
 /// The parameters of a QP, whose first 11 octets are the same in REQ and REP.
 fn parse_qp(body: &[u8], rnr_retry: u8, ece: Ece) -> Result<QpInfo, ParseError> {
+    // R9-9
+    if body[10] & !QP_BITS != 0 {
+        return Err(ParseError::Value);
+    }
     Ok(QpInfo {
         qpn: qpn_at(body, 0)?,
         psn: psn_at(body, 4)?,
         responder_resources: body[8],
         initiator_depth: body[9],
-        srq: body[10] & 1 != 0,
-        flow_control: body[10] & 2 != 0,
+        srq: body[10] & QP_SRQ != 0,
+        flow_control: body[10] & QP_FLOW_CONTROL != 0,
         rnr_retry,
         ece,
     })
@@ -389,17 +447,19 @@ fn parse_qp(body: &[u8], rnr_retry: u8, ece: Ece) -> Result<QpInfo, ParseError> 
 
 fn parse_req(body: &[u8]) -> Result<Req, ParseError> {
     let src = socket_at(body, 24, 56);
-    if src.ip().is_unspecified() {
+    // R9-9
+    if src.ip().is_unspecified() || body[12] > ACK_TIMEOUT_MAX {
         return Err(ParseError::Value);
     }
     Ok(Req {
-        qp: parse_qp(body, body[11] & 7, ece_at(body, 16))?,
+        qp: parse_qp(body, retry(body[11] & 15)?, ece_at(body, 16))?,
         retry_count: retry(body[11] >> 4)?,
-        ack_timeout: body[12] & 31,
+        ack_timeout: body[12],
         path_mtu: body[13],
         port_space: PortSpace(u16_at(body, 14)),
         src,
         dst: socket_at(body, 40, 58),
+        cookie: Cookie(u32_at(body, 60)),
     })
 }
 
@@ -408,7 +468,7 @@ fn write_body(body: &Body, out: &mut [u8]) {
         Body::Req(req) => {
             write_qp(&req.qp, out);
             out[11] = (req.retry_count & 7) << 4 | req.qp.rnr_retry & 7;
-            out[12] = req.ack_timeout & 31;
+            out[12] = req.ack_timeout & ACK_TIMEOUT_MAX;
             out[13] = req.path_mtu;
             out[14..16].copy_from_slice(&req.port_space.0.to_be_bytes());
             put_u32(out, 16, req.qp.ece.vendor_id);
@@ -417,6 +477,7 @@ fn write_body(body: &Body, out: &mut [u8]) {
             out[40..56].copy_from_slice(&Ip16::new(req.dst.ip()).0);
             out[56..58].copy_from_slice(&req.src.port().to_be_bytes());
             out[58..60].copy_from_slice(&req.dst.port().to_be_bytes());
+            put_u32(out, 60, req.cookie.0);
         }
         Body::Rep(qp) => {
             write_qp(qp, out);
@@ -427,6 +488,7 @@ fn write_body(body: &Body, out: &mut [u8]) {
         Body::Rej(reason) => out[0..2].copy_from_slice(&reason.0.to_be_bytes()),
         Body::Dreq(qpn) => put_u32(out, 0, qpn.to_u32()),
         Body::Mra(ms) => put_u32(out, 0, *ms),
+        Body::Cookie(cookie) => put_u32(out, 0, cookie.0),
         Body::Rtu | Body::Drep => {}
     }
 }
@@ -436,7 +498,9 @@ fn write_qp(qp: &QpInfo, out: &mut [u8]) {
     put_u32(out, 4, qp.psn.to_u32());
     out[8] = qp.responder_resources;
     out[9] = qp.initiator_depth;
-    out[10] = u8::from(qp.srq) | u8::from(qp.flow_control) << 1;
+    let srq = if qp.srq { QP_SRQ } else { 0 };
+    let flow_control = if qp.flow_control { QP_FLOW_CONTROL } else { 0 };
+    out[10] = srq | flow_control;
 }
 
 fn retry(octet: u8) -> Result<u8, ParseError> {
@@ -520,6 +584,7 @@ mod tests {
                 port_space: PortSpace::TCP,
                 src: "127.0.0.1:40000".parse().unwrap(),
                 dst: "[2001:db8::1]:7471".parse().unwrap(),
+                cookie: Cookie(0x89ab_cdef),
             }),
             private_data: b"hello",
         }
@@ -539,6 +604,7 @@ mod tests {
             Body::Dreq(RawQpn::new(0x12_3456).unwrap()),
             Body::Drep,
             Body::Mra(60_000),
+            Body::Cookie(Cookie(1)),
         ] {
             let message = Message { body, ..base };
             let mut buf = [0xff; MAX_MESSAGE];
@@ -581,6 +647,45 @@ mod tests {
         }
     }
 
+    /// `body` with `value` in octet `at` of the whole message.
+    fn damaged(body: Body, at: usize, value: u8) -> Result<Body, ParseError> {
+        let message = Message {
+            body,
+            ..sample_req()
+        };
+        let mut buf = [0; MAX_MESSAGE];
+        let len = message.write(&mut buf);
+        assert!(Message::parse(&buf[..len]).is_ok());
+        buf[at] = value;
+        Message::parse(&buf[..len]).map(|message| message.body)
+    }
+
+    #[test]
+    fn message_with_a_reserved_value_is_refused() {
+        let req = sample_req().body;
+        let Body::Req(Req { qp, .. }) = req else {
+            unreachable!()
+        };
+        for (body, at, value) in [
+            // The receiver's communication id, octet 21, bits, retries twice, the ACK timeout.
+            (req, 11, 1),
+            (req, 21, 1),
+            (req, HEADER_LEN + 10, 4),
+            (req, HEADER_LEN + 11, 0x08),
+            (req, HEADER_LEN + 11, 0x80),
+            (req, HEADER_LEN + 12, 32),
+            (Body::Rep(qp), 21, 1),
+            (Body::Rep(qp), HEADER_LEN + 10, 0x80),
+            (Body::Rtu, 21, 0x80),
+            (Body::Rej(RejReason::TIMEOUT), HEADER_LEN + 3, 1),
+            // There is no cookie 0.
+            (Body::Cookie(Cookie(1)), HEADER_LEN + 3, 0),
+        ] {
+            let refused = damaged(body, at, value);
+            assert_eq!(refused, Err(ParseError::Value), "{body:?}, octet {at}");
+        }
+    }
+
     #[test]
     fn parse_random_octets_never_panics() {
         let mut state = 1u64;
@@ -592,7 +697,7 @@ mod tests {
             }
             let len = (state >> 40) as usize % (MAX_MESSAGE + 1);
             buf[0] = VERSION_TYPE;
-            buf[1] %= 9;
+            buf[1] %= 10;
             buf[2..4].copy_from_slice(&(len as u16).to_be_bytes());
             buf[22] = 0;
             let _ = Message::parse(&buf[..len]);
@@ -611,5 +716,22 @@ mod tests {
         assert_eq!(rej.body, Body::Rej(RejReason::INVALID_SERVICE_ID));
         assert_eq!(rej.head.remote_id, CommId(7));
         assert_eq!(rej.head.nonce, Nonce(0x0123_4567_89ab_cdef));
+    }
+
+    /// The vector of doc/spec/trp.md, and an answer that is shorter than any REQ.
+    #[test]
+    fn answer_cookie_is_as_specified() {
+        let mut buf = [0; MAX_MESSAGE];
+        let len = sample_req().write(&mut buf);
+        assert!(is_req(&buf[..len]));
+        let route = ReqRoute::parse(&buf[..len]).unwrap();
+        assert_eq!(route.cookie, Cookie(0x89ab_cdef));
+        let len = answer_cookie(&route, Cookie(0x0a0b_0c0d), &mut buf);
+        let expected = [
+            0x17, 0x08, 0x00, 0x1c, 0, 0, 0, 0, 0, 0, 0, 7, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab,
+            0xcd, 0xef, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d,
+        ];
+        assert_eq!(buf[..len], expected);
+        assert!(len < HEADER_LEN + REQ_LEN && !is_req(&buf[..len]));
     }
 }

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_cm::cookie::Cookies;
+use urdma_cm::wire::{answer_cookie, is_req, reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, ConnectionManager, Event, LocalQp, Peer,
     PrivateData, RejReason,
@@ -49,6 +50,8 @@ struct Conditions {
     repeat_percent: u64,
     delay_max_ns: u64,
     erratic: bool,
+    /// How many REQs find that the host has begun anew, so that no cookie is valid any more.
+    new_secret_percent: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ struct Seen {
 struct Host {
     ip: IpAddr,
     manager: ConnectionManager,
+    cookies: Cookies,
     seen: HashMap<ConnId, Seen>,
     qpns: HashMap<ConnId, RawQpn>,
     by_qpn: HashMap<RawQpn, ConnId>,
@@ -109,6 +113,7 @@ impl World {
                 SlotId::new(n).unwrap(),
                 seed ^ u64::from(n),
             )),
+            cookies: Cookies::new([seed, n.into()]),
             seen: HashMap::new(),
             qpns: HashMap::new(),
             by_qpn: HashMap::new(),
@@ -205,14 +210,26 @@ impl World {
         }
     }
 
-    /// Delivers a datagram; slot 0 is urdmad, which looks up the listener.
+    /// Delivers a datagram. As urdmad does, it answers a REQ without a valid cookie with one, and
+    /// one to slot 0 that has no listener with a REJ.
     fn deliver(&mut self, host: usize, slot: SlotId, octets: &[u8]) {
         let from = self.hosts[1 - host].ip;
-        if slot == SlotId::DAEMON {
+        let now = self.now;
+        if is_req(octets) {
             let route = ReqRoute::parse(octets).unwrap();
-            if route.dst.port() != SERVICE {
-                let mut buf = [0; MAX_MESSAGE];
-                let len = reject_no_listener(&route, &mut buf);
+            if self.random.chance(self.conditions.new_secret_percent) {
+                self.hosts[host].cookies = Cookies::new([self.random.next(), 0]);
+            }
+            let cookies = &self.hosts[host].cookies;
+            let mut buf = [0; MAX_MESSAGE];
+            let answer = if !cookies.accepts(now, &route) {
+                Some(answer_cookie(&route, cookies.cookie(now, &route), &mut buf))
+            } else if slot == SlotId::DAEMON && route.dst.port() != SERVICE {
+                Some(reject_no_listener(&route, &mut buf))
+            } else {
+                None
+            };
+            if let Some(len) = answer {
                 let to = Peer {
                     ip: route.src.ip(),
                     slot: route.slot,
@@ -221,7 +238,6 @@ impl World {
                 return;
             }
         }
-        let now = self.now;
         self.hosts[host].manager.handle_datagram(now, from, octets);
     }
 
@@ -465,6 +481,7 @@ fn connections_in_any_weather_leave_nothing_over() {
             repeat_percent: seed / 7 % 40,
             delay_max_ns: (1 + seed % 13) * 20 * MS,
             erratic: true,
+            new_secret_percent: 5,
         };
         simulate(seed, conditions);
     }
@@ -478,6 +495,7 @@ fn connections_in_fair_weather_all_come_up_once() {
             repeat_percent: 0,
             delay_max_ns: 10 * MS,
             erratic: false,
+            new_secret_percent: 5,
         };
         let world = simulate(seed, conditions);
         assert_eq!((world.requests, world.connected), (4, 4), "seed {seed}");
@@ -493,6 +511,7 @@ fn connections_in_ten_percent_loss_come_up() {
             repeat_percent: 10,
             delay_max_ns: 30 * MS,
             erratic: false,
+            new_secret_percent: 5,
         };
         let world = simulate(seed, conditions);
         assert_eq!(
@@ -515,6 +534,7 @@ fn ten_thousand_connections_in_ten_percent_loss_are_answered_in_time() {
         repeat_percent: 10,
         delay_max_ns: 30 * MS,
         erratic: false,
+        new_secret_percent: 0,
     };
     let world = simulate_many(1, conditions, COUNT, 10_000 * MS);
     let is_over = |seen: &&Seen| seen.begun.is_some() && !seen.responded && seen.over;

@@ -171,7 +171,7 @@ impl Shard {
         while let Some((packet, meta)) = next {
             taken += self.dispatch(info, &packet, origin);
             next = match origin {
-                Origin::Remote(_) => {
+                Origin::Remote(_) | Origin::Leased(_) => {
                     let predicted = self.take_predicted(now, &meta, &mut packets);
                     taken += predicted.0;
                     predicted.1

@@ -7,6 +7,7 @@
 use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
+use urdma_ucma::is_req;
 
 use super::clock;
 use super::note::Note;
@@ -24,8 +25,21 @@ const HEAD: usize = proto_trp::conn::HEAD_OCTETS;
 pub(super) enum Origin {
     /// A process of this host.
     Local(SlotId),
-    /// Another host.
+    /// Another host, through urdmad.
     Remote(Meta),
+    /// Another host, through the leased queue.
+    Leased(Meta),
+}
+
+impl Origin {
+    /// The metadata of a datagram from another host.
+    #[inline]
+    fn meta(&self) -> Option<&Meta> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(meta) | Self::Leased(meta) => Some(meta),
+        }
+    }
 }
 
 impl Shard {
@@ -63,7 +77,7 @@ impl Shard {
         while let Some((body, meta)) = next {
             match slot_of_port(meta.dst_port) {
                 Some(slot) if slot == self.slot => {
-                    taken += self.dispatch(info, &body, &Origin::Remote(meta));
+                    taken += self.dispatch(info, &body, &Origin::Leased(meta));
                     let predicted = self.take_predicted(now, &meta, &mut datagrams);
                     taken += predicted.0;
                     next = predicted.1;
@@ -118,7 +132,8 @@ impl Shard {
         (taken, other)
     }
 
-    /// Passes a datagram that is another slot's on to urdmad, for that slot.
+    /// Passes a datagram that is another slot's on to urdmad, for that slot, or one that urdmad has
+    /// to check.
     #[cold]
     fn pass_on(&mut self, body: &PacketBody, meta: &Meta) {
         self.counters.forwarded += 1;
@@ -156,7 +171,7 @@ impl Shard {
         };
         let index = match PacketType::of(fixed[trp::field::VERSION_TYPE]) {
             Ok(PacketType::Cm) => {
-                self.dispatch_cm(info, body, origin);
+                self.dispatch_cm(info, head, body, origin);
                 return 1;
             }
             Ok(PacketType::Datagram) => {
@@ -187,10 +202,7 @@ impl Shard {
             self.answer_reset(now, (head, body.len()), origin, ResetReason::NoQueuePair);
             return 1;
         };
-        let is_from_peer = match origin {
-            Origin::Local(_) => false,
-            Origin::Remote(meta) => entry.source.sent(meta),
-        };
+        let is_from_peer = origin.meta().is_some_and(|meta| entry.source.sent(meta));
         // R3-9, R8.4-9
         if !is_from_peer && !may_be_from_peer(entry, fixed, origin) {
             self.counters.wrong_source += 1;
@@ -200,7 +212,7 @@ impl Shard {
             head,
             len: body.len(),
             body,
-            congestion_experienced: matches!(origin, Origin::Remote(meta) if meta.ecn == ECN_CE),
+            congestion_experienced: origin.meta().is_some_and(|meta| meta.ecn == ECN_CE),
         };
         let mut host = host!(entry, self.regions, self.notes);
         let handled = entry.conn.handle_datagram(now, &datagram, &mut host);
@@ -241,9 +253,12 @@ impl Shard {
     }
 
     #[cold]
-    fn dispatch_cm(&mut self, info: &Info, body: &PacketBody, origin: &Origin) {
+    fn dispatch_cm(&mut self, info: &Info, head: &[u8], body: &PacketBody, origin: &Origin) {
         let from = match origin {
-            Origin::Remote(meta) => Some(meta.remote_ip.to_ip()),
+            // R9-11
+            // urdmad checks the cookies of requests.
+            Origin::Leased(meta) if is_req(head) => return self.pass_on(body, meta),
+            Origin::Remote(meta) | Origin::Leased(meta) => Some(meta.remote_ip.to_ip()),
             Origin::Local(_) => info.addresses.first().copied(),
         };
         if let Some(from) = from {
@@ -261,7 +276,7 @@ impl Shard {
         origin: &Origin,
         reason: ResetReason,
     ) {
-        let Origin::Remote(meta) = origin else {
+        let Some(meta) = origin.meta() else {
             return;
         };
         let records = self.records.as_deref();
@@ -303,8 +318,8 @@ impl Shard {
 #[cold]
 fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Origin) -> bool {
     let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
-    entry.path.is_none()
-        || matches!(origin, Origin::Remote(meta) if is_reset && entry.source.sent_reset(meta))
+    let sent_reset = |meta| is_reset && entry.source.sent_reset(meta);
+    entry.path.is_none() || origin.meta().is_some_and(sent_reset)
 }
 
 /// The queue pair's index that a packet of a connection names.

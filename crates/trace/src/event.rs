@@ -95,6 +95,8 @@ octets! {
         Drep = 6,
         /// The application has not decided yet.
         Mra = 7,
+        /// The request is to be sent again with a cookie.
+        Cookie = 8,
     }
 }
 

@@ -213,7 +213,9 @@ pub fn datagram(octets: &[u8]) {
 
 /// [`urdma_cm::wire::Message::parse`], and what urdmad makes of a REQ.
 pub fn cm_message(octets: &[u8]) {
-    use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
+    use urdma_cm::wire::{
+        answer_cookie, is_req, reject_no_listener, Body, Cookie, Message, ReqRoute, MAX_MESSAGE,
+    };
     let route = ReqRoute::parse(octets);
     let Ok(message) = Message::parse(octets) else {
         assert!(route.is_none());
@@ -224,10 +226,16 @@ pub fn cm_message(octets: &[u8]) {
     assert_eq!(len, octets.len());
     assert_eq!(Message::parse(&buf[..len]), Ok(message));
     assert_eq!(route.is_some(), matches!(message.body, Body::Req(_)));
+    assert_eq!(route.is_some(), is_req(octets));
+    assert_eq!(&buf[..len], octets);
     if let Some(route) = route {
         let len = reject_no_listener(&route, &mut buf);
         let answer = Message::parse(&buf[..len]).expect("an answer that can be read");
         assert_eq!(answer.head.remote_id, message.head.local_id);
         assert!(matches!(answer.body, Body::Rej(_)));
+        let len = answer_cookie(&route, Cookie(1), &mut buf);
+        assert!(len < octets.len());
+        let answer = Message::parse(&buf[..len]).expect("an answer that can be read");
+        assert_eq!(answer.body, Body::Cookie(Cookie(1)));
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use arrayvec::ArrayVec;
 use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
 use proto_trp::wire::{Meta, PacketHead, ResetReason};
-use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_cm::wire::{answer_cookie, reject_no_listener, Cookie, ReqRoute, MAX_MESSAGE};
 use urdma_ipc::PortTable;
 use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Ip16, SlotId};
 use urdma_underlay::UdpPorts;
@@ -54,10 +54,25 @@ impl DaemonDatagram {
 
     /// A REJ with the reason that no listener exists.
     fn reject(identity: &Identity, request: &ReqRoute) -> Self {
+        Self::answer(identity, request, |buf| reject_no_listener(request, buf))
+    }
+
+    /// A COOKIE.
+    pub(crate) fn cookie(identity: &Identity, request: &ReqRoute, cookie: Cookie) -> Self {
+        Self::answer(identity, request, |buf| answer_cookie(request, cookie, buf))
+    }
+
+    /// The answer to a request that `write` writes and whose length it returns.
+    fn answer(
+        identity: &Identity,
+        request: &ReqRoute,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Self {
         let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
-        let octets = reject_no_listener(request, &mut datagram);
+        let octets = write(&mut datagram);
         datagram.truncate(octets);
         Self {
+            // R9-4, R15-1
             remote: request.src.ip(),
             gid_index: identity.gid_index(request.dst.ip()),
             ports: UdpPorts {

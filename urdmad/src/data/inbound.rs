@@ -5,8 +5,9 @@ use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
 use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::{Meta, PacketHead};
-use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
-use urdma_types::{slot_of_port, Ip16, SlotId};
+use urdma_cm::cookie::Cookies;
+use urdma_cm::wire::{is_req, ReqRoute, MAX_MESSAGE};
+use urdma_types::{slot_of_port, Ip16, SlotId, Time};
 use urdma_underlay::Received;
 
 use super::channels::{Channels, NotPut};
@@ -23,6 +24,7 @@ pub(crate) struct Inbound<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) identity: &'a Identity,
     pub(crate) limits: &'a mut Limits,
+    pub(crate) cookies: &'a Cookies,
     pub(crate) now_ns: u64,
 }
 
@@ -55,6 +57,8 @@ pub(crate) enum Arrived {
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) route: ReqRoute,
+    /// The slot that it was sent to: a listener's, or slot 0.
+    to: SlotId,
     meta: Meta,
     datagram: ArrayVec<u8, MAX_MESSAGE>,
 }
@@ -96,6 +100,13 @@ impl Inbound<'_> {
         meta: &Meta,
         datagram: &[u8],
     ) -> Option<Arrived> {
+        // A malformed one is the process' to count.
+        if let Some(route) = is_req(datagram)
+            .then(|| ReqRoute::parse(datagram))
+            .flatten()
+        {
+            return self.request(slot, route, meta, datagram);
+        }
         let counters = &self.shared.counters;
         match self.put(slot, meta, datagram) {
             Ok(()) => counters.to_processes.bump(),
@@ -138,22 +149,42 @@ impl Inbound<'_> {
             }
             return None;
         };
+        self.request(SlotId::DAEMON, route, meta, datagram)
+    }
+
+    /// Checks a connection request of another host to a slot.
+    #[cold]
+    fn request(
+        &mut self,
+        to: SlotId,
+        route: ReqRoute,
+        meta: &Meta,
+        datagram: &[u8],
+    ) -> Option<Arrived> {
+        let counters = &self.shared.counters;
         if !self.identity.owns(route.dst.ip()) {
             counters.drop_not_for_daemon.bump();
             return None;
         }
         // R9-6
         // The answer goes to the source in the request's body.
-        if route.src.ip().to_canonical() != remote {
+        if route.src.ip().to_canonical() != meta.remote_ip.to_ip() {
             counters.drop_request_source.bump();
             return None;
         }
         let datagram = datagram.try_into().ok()?;
         Some(Arrived::Request(Request {
             route,
+            to,
             meta: *meta,
             datagram,
         }))
+    }
+
+    /// Whether the sender of a request has shown that it receives what is sent to its address.
+    pub(crate) fn is_proven(&self, request: &Request) -> bool {
+        let now = Time::from_ns(self.now_ns);
+        self.cookies.accepts(now, &request.route)
     }
 
     /// Whether a request has a listener, so that its sender is to be resolved before delivery.
@@ -164,9 +195,21 @@ impl Inbound<'_> {
         )
     }
 
-    /// Delivers a request to its listener; returns the answer to send, if any.
+    /// The answer to a request whose sender is not proven.
+    pub(crate) fn ask_for_proof(&self, request: &Request) -> DaemonDatagram {
+        let now = Time::from_ns(self.now_ns);
+        let cookie = self.cookies.cookie(now, &request.route);
+        self.shared.counters.cm_cookies.bump();
+        DaemonDatagram::cookie(self.identity, &request.route, cookie)
+    }
+
+    /// Delivers a request of a proven sender to its listener; returns the answer to send, if any.
     pub(crate) fn give_request(&mut self, request: &Request) -> Option<DaemonDatagram> {
         let (meta, datagram) = (&request.meta, &request.datagram[..]);
+        if request.to != SlotId::DAEMON {
+            self.give_direct_request(request);
+            return None;
+        }
         let around = (self.shared, self.identity);
         let answer = daemon_traffic::dispatch(around, &request.route, |slot| match slot {
             SlotId::DAEMON => {
@@ -180,6 +223,17 @@ impl Inbound<'_> {
             return None;
         }
         Some(answer)
+    }
+
+    /// Delivers a request to the slot that it was sent to, whose process refuses it if it does not
+    /// listen any more.
+    fn give_direct_request(&mut self, request: &Request) {
+        let counters = &self.shared.counters;
+        match self.put(request.to, &request.meta, &request.datagram) {
+            Ok(()) => counters.cm_requests.bump(),
+            Err(NotPut::Full) => counters.drop_rx_slot_behind.bump(),
+            Err(NotPut::Unattached) => counters.drop_rx_unattached_slot.bump(),
+        }
     }
 
     /// Copies a datagram to every member of a group on this host.

@@ -135,9 +135,11 @@ impl Network {
         for arrived in std::mem::take(&mut self.arrived) {
             self.take_arrived(inbound, arrived);
         }
+        self.flush(inbound.now_ns, inbound.shared);
     }
 
-    /// Completes the handling of a datagram from another host.
+    /// Completes the handling of a datagram from another host; its answer is sent with the next
+    /// [`Self::flush`].
     pub(crate) fn take_arrived(&mut self, inbound: &mut Inbound<'_>, arrived: Arrived) {
         match arrived {
             Arrived::Answer(answer) => {
@@ -147,12 +149,18 @@ impl Network {
         }
     }
 
-    /// Delivers a request once its sender's Ethernet address is known: otherwise `rdma_accept`
-    /// would wait for the resolution, or for a forged sender.
+    /// Delivers a request once its sender is proven and the sender's Ethernet address is known:
+    /// otherwise `rdma_accept` would wait for the resolution, or for a forged sender.
     fn take_request(&mut self, inbound: &mut Inbound<'_>, request: Request) {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
-        if inbound.has_listener(&request) {
-            match self.find_stranger(now_ns, request.route.src.ip()) {
+        let (source, is_proven) = (request.route.src.ip(), inbound.is_proven(&request));
+        if !is_proven || inbound.has_listener(&request) {
+            let found = if is_proven {
+                self.neighbours.resolve(now_ns, source)
+            } else {
+                self.find_stranger(now_ns, source)
+            };
+            match found {
                 NeighbourResolution::Known(_) => {}
                 NeighbourResolution::Pending if self.may_wait(&request) => {
                     self.requests.push(request);
@@ -164,7 +172,13 @@ impl Network {
                 }
             }
         }
-        if let Some(answer) = inbound.give_request(&request) {
+        // R9-11
+        let answer = if is_proven {
+            inbound.give_request(&request)
+        } else {
+            Some(inbound.ask_for_proof(&request))
+        };
+        if let Some(answer) = answer {
             self.send_to_stranger(now_ns, &answer, shared);
         }
     }
@@ -187,7 +201,7 @@ impl Network {
     /// neighbour is not resolved; the host retransmits.
     fn send_to_stranger(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         match self.find_stranger(now_ns, answer.remote) {
-            NeighbourResolution::Known(_) => self.send_answer(now_ns, answer, shared),
+            NeighbourResolution::Known(_) => self.put_answer(now_ns, answer, shared),
             _ => shared.counters.drop_tx_unreachable.bump(),
         }
     }
@@ -239,6 +253,7 @@ impl Network {
         for request in std::mem::take(&mut self.requests) {
             self.take_request(inbound, request);
         }
+        self.flush(now_ns, shared);
     }
 
     /// Sends packets of a process, or keeps them while their neighbour is being resolved; gives
@@ -285,8 +300,14 @@ impl Network {
 
     /// Sends a datagram of urdmad. It is dropped if the neighbour is not resolved; the protocol
     /// retransmits it.
-    #[cold]
     pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
+        self.put_answer(now_ns, answer, shared);
+        self.flush(now_ns, shared);
+    }
+
+    /// As [`Self::send_answer`], with the next [`Self::flush`].
+    #[cold]
+    fn put_answer(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         let meta = Meta {
             remote_ip: Ip16::new(answer.remote),
             src_port: answer.ports.source,
@@ -301,7 +322,6 @@ impl Network {
             }
             Err(_) => shared.counters.drop_tx_unreachable.bump(),
         }
-        self.flush(now_ns, shared);
     }
 
     /// The way of packets with these metadata, and the packets that wait for their neighbours.

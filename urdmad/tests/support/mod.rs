@@ -17,6 +17,7 @@ use urdma_channel::{
     Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRecords, OwnRegion, PeerPage,
     PeerRegion,
 };
+use urdma_cm::wire::Cookie;
 use urdma_ipc::{Attached, CmPort, ControlClient, Event, PortSharing, PortTable, RunDir, Status};
 use urdma_types::{source_port, Ip16, Qpn, SlotId};
 
@@ -358,6 +359,11 @@ pub fn meta(remote: &str, slot: u8) -> Meta {
 
 /// A connection request from `src` (slot `slot`) to `dst`.
 pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
+    request_with(Cookie::NONE, src, slot, dst)
+}
+
+/// The same with a cookie.
+pub fn request_with(cookie: Cookie, src: &str, slot: u8, dst: &str) -> Vec<u8> {
     use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
     use urdma_types::{PortSpace, Qpn, SlotId};
     let slot = SlotId::new(slot).unwrap();
@@ -379,12 +385,24 @@ pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
             port_space: PortSpace::TCP,
             src: src.parse().unwrap(),
             dst: dst.parse().unwrap(),
+            cookie,
         }),
         private_data: b"private",
     };
     let mut octets = [0; MAX_MESSAGE];
     let length = message.write(&mut octets);
     octets[..length].to_vec()
+}
+
+/// The cookie with which the datagram answers [`request`].
+pub fn cookie_in(octets: &[u8]) -> Cookie {
+    use urdma_cm::wire::{Body, CommId, Message};
+    let message = Message::parse(octets).unwrap();
+    assert_eq!(message.head.remote_id, CommId(77));
+    let Body::Cookie(cookie) = message.body else {
+        panic!("{message:?}");
+    };
+    cookie
 }
 
 /// Whether the datagram is the refusal of [`request`].

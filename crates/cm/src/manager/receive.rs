@@ -6,7 +6,7 @@ use super::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::{RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
-use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
+use crate::wire::{self, Body, CommId, Cookie, Head, Message, Peer, QpInfo, RejReason, Req};
 
 /// REJs of a service that is known to exist that are ignored: 3.2 s at the default retry time.
 const REFUSALS_MAX: u32 = 36;
@@ -65,6 +65,7 @@ impl ConnectionManager {
             listener: Some(listener),
             deadline: None,
             tries: 0,
+            has_answered_cookie: false,
             refusals: 0,
             give_up_at: Time::NEVER,
         };
@@ -310,6 +311,27 @@ impl ConnectionManager {
         if is_active {
             self.has_answered(now, id, head.slot);
         }
+    }
+
+    /// The host of the listener asks for this cookie: sends the REQ again with it, without counting
+    /// the transmission. Only the first COOKIE after a transmission is answered, so that a host
+    /// whose cookies never do costs no more than one that is silent.
+    pub(super) fn handle_cookie(&mut self, id: ConnId, cookie: Cookie) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        if conn.state != ConnState::ReqSent {
+            self.counters.duplicates += 1;
+            return;
+        }
+        self.cookies.learn(&conn.req, cookie);
+        let is_sent = conn.req.cookie == cookie;
+        if is_sent || std::mem::replace(&mut conn.has_answered_cookie, true) {
+            self.counters.duplicates += 1;
+            return;
+        }
+        // R9-13
+        self.send_current(id);
     }
 
     /// Answers a message for an unknown connection, so that the peer can end its connection.

@@ -239,6 +239,7 @@ impl ConnectionManager {
             return;
         };
         conn.tries += 1;
+        conn.has_answered_cookie = false;
         let wait = backoff(self.config.retry, conn.tries);
         self.arm(id, Some(now.plus(wait)));
         self.send_current(id);
@@ -246,16 +247,20 @@ impl ConnectionManager {
 
     /// Sends the message of the current state: REQ, REP, DREQ or REJ.
     pub(super) fn send_current(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(&id) else {
+        let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        match (conn.state, conn.rejected) {
-            (ConnState::ReqSent, _) => self.send(id, Body::Req(conn.req)),
-            (ConnState::RepSent | ConnState::Answered, _) => self.send(id, Body::Rep(conn.local)),
-            (ConnState::DreqSent, _) => self.send(id, Body::Dreq(conn.remote.qpn)),
-            (ConnState::Closed, Some(reason)) => self.send(id, Body::Rej(reason)),
-            _ => {}
-        }
+        let body = match (conn.state, conn.rejected) {
+            (ConnState::ReqSent, _) => {
+                conn.req.cookie = self.cookies.of(&conn.req);
+                Body::Req(conn.req)
+            }
+            (ConnState::RepSent | ConnState::Answered, _) => Body::Rep(conn.local),
+            (ConnState::DreqSent, _) => Body::Dreq(conn.remote.qpn),
+            (ConnState::Closed, Some(reason)) => Body::Rej(reason),
+            _ => return,
+        };
+        self.send(id, body);
     }
 
     pub(super) fn send_mra(&mut self, id: ConnId) {

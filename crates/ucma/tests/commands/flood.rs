@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex};
 
-use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, RejReason, Req, MAX_MESSAGE};
+use urdma_cm::wire::{
+    Body, CommId, Cookie, Head, Message, Nonce, QpInfo, RejReason, Req, MAX_MESSAGE,
+};
 use urdma_types::{PortSpace, RawQpn, SlotId};
 use urdma_ucma::abi::event;
 
@@ -81,6 +83,7 @@ fn request(number: u32) -> Vec<u8> {
             port_space: PortSpace::TCP,
             src: (HOST, 50_000).into(),
             dst: (HOST, PORT).into(),
+            cookie: Cookie::NONE,
         }),
         private_data: &[],
     })
