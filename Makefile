@@ -31,12 +31,12 @@ test: build lint loom
 		echo "The kernel module is not tested: QEMU, or a kernel for it," \
 			"cannot be installed here."; \
 	fi
-	@$(MAKE) --no-print-directory test-dist test-packages
+	@$(MAKE) --no-print-directory test-dist test-packages test-wheel
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.
-test-all: test deny test-image
+test-all: test deny test-image test-tarball
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
@@ -184,6 +184,23 @@ deny:
 	@scripts/deny.sh
 
 # A release: a tarball of the sources and the bill of materials, in target/dist.
+# The tarball for every Linux with glibc 2.28, and the wheel of its programs.
+.PHONY: tarball wheel test-tarball test-wheel
+tarball:
+	@scripts/install-deps.sh
+	@scripts/tarball.sh target/portable
+
+wheel: tarball
+	@scripts/wheel.sh target/portable
+
+# In root file systems of other releases, without DPDK.
+TARBALL_RELEASES ?= bookworm trixie sid
+test-tarball: wheel
+	@scripts/test-tarball.sh target/portable target/distros $(TARBALL_RELEASES)
+
+test-wheel: build
+	@scripts/test-wheel.sh target/release
+
 dist: deny
 	@scripts/dist.sh target/dist
 

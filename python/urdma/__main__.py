@@ -1,0 +1,22 @@
+"""``python -m urdma`` and the console command: executes the program ``urdma``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from urdma import Error, program
+
+
+def main() -> int:
+    """Replaces this process by ``urdma``; returns the status if that cannot be."""
+    try:
+        path = os.fspath(program())
+        os.execv(path, ["urdma", *sys.argv[1:]])
+    except (Error, OSError) as error:
+        print(f"urdma: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

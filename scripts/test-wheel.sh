@@ -1,0 +1,29 @@
+#!/bin/sh
+# Makes a wheel of programs, installs it in a virtual environment, and checks and tests the Python
+# package there.
+#   test-wheel.sh FOLDER    FOLDER has the programs: target/release, or what tarball.sh has written
+set -eu
+
+[ $# = 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+programs=$(realpath "$1")
+cd "$(dirname "$0")/.."
+tools="pytest==8.4.2 ruff==0.14.6 mypy==1.18.2"
+environment=target/python
+mkdir -p target
+wheel=$(scripts/wheel.py "$programs" target "linux_$(uname -m)")
+if [ "$(cat "$environment/installed" 2>/dev/null)" != "$tools" ]; then
+    rm -rf "$environment"
+    /usr/bin/python3 -m venv "$environment"
+    # shellcheck disable=SC2086 # the list is meant to be split
+    "$environment/bin/pip" install --quiet --disable-pip-version-check $tools
+    echo "$tools" >"$environment/installed"
+fi
+bin=$(realpath "$environment")/bin
+"$bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+cd python
+"$bin/ruff" check --quiet .
+"$bin/ruff" format --quiet --check .
+"$bin/mypy" --no-error-summary urdma tests
+# The package that is installed, not the sources beside the tests.
+cd tests
+timeout 300 "$bin/pytest" --quiet -p no:cacheprovider --rootdir=.. -c ../pyproject.toml .
