@@ -27,6 +27,7 @@ static TABLE: FrontTable = FrontTable {
     cm_close,
     channel_open,
     channel_close,
+    channel_release,
     async_open,
     channel_wait,
     channel_has_read,
@@ -285,14 +286,22 @@ unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
     })
 }
 
-unsafe extern "C" fn channel_close(read_fd: c_int) {
+unsafe extern "C" fn channel_close(read_fd: c_int) -> i64 {
     answer(|| {
         let closed = channels().as_mut().and_then(|all| all.remove(&read_fd));
-        if let Some(channel) = closed {
+        Ok(closed.map_or(0, |channel| {
             channel.close();
-        }
-        Ok(0)
-    });
+            Arc::into_raw(channel) as i64
+        }))
+    })
+}
+
+unsafe extern "C" fn channel_release(closed: i64) {
+    // No address is negative, as an errno is.
+    if closed > 0 {
+        // SAFETY: `channel_close` has returned it, and this is its last use.
+        drop(unsafe { Arc::from_raw(closed as *const CompletionChannel) });
+    }
 }
 
 unsafe extern "C" fn channel_wait(read_fd: c_int, interrupts: u32) -> i64 {
@@ -626,20 +635,30 @@ unsafe extern "C" fn interrupt() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{ErrorKind, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     #[test]
     fn channel_opened_is_found_until_it_is_closed() {
         let (reader, writer) = UnixStream::pair().unwrap();
+        reader.set_nonblocking(true).unwrap();
         let read_fd = reader.as_raw_fd();
         assert!(channel(read_fd).is_none());
         // SAFETY: both descriptors are open; ownership of the second is passed.
         assert_eq!(unsafe { channel_open(read_fd, writer.into_raw_fd()) }, 0);
         assert!(channel(read_fd).is_some());
         // SAFETY: no precondition.
-        unsafe { channel_close(read_fd) };
+        let closed = unsafe { channel_close(read_fd) };
         assert!(channel(read_fd).is_none());
+        let mut octet = [0];
+        let mut read = || (&reader).read(&mut octet).map_err(|error| error.kind());
+        assert_eq!(read(), Err(ErrorKind::WouldBlock), "it has not ended yet");
+        // SAFETY: it was not passed before.
+        unsafe { channel_release(closed) };
+        assert_eq!(read(), Ok(0));
+        // SAFETY: no precondition.
+        assert_eq!(unsafe { channel_close(read_fd) }, 0);
     }
 
     #[test]

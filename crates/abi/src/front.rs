@@ -80,8 +80,12 @@ pub struct FrontTable {
     /// event; the provider writes them to `write_fd`, which is non-blocking and belongs to the
     /// provider if the function returns 0.
     pub channel_open: unsafe extern "C" fn(read_fd: c_int, write_fd: c_int) -> i64,
-    /// The application closed `read_fd`, its end of a completion channel.
-    pub channel_close: unsafe extern "C" fn(read_fd: c_int),
+    /// The application closes `read_fd`, its end of a completion channel. Returns what is passed to
+    /// `channel_release` once it is closed; 0 if there was no such channel.
+    pub channel_close: unsafe extern "C" fn(read_fd: c_int) -> i64,
+    /// The application's end of a channel is closed: the provider closes its own. Before that, a
+    /// thread that waits on a set with the channel would be told of its end.
+    pub channel_release: unsafe extern "C" fn(closed: i64),
     /// libibverbs opens the file of asynchronous events of a context that it has just imported with
     /// `cmd_fd`. Returns the descriptor, which libibverbs owns from then on.
     pub async_open: unsafe extern "C" fn(cmd_fd: c_int) -> i64,

@@ -19,6 +19,7 @@ static TABLE: FrontTable = FrontTable {
     cm_close,
     channel_open,
     channel_close,
+    channel_release,
     async_open,
     channel_wait,
     channel_has_read,
@@ -135,13 +136,22 @@ extern "C" fn async_open(cmd_fd: c_int) -> i64 {
     77
 }
 
-extern "C" fn channel_close(read_fd: c_int) {
+extern "C" fn channel_close(read_fd: c_int) -> i64 {
     let mut channels = CHANNELS.lock().unwrap();
     let at = channels.iter().position(|c| c.0 == read_fd).unwrap();
     let (_, write_fd) = channels.remove(at);
+    log("channel_close");
+    i64::from(write_fd)
+}
+
+extern "C" fn channel_release(write_fd: i64) {
+    let write_fd = c_int::try_from(write_fd).unwrap();
+    // SAFETY: 8 readable octets.
+    let sent = unsafe { libc::send(write_fd, [0_u64].as_ptr().cast(), 8, libc::MSG_NOSIGNAL) };
     // SAFETY: `channel_open` took over the descriptor.
     unsafe { libc::close(write_fd) };
-    log("channel_close");
+    let is_open = if sent < 0 { "closed" } else { "open" };
+    log(&format!("channel_release {is_open}"));
 }
 
 unsafe extern "C" fn channel_wait(_read_fd: c_int, _interrupts: u32) -> i64 {

@@ -234,7 +234,15 @@ fn uverbs_file_makes_channels_and_refuses_the_rest() {
         assert_eq!(written, -1);
         assert_eq!(close(fd), 0);
     });
-    assert_eq!(log, ["table", "channel_open", "channel_close"]);
+    assert_eq!(
+        log,
+        [
+            "table",
+            "channel_open",
+            "channel_close",
+            "channel_release closed"
+        ]
+    );
 }
 
 /// A uverbs method with one attribute; header and attribute have the kernel's layout.

@@ -83,9 +83,11 @@ unsafe fn close_ours(fd: c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
-    before_close(fd);
+    let channel = begin_close(fd);
     // SAFETY: the arguments of the caller.
-    unsafe { real::close(fd) }
+    let failed = unsafe { real::close(fd) };
+    end_close(channel);
+    failed
 }
 
 /// The provider registers a descriptor of its own, or is about to close it.
@@ -336,23 +338,41 @@ unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) 
     }
 }
 
+/// The descriptor is about to be closed together with others.
 #[cold]
 fn before_close(fd: c_int) {
+    end_close(begin_close(fd));
+}
+
+/// The descriptor is about to be closed. What is returned is passed to [`end_close`] afterwards.
+fn begin_close(fd: c_int) -> i64 {
     let _uncancelled = Disabled::new();
     let before = real::errno();
     let closed = fds::remove(fd);
+    let mut channel = 0;
     if let Some(table) = provider_if(closed != Closed::Nothing) {
         match closed {
             // SAFETY: cm_open returned the handle, and this is its last use.
             Closed::RdmaCm(handle) => unsafe { (table.cm_close)(handle) },
             // SAFETY: the descriptor was passed to channel_open.
-            Closed::Channel => unsafe { (table.channel_close)(fd) },
+            Closed::Channel => channel = unsafe { (table.channel_close)(fd) },
             // SAFETY: the descriptor was passed to set_join.
             Closed::Set => unsafe { (table.set_close)(fd) },
             Closed::Nothing => {}
         }
     }
     set_errno(before);
+    channel
+}
+
+fn end_close(channel: i64) {
+    if let Some(table) = provider_if(channel > 0) {
+        let _uncancelled = Disabled::new();
+        let before = real::errno();
+        // SAFETY: `channel_close` has returned it, and this is its last use.
+        unsafe { (table.channel_release)(channel) };
+        set_errno(before);
+    }
 }
 
 fn provider_if(needed: bool) -> Option<&'static urdma_abi::front::FrontTable> {
