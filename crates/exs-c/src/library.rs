@@ -6,15 +6,13 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+
+use urdma_exs::LINGER;
 
 use crate::errno::{lock, Errno};
 use crate::operation::{Event, Registered};
 use crate::queue::Queue;
 use crate::sockets::Sockets;
-
-/// How long the end of the process waits for sockets that were closed.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// The library in a process.
 #[derive(Debug)]

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use urdma_exs::{
     outcome_errno, Accepting, Buffer, Connecting, Endpoint, Error, Kind, Listener, Memory, Options,
-    RecvId,
+    RecvId, LINGER,
 };
 
 use crate::errno::{lock, Errno};
@@ -16,9 +16,6 @@ use crate::file::Part;
 use crate::operation::Operation;
 use crate::outgoing::Outgoing;
 use crate::reactor::{Reactor, Token};
-
-/// How long the other end has for ending a connection after both have closed it.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// A listening socket: accepts without a client, and clients that have been answered.
 #[derive(Debug)]

@@ -5,17 +5,14 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use urdma_stream::{Failure, Stats};
 
 use crate::buffered::Buffered;
 use crate::error::failed;
 use crate::handshake::Listener;
-use crate::socket::{Options, Socket};
-
-/// How long a stream that is dropped waits for its peer.
-const DROP_LIMIT: Duration = Duration::from_secs(1);
+use crate::socket::{Options, Socket, LINGER};
 
 /// One end of a byte stream that is read and written as a [`std::net::TcpStream`] is.
 ///
@@ -162,7 +159,7 @@ impl Write for ByteStream {
 impl Drop for ByteStream {
     fn drop(&mut self) {
         self.buffered.finish_both();
-        let until = Instant::now() + DROP_LIMIT;
+        let until = Instant::now() + LINGER;
         while self.buffered.try_close().is_pending() {
             let left = until.saturating_duration_since(Instant::now());
             if !self.buffered.wait(Some(left)).unwrap_or(false) {

@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::ffi::memory::{Buffer, Memory};
 use crate::link::Link;
 
-/// How long the end of a socket waits for the other end after everything is finished.
-const LINGER: Duration = Duration::from_secs(1);
+/// How long the connecting end of a finished stream waits until the other one ends the connection,
+/// and how long the end of a process or the drop of a stream waits for that.
+pub const LINGER: Duration = Duration::from_secs(1);
 
 /// What a socket is made with.
 #[derive(Clone, Copy, Debug)]

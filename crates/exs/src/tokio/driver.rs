@@ -5,13 +5,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::descriptor::{Alarm, Descriptor};
 use crate::buffered::Buffered;
-
-/// How long the other end has for ending a connection after both have closed the stream.
-const LINGER: Duration = Duration::from_secs(1);
+use crate::socket::LINGER;
 
 /// Which of the tasks of a stream waits.
 #[derive(Clone, Copy, Debug)]
