@@ -44,7 +44,7 @@ test-all: test deny test-image test-tarball
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak --test hostile \
-		--test probes --test exs -- --ignored
+		--test probes --test exs --test floods -- --ignored
 	@$(CARGO) test --locked -p proto-trp --test sim_dc -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.
