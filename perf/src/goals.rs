@@ -85,6 +85,38 @@ pub(crate) const SOCKETS_RAW: Goal = AtLeast(0.8);
 /// The same in bandwidths of TCP (`qperf tcp_bw`).
 pub(crate) const SOCKETS_TCP: Goal = AtLeast(1.0);
 
+/// Share of a stream's transfers that are direct, with half as many sends as receives.
+pub(crate) const STREAM_DIRECT: Goal = AtLeast(0.95);
+/// Rate of that stream in rates of direct transfers only.
+pub(crate) const STREAM_DYNAMIC: Goal = AtLeast(0.97);
+/// Processor time of a receiver of direct transfers, which copies nothing, in times of one of
+/// indirect transfers.
+pub(crate) const STREAM_PROCESSOR: Goal = AtMost(0.85);
+/// Rate of a stream in rates of writes of the same length (`ib_write_bw`).
+pub(crate) const STREAM_RAW: Goal = AtLeast(0.95);
+/// Rate of a stream in rates of TCP over loopback, both ends asleep while they wait.
+pub(crate) const STREAM_TCP: Goal = AtLeast(3.0);
+/// Latency of a stream in latencies of the same.
+pub(crate) const STREAM_TCP_LATENCY: Goal = AtMost(0.33);
+/// Share of a link of 1 Gbit/s and 48 ms, where adverts alone reach 0.70.
+pub(crate) const STREAM_DISTANCE: Goal = AtLeast(0.9);
+
+/// Rate of a stream in rates of rsockets (`rstream`), with messages of so many octets.
+pub(crate) const fn rsockets_rate(octets: u32) -> Goal {
+    match octets {
+        64 | 1_048_576 => AtLeast(1.5),
+        _ => AtLeast(1.0),
+    }
+}
+
+/// Latency of a stream in latencies of the same.
+pub(crate) const fn rsockets_latency(octets: u32) -> Goal {
+    match octets {
+        64 | 1_048_576 => AtMost(0.67),
+        _ => AtMost(1.0),
+    }
+}
+
 /// Share of a link's rate that the queue pairs on it use, headers included.
 pub(crate) const LINK: Goal = AtLeast(0.9);
 /// Fairness of queue pairs that share a link: Jain's index (R. Jain, D. Chiu and W. Hawe, "A

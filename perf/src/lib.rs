@@ -13,6 +13,7 @@
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`asleep`], [`valkey`] | ping-pongs, connections and Valkey asleep, next to TCP |
+//! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
@@ -53,6 +54,9 @@ pub mod shares;
 pub mod simulator;
 pub mod sockets;
 pub mod spec;
+pub mod stream_programs;
+pub mod stream_sweep;
+pub mod streams;
 pub mod threads;
 pub mod valkey;
 pub mod verbs_setup;

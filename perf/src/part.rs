@@ -19,6 +19,8 @@ pub enum Part {
     Asleep,
     /// Valkey's requests, quiet and beside busy programs, next to TCP
     Valkey,
+    /// Byte streams (EXS), next to rsockets and TCP
+    Streams,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate and delay
@@ -39,7 +41,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -48,6 +50,7 @@ impl Part {
         Self::Processes,
         Self::Asleep,
         Self::Valkey,
+        Self::Streams,
         Self::Loss,
         Self::Links,
         Self::Sockets,
@@ -61,7 +64,7 @@ impl Part {
     /// The number of rounds in which it is measured at most.
     pub(crate) const fn rounds_max(self) -> u16 {
         match self {
-            Self::Loss => 3,
+            Self::Loss | Self::Streams => 3,
             Self::Links => 1,
             _ => u16::MAX,
         }

@@ -19,7 +19,7 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     asleep, attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, sockets,
-    valkey, workloads,
+    stream_sweep, streams, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -238,6 +238,8 @@ impl Plan {
                         (Part::Threads, Path::OneHost) => self.threads(&hosts),
                         (Part::Processes, Path::OneHost) => self.processes(&hosts),
                         (Part::Valkey, Path::OneHost) => self.valkey(number, &hosts),
+                        (Part::Streams, Path::OneHost) => self.streams(&hosts),
+                        (Part::Streams, Path::Forwarded) => self.distance(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
                         (Part::Links, Path::Forwarded) => self.links(&hosts),
                         _ => {}
@@ -445,6 +447,30 @@ impl Plan {
         }
     }
 
+    /// Byte streams of one host.
+    fn streams(&mut self, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        for point in &stream_sweep::POINTS {
+            let port = self.next_port();
+            self.take_all(|| point.measure(host.clone(), &programs, port));
+        }
+        for size in &streams::SIZES {
+            let port = self.next_port();
+            self.take_all(|| size.measure(host.clone(), &programs, port));
+        }
+    }
+
+    /// Byte streams over a long link.
+    fn distance(&mut self, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
+        let port = self.next_port();
+        self.take_all(|| streams::distance(ends.clone(), &programs, port));
+        self.end_faults(hosts);
+    }
+
     /// The loss sweep, each point followed by the same run without loss. No queue is leased, so
     /// that all packets pass the daemons and their faults.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
@@ -550,6 +576,7 @@ fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
         Part::Threads | Part::Processes | Part::Valkey => paths.contains(&Path::OneHost),
         Part::Asleep => paths[0] != Path::Leased1500,
+        Part::Streams => paths[0] != Path::Leased1500,
         Part::Links => paths.contains(&Path::Forwarded),
         Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,

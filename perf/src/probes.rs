@@ -63,6 +63,8 @@ probes! {
     WRITE_ONE_HOST = "ib_write_bw 64 KB, one host", GigabytesPerSecond;
     /// ib_write_bw, 1 MB, one host.
     WRITE_1M_ONE_HOST = "ib_write_bw 1 MB, one host", GigabytesPerSecond;
+    /// The same between measurements of byte streams.
+    WRITE_1M_STREAMS = "1 MB write, one host, beside streams", GigabytesPerSecond;
     /// ib_write_bw of 64 octets over one queue pair of the sweep.
     QPS_1 = "ib_write_bw 64 B, 1 QP", MillionsPerSecond;
     /// Over 10.

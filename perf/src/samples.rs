@@ -46,6 +46,10 @@ pub enum Unit {
     Index,
     /// Round trips of a link.
     RoundTrips,
+    /// Share of the transfers of a stream.
+    Transfers,
+    /// Microseconds of processor time for 10^6 octets.
+    MicrosecondsPerMegabyte,
     /// Runs of the simulator.
     Runs,
     /// Instructions, both ends together.
@@ -69,6 +73,8 @@ impl Unit {
             Self::Share => "of the rate",
             Self::Index => "of 1",
             Self::RoundTrips => "round trips",
+            Self::Transfers => "of the transfers",
+            Self::MicrosecondsPerMegabyte => "us/MB",
             Self::Runs => "runs",
             Self::Instructions => "instr.",
             Self::Calls => "calls",

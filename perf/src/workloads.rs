@@ -64,7 +64,7 @@ const MB_1: u32 = 1 << 20;
 
 /// All runs, in the order in which they are measured.
 pub const WORKLOADS: &[Workload] = {
-    use Part::{Bandwidth, Latency, Qps, Rate};
+    use Part::{Bandwidth, Latency, Qps, Rate, Streams};
     use Path::{Forwarded, Leased, Leased1500, OneHost};
     &[
         work(Latency, OneHost, SEND_ONE_HOST, "ib_send_lat", SMALL),
@@ -77,6 +77,7 @@ pub const WORKLOADS: &[Workload] = {
         work(Rate, OneHost, WRITE_RATE_ONE_HOST, "ib_write_bw", SMALL),
         work(Bandwidth, OneHost, WRITE_ONE_HOST, "ib_write_bw", KB_64),
         work(Bandwidth, OneHost, WRITE_1M_ONE_HOST, "ib_write_bw", MB_1),
+        work(Streams, OneHost, WRITE_1M_STREAMS, "ib_write_bw", MB_1),
         with(
             work(Qps, OneHost, QPS_1, "ib_write_bw", SMALL),
             &["-q", "1"],

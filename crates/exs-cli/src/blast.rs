@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use sha2::{Digest, Sha256};
-use urdma_exs::Socket;
+use urdma_exs::{Buffer, Socket};
 
 use crate::end::{self, StreamArguments};
 use crate::error::Error;
@@ -62,8 +62,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     end::send_octets(&mut socket, &request.encode())?;
     end::recv_exactly(&mut socket, READY.len(), "the server was ready")?;
     println!("sending");
+    let mut free = end::buffers(arguments.sends.max(1), arguments.max_octets)?;
+    // Octets that were never written would all be read from the kernel's page of zeros.
+    free.iter_mut().for_each(|buffer| buffer.fill(1));
     let meter = Meter::begin();
-    let digest = send_all(arguments, &mut socket)?;
+    let digest = send_all(arguments, &mut socket, free)?;
     if let Some(code) = arguments.abort {
         socket.abort(code);
         loop {
@@ -93,12 +96,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     end::close(&mut socket)
 }
 
-/// Sends the octets. Their digest, unless it is not wanted.
-fn send_all(arguments: &Arguments, socket: &mut Socket) -> Result<Option<[u8; DIGEST]>, Error> {
+/// Sends the octets in these buffers. Their digest, unless it is not wanted.
+fn send_all(
+    arguments: &Arguments,
+    socket: &mut Socket,
+    mut free: Vec<Buffer>,
+) -> Result<Option<[u8; DIGEST]>, Error> {
     let mut lengths = Pattern::new(arguments.seed.rotate_left(32));
     let mut content = Pattern::new(arguments.seed);
     let mut hash = Sha256::new();
-    let mut free = end::buffers(arguments.sends.max(1), arguments.max_octets)?;
     let mut left = arguments.octets;
     while left > 0 {
         let Some(mut buffer) = free.pop() else {

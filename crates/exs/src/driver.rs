@@ -25,6 +25,10 @@ use crate::link::{of, Link, Of};
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
+/// How long a thread that waits polls before it sleeps, as those of rsockets do. A sleep costs more
+/// than the answer of a peer on the same host takes.
+const POLL: Duration = Duration::from_micros(10);
+
 /// How many times a turn looks for completions.
 const TURN: usize = 64;
 
@@ -212,6 +216,7 @@ impl Driver {
     /// ended.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut idle_since = None;
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
@@ -220,8 +225,15 @@ impl Driver {
                 return self.cause.take().map_or(Ok(None), Err);
             }
             let found = self.advance();
-            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            let now = Instant::now();
+            let is_late = until.is_some_and(|until| now >= until);
             if found || !self.events.is_empty() || self.link.is_none() {
+                idle_since = None;
+                continue;
+            }
+            let since = *idle_since.get_or_insert(now);
+            if !self.is_armed && !is_late && now.duration_since(since) < POLL {
+                std::thread::yield_now();
                 continue;
             }
             if !self.rest(until) && is_late {

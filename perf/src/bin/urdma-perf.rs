@@ -14,6 +14,7 @@ use urdma_perf::plot::PICTURES;
 use urdma_perf::processors::Kind;
 use urdma_perf::report::{machine, Report, Saved, Section};
 use urdma_perf::samples::Samples;
+use urdma_perf::stream_sweep;
 
 /// Measures urdma next to raw limits of this machine and to its peers
 #[derive(Debug, Parser)]
@@ -117,6 +118,11 @@ fn draw(directory: &Path, machine: &str, kind: Kind, samples: &Samples) -> Resul
     if !loss.is_empty() {
         let subtitle = subtitle(&machine, lossy::rounds(samples));
         write("loss.svg", lines::svg(&loss, &subtitle)?)?;
+    }
+    let streams = stream_sweep::charts(samples);
+    if !streams.is_empty() {
+        let subtitle = subtitle(&machine, stream_sweep::rounds(samples));
+        write("streams.svg", lines::svg(&streams, &subtitle)?)?;
     }
     Ok(())
 }

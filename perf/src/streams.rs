@@ -1,0 +1,295 @@
+//! Byte streams beside rsockets (`rstream`, through the same provider), beside TCP over loopback,
+//! and over a long link.
+//!
+//! Both programs of a stream and of TCP (qperf) sleep while they wait; those of rsockets poll for
+//! 10 microseconds before they sleep, which is the default of the library.
+
+use std::path::Path as FilePath;
+
+use urdma_harness::instance::Instance;
+use urdma_harness::Failure;
+
+use crate::goals;
+use crate::lines::{Chart, Scale, Series, Stroke};
+use crate::links::Link;
+use crate::peers;
+use crate::probes::WRITE_1M_STREAMS;
+use crate::samples::{Probe, Sample, Samples, Unit};
+use crate::spec::Compare::{Alone, With};
+use crate::spec::{pair, Goal, Pair, Spec};
+use crate::stream_programs::{ping, rstream, Blast, Transfers};
+
+/// Octets and messages of a rate at most.
+const RATE_OCTETS: u64 = 1_000_000_000;
+const RATE_MESSAGES: u64 = 300_000;
+/// Octets and messages of a latency at most, and messages at least.
+const LATENCY_OCTETS: u32 = 200_000_000;
+const LATENCY_MESSAGES: (u32, u32) = (40, 10_000);
+const RING_OCTETS: u32 = 4 << 20;
+const MB_1: u32 = 1 << 20;
+
+/// Messages of one length: rate and latency, beside both peers.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    octets: u32,
+    /// Sends in progress; receives are twice as many.
+    sends: u32,
+    /// Beside rsockets and TCP.
+    rate: [Pair; 2],
+    latency: [Pair; 2],
+}
+
+macro_rules! sizes {
+    ($($name:literal: $octets:expr, $sends:literal;)*) => {
+        [$(Size {
+            octets: $octets,
+            sends: $sends,
+            rate: [
+                pair!(GigabytesPerSecond, "rstream", "stream rate, ", $name),
+                pair!(GigabytesPerSecond, "TCP", "stream rate, ", $name),
+            ],
+            latency: [
+                pair!(Microseconds, "rstream", "stream latency, ", $name),
+                pair!(Microseconds, "TCP", "stream latency, ", $name),
+            ],
+        }),*]
+    };
+}
+
+/// All lengths.
+pub const SIZES: [Size; 6] = sizes! {
+    "64 B": 64, 64;
+    "1 KB": 1024, 64;
+    "4 KB": 4096, 64;
+    "64 KB": 65_536, 16;
+    "1 MB": MB_1, 8;
+    "16 MB": 16 << 20, 4;
+};
+
+impl Size {
+    fn blast(&self) -> Blast {
+        Blast {
+            transfers: Transfers::Dynamic,
+            sends: self.sends,
+            recvs: 2 * self.sends,
+            max_octets: self.octets,
+            is_fixed: true,
+            ring_octets: RING_OCTETS,
+            octets: self.messages() * u64::from(self.octets),
+        }
+    }
+
+    /// Messages of a rate.
+    fn messages(&self) -> u64 {
+        (RATE_OCTETS / u64::from(self.octets)).min(RATE_MESSAGES)
+    }
+
+    /// Messages of a latency.
+    fn round_trips(&self) -> u32 {
+        let (least, most) = LATENCY_MESSAGES;
+        (LATENCY_OCTETS / self.octets).clamp(least, most)
+    }
+
+    /// Measures over a stream, rsockets and TCP; gives each probe with its value.
+    pub fn measure(
+        &self,
+        host: Result<&Instance, String>,
+        programs: &FilePath,
+        port: u16,
+    ) -> Vec<(Probe, Sample)> {
+        let on_host = |measure: &dyn Fn(&Instance) -> Result<f64, Failure>| {
+            let host = host.clone()?;
+            measure(host).map_err(|failure| failure.to_string())
+        };
+        let (octets, round_trips) = (self.octets, self.round_trips());
+        let length = octets as usize;
+        vec![
+            (
+                self.rate[0].ours,
+                on_host(&|host| {
+                    let figures = self.blast().run([host, host], programs, port);
+                    figures.map(|figures| figures.gigabytes_s)
+                }),
+            ),
+            (
+                self.rate[0].peer,
+                on_host(&|host| {
+                    let us = rstream(host, port, octets, 1, self.messages())?;
+                    Ok(f64::from(octets) / 1e3 / us)
+                }),
+            ),
+            (self.rate[1].peer, peers::tcp_stream(length)),
+            (
+                self.latency[0].ours,
+                on_host(&|host| ping(host, programs, port, octets, round_trips)),
+            ),
+            (
+                self.latency[0].peer,
+                on_host(&|host| rstream(host, port, octets, round_trips, 1)),
+            ),
+            (self.latency[1].peer, peers::tcp_latency(length)),
+        ]
+    }
+}
+
+/// A link that holds 6 MB.
+const DISTANCE: Link = Link::new("stream, 1 Gbit/s, 48 ms, 64 sends", 1_000, 48_000, false);
+const DISTANCE_DIRECT: Probe = Probe {
+    name: "stream, 1 Gbit/s, 48 ms, 64 sends, direct only",
+    unit: Unit::Share,
+};
+/// Six seconds of the link.
+const DISTANCE_OCTETS: u64 = 750_000_000;
+
+/// Share of the link that a stream of 64 sends against 32 receives of 128 KB uses, with dynamic and
+/// with direct transfers; connection and slow start are included.
+pub fn distance(
+    ends: Result<(&Instance, &Instance), String>,
+    programs: &FilePath,
+    port: u16,
+) -> Vec<(Probe, Sample)> {
+    let share = |transfers| -> Sample {
+        let (server, client) = ends.clone()?;
+        DISTANCE.make(server)?;
+        let blast = Blast {
+            transfers,
+            sends: 64,
+            recvs: 32,
+            max_octets: 128 << 10,
+            is_fixed: true,
+            ring_octets: 2 * RING_OCTETS,
+            octets: DISTANCE_OCTETS,
+        };
+        let figures = blast.run([server, client], programs, port);
+        let figures = figures.map_err(|failure| failure.to_string())?;
+        Ok(DISTANCE.share(figures.gigabytes_s * 1e9))
+    };
+    vec![
+        (DISTANCE.probe, share(Transfers::Dynamic)),
+        (DISTANCE_DIRECT, share(Transfers::Direct)),
+    ]
+}
+
+/// The rows of this part.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let row = |name, ours, compare, goal: Goal| Spec {
+        name,
+        ours,
+        compare,
+        goal,
+    };
+    let of_size = |size: &'static Size| {
+        [
+            size.rate[0].spec(goals::rsockets_rate(size.octets)),
+            size.rate[1].spec(goals::STREAM_TCP),
+            size.latency[0].spec(goals::rsockets_latency(size.octets)),
+            size.latency[1].spec(goals::STREAM_TCP_LATENCY),
+        ]
+    };
+    let raw = SIZES
+        .iter()
+        .filter(|size| size.octets == MB_1)
+        .map(move |size| {
+            row(
+                "stream rate, 1 MB / ib_write_bw",
+                size.rate[0].ours,
+                With(WRITE_1M_STREAMS),
+                goals::STREAM_RAW,
+            )
+        });
+    let far = [
+        row(
+            DISTANCE.probe.name,
+            DISTANCE.probe,
+            Alone,
+            goals::STREAM_DISTANCE,
+        ),
+        row(
+            "stream, 1 Gbit/s, 48 ms, 64 sends / direct only",
+            DISTANCE.probe,
+            With(DISTANCE_DIRECT),
+            Goal::None,
+        ),
+    ];
+    SIZES.iter().flat_map(of_size).chain(raw).chain(far)
+}
+
+/// Rate and latency over the length of a message.
+pub(crate) fn charts(samples: &Samples) -> Vec<Chart> {
+    [
+        (
+            "Rate over the octets of a message, GB/s",
+            Size::rates as fn(&Size) -> [Probe; 3],
+        ),
+        (
+            "Half of a round trip over the octets of a message, us",
+            Size::latencies,
+        ),
+    ]
+    .map(|(title, probes)| {
+        let series = ["stream", "rstream", "TCP"].iter().enumerate();
+        let series = series.map(|(index, name)| {
+            let value = |size: &Size| {
+                let median = samples.median(probes(size)[index]).ok()?;
+                Some((f64::from(size.octets), median))
+            };
+            Series {
+                name: (*name).to_owned(),
+                stroke: Stroke::Measured,
+                points: SIZES.iter().filter_map(value).collect(),
+            }
+        });
+        Chart {
+            title: title.to_owned(),
+            x_scale: Scale::Evenly,
+            y_scale: Scale::Logarithmic,
+            series: series.collect(),
+        }
+    })
+    .into()
+}
+
+impl Size {
+    /// Of a stream, of rsockets and of TCP.
+    fn rates(&self) -> [Probe; 3] {
+        [self.rate[0].ours, self.rate[0].peer, self.rate[1].peer]
+    }
+
+    fn latencies(&self) -> [Probe; 3] {
+        [
+            self.latency[0].ours,
+            self.latency[0].peer,
+            self.latency[1].peer,
+        ]
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own_and_the_goals_of_their_length() {
+        let rows: Vec<Spec> = specs().collect();
+        let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        let goal = |name| rows.iter().find(|row| row.name == name).unwrap().goal;
+        assert_eq!(goal("stream rate, 1 MB / rstream"), Goal::AtLeast(1.5));
+        assert_eq!(goal("stream rate, 4 KB / rstream"), Goal::AtLeast(1.0));
+        assert_eq!(goal("stream latency, 64 B / TCP"), Goal::AtMost(0.33));
+    }
+
+    #[test]
+    fn buffers_of_a_server_are_as_many_as_it_allows() {
+        for size in &SIZES {
+            let Blast {
+                recvs, max_octets, ..
+            } = size.blast();
+            assert!(u64::from(recvs) * u64::from(max_octets) <= 1 << 30);
+            assert!(size.messages() >= u64::from(recvs));
+        }
+    }
+}
