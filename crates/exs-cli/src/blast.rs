@@ -9,8 +9,9 @@ use urdma_exs::{Buffer, Socket};
 use crate::end::{self, StreamArguments};
 use crate::error::Error;
 use crate::meter::{print_stats, Meter};
+use crate::octets::{number, Sum, DIGEST};
 use crate::pattern::{self, Pattern};
-use crate::request::{Mode, Request, ANSWER, DIGEST, READY};
+use crate::request::{Mode, Request, ANSWER, READY};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -78,9 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     meter.print(arguments.octets);
     print_stats(&socket);
     let (count, received) = answer.split_at(ANSWER - DIGEST);
-    let mut octets = [0; ANSWER - DIGEST];
-    octets.copy_from_slice(count);
-    let counted = u64::from_le_bytes(octets);
+    let counted = number(count);
     if counted != arguments.octets {
         return Err(Error::OtherCount {
             sent: arguments.octets,
@@ -101,7 +100,7 @@ fn send_all(
     arguments: &Arguments,
     socket: &mut Socket,
     mut free: Vec<Buffer>,
-) -> Result<Option<[u8; DIGEST]>, Error> {
+) -> Result<Option<Sum>, Error> {
     let mut lengths = Pattern::new(arguments.seed.rotate_left(32));
     let mut content = Pattern::new(arguments.seed);
     let mut hash = Sha256::new();

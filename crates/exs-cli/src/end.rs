@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use urdma_exs::{Buffer, CallError, Choice, Event, Options, Outcome, Refused, Socket};
+use urdma_exs::{Buffer, CallError, Choice, Event, Listener, Options, Outcome, Refused, Socket};
 
 use crate::error::Error;
 
@@ -50,6 +50,42 @@ impl StreamArguments {
             Transfers::Indirect => Choice::Indirect,
         };
         options
+    }
+}
+
+/// The options of an end that serves others.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ServerArguments {
+    /// Address and port; port 0 is one of the library's choice
+    #[arg(value_parser = address)]
+    address: SocketAddr,
+    /// Serve one client, and fail if it fails
+    #[arg(long)]
+    one: bool,
+    #[command(flatten)]
+    stream: StreamArguments,
+}
+
+impl ServerArguments {
+    /// Serves clients one after the other. Ends with the first one if that is asked for; otherwise
+    /// tells what ends a client.
+    pub(crate) fn serve_each(
+        &self,
+        mut serve: impl FnMut(Socket) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let listener = Listener::bind(self.address)?;
+        println!("listening at port {}", listener.port());
+        loop {
+            let served = listener
+                .accept(&self.stream.options())
+                .map_err(Error::from)
+                .and_then(&mut serve);
+            match served {
+                result if self.one => return result,
+                Ok(()) => {}
+                Err(error) => eprintln!("urdma-stream: a client: {error}"),
+            }
+        }
     }
 }
 

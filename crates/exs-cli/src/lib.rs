@@ -1,9 +1,9 @@
 //! `urdma-stream`: programs on byte streams over RDMA (EXS). doc/streams.md describes them.
 //!
-//! Files, each of which uses only those before it: `error`; `pattern`, octets of a seed; `end`, one
-//! end of a stream and its options; `request`, what a client asks a server for; `meter`, what a run
-//! has cost; `blast` and `ping`, the measurements of a client; `server`, its other end; `pipe`,
-//! standard input and output; `copy`, files.
+//! Files, each of which uses only those before it: `error`; `octets`, numbers and digests;
+//! `pattern`, octets of a seed; `end`, one end of a stream and its options; `request`, what a client
+//! asks a server for; `meter`, what a run has cost; `blast` and `ping`, the measurements of a
+//! client; `server`, its other end; `pipe`, standard input and output; `copy`, files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod blast;
@@ -11,6 +11,7 @@ mod copy;
 mod end;
 mod error;
 mod meter;
+mod octets;
 pub mod pattern;
 mod ping;
 mod pipe;
@@ -34,7 +35,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve clients of `blast` and `ping`, one after the other
-    Server(server::Arguments),
+    Server(end::ServerArguments),
     /// Send octets in sends of random lengths; the server receives them in receives of random
     /// lengths, and both compare the SHA-256
     Blast(blast::Arguments),

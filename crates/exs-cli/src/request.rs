@@ -1,17 +1,16 @@
 //! What a client asks a server for, as the first octets of a stream.
 
 use crate::error::Error;
+use crate::octets::{number, DIGEST};
 
 /// The octets of a request.
 pub(crate) const REQUEST: usize = 32;
 /// The octets of the answer to a blast: a count and a digest.
 pub(crate) const ANSWER: usize = 8 + DIGEST;
-/// The octets of a digest.
-pub(crate) const DIGEST: usize = 32;
 /// The octet by which the server says that its receives are posted.
 pub(crate) const READY: [u8; 1] = [1];
 
-const MAGIC: u32 = u32::from_le_bytes(*b"uxs1");
+const MAGIC: [u8; 4] = *b"uxs1";
 /// The most octets of buffers that a server allocates for a client.
 const BUFFERS_MAX: u64 = 1 << 30;
 
@@ -45,7 +44,7 @@ impl Request {
             Mode::Ping => 2,
         };
         let mut octets = [0; REQUEST];
-        octets[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        octets[..4].copy_from_slice(&MAGIC);
         octets[4..8].copy_from_slice(&mode.to_le_bytes());
         octets[8..12].copy_from_slice(&self.posted.to_le_bytes());
         octets[16..24].copy_from_slice(&self.octets.to_le_bytes());
@@ -54,9 +53,7 @@ impl Request {
     }
 
     pub(crate) fn decode(octets: &[u8; REQUEST]) -> Result<Self, Error> {
-        let word =
-            |at: usize| u64::from(u32_at(octets, at)) | u64::from(u32_at(octets, at + 4)) << 32;
-        let mode = match u32_at(octets, 4) {
+        let mode = match number(&octets[4..8]) {
             0 => Mode::Blast,
             1 => Mode::BlastUnchecked,
             2 => Mode::Ping,
@@ -64,11 +61,11 @@ impl Request {
         };
         let request = Self {
             mode,
-            posted: u32_at(octets, 8),
-            octets: word(16),
-            seed: word(24),
+            posted: u32::try_from(number(&octets[8..12])).unwrap_or(u32::MAX),
+            octets: number(&octets[16..24]),
+            seed: number(&octets[24..]),
         };
-        if u32_at(octets, 0) != MAGIC || request.posted == 0 || request.octets == 0 {
+        if octets[..4] != MAGIC || request.posted == 0 || request.octets == 0 {
             return Err(Error::NotOurs("blast or ping"));
         }
         let all = request.octets.saturating_mul(u64::from(request.posted));
@@ -77,12 +74,6 @@ impl Request {
         }
         Ok(request)
     }
-}
-
-fn u32_at(octets: &[u8; REQUEST], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&octets[at..at + 4]);
-    u32::from_le_bytes(word)
 }
 
 #[cfg(test)]

@@ -1,46 +1,20 @@
 //! The other end of `blast` and `ping`.
 
-use std::net::SocketAddr;
-
-use clap::Args;
 use sha2::{Digest, Sha256};
-use urdma_exs::{Buffer, Event, Listener, Outcome, Socket};
+use urdma_exs::{Buffer, Event, Outcome, Socket};
 
-use crate::end::{self, StreamArguments};
+use crate::end::{self, ServerArguments};
 use crate::error::Error;
 use crate::meter::{print_stats, Meter};
+use crate::octets::{Sum, DIGEST};
 use crate::pattern::{self, Pattern};
-use crate::request::{Mode, Request, ANSWER, DIGEST, READY, REQUEST};
+use crate::request::{Mode, Request, ANSWER, READY, REQUEST};
 
 /// The code by which a client learns that its request is refused.
 const REFUSED: u32 = 1;
 
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    /// Address and port; port 0 is one of the library's choice
-    #[arg(value_parser = end::address)]
-    address: SocketAddr,
-    /// Serve one client, and fail if it fails
-    #[arg(long)]
-    one: bool,
-    #[command(flatten)]
-    stream: StreamArguments,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let listener = Listener::bind(arguments.address)?;
-    println!("listening at port {}", listener.port());
-    loop {
-        let served = listener
-            .accept(&arguments.stream.options())
-            .map_err(Error::from)
-            .and_then(serve);
-        match served {
-            result if arguments.one => return result,
-            Ok(()) => {}
-            Err(error) => eprintln!("urdma-stream: a client: {error}"),
-        }
-    }
+pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Error> {
+    arguments.serve_each(serve)
 }
 
 fn serve(mut socket: Socket) -> Result<(), Error> {
@@ -126,7 +100,7 @@ fn take(request: &Request, socket: &mut Socket) -> Result<(), Error> {
     let mut answer = [0; ANSWER];
     answer[..ANSWER - DIGEST].copy_from_slice(&count.to_le_bytes());
     if request.mode == Mode::Blast {
-        let digest: [u8; DIGEST] = hash.finalize().into();
+        let digest: Sum = hash.finalize().into();
         answer[ANSWER - DIGEST..].copy_from_slice(&digest);
         println!("sha256 {}", pattern::hex(&digest));
     }

@@ -8,11 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Refusal};
-
-/// The octets of a digest.
-pub(crate) const DIGEST: usize = 32;
-/// A SHA-256.
-pub(crate) type Sum = [u8; DIGEST];
+use crate::octets::{number, Sum, DIGEST};
 
 /// The code by which a sender gives up, which has told its user why.
 pub(super) const GIVEN_UP: u32 = 2;
@@ -125,13 +121,6 @@ impl Reply {
             }
         }
     }
-}
-
-/// A little-endian number of up to 8 octets.
-pub(super) fn number(octets: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word[..octets.len()].copy_from_slice(octets);
-    u64::from_le_bytes(word)
 }
 
 /// Hashes the first octets of a file; how many there were.

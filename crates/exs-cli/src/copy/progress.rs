@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::octets::Sum;
 use crate::pattern::hex;
-
-use super::message::Sum;
 
 const BAR: &str = "{msg} [{bar:30}] {percent:>3} %  {bytes} of {total_bytes}  \
                    {bytes_per_sec}  {eta} left";

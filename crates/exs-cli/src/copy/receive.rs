@@ -4,37 +4,31 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
-use urdma_exs::{ByteStream, Listener};
+use urdma_exs::ByteStream;
 
-use super::message::{hash_first, number, Offer, Reply, Sum, DIGEST};
+use super::message::{hash_first, Offer, Reply};
 use super::progress::Progress;
-use crate::end::{self, StreamArguments};
+use crate::end::ServerArguments;
 use crate::error::{Error, Refusal};
+use crate::octets::{number, Sum, DIGEST};
 
 /// How much is received at a time.
 const OCTETS: usize = 256 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Address and port; port 0 is one of the library's choice
-    #[arg(value_parser = end::address)]
-    address: SocketAddr,
+    #[command(flatten)]
+    server: ServerArguments,
     /// Where files are put
     directory: PathBuf,
     /// Replace files that exist
     #[arg(long)]
     overwrite: bool,
-    /// Serve one sender, and fail if it fails
-    #[arg(long)]
-    one: bool,
-    #[command(flatten)]
-    stream: StreamArguments,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -44,18 +38,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         false => Err(io::ErrorKind::NotADirectory.into()),
     });
     directory.map_err(|error| Error::File(arguments.directory.clone(), error))?;
-    let listener = Listener::bind(arguments.address)?;
-    println!("listening at port {}", listener.port());
-    loop {
-        let received = ByteStream::accept(&listener, &arguments.stream.options())
-            .map_err(Error::stream)
-            .and_then(|stream| receive_all(stream, arguments));
-        match received {
-            result if arguments.one => return result,
-            Ok(()) => {}
-            Err(error) => eprintln!("urdma-stream: a sender: {error}"),
-        }
-    }
+    arguments.server.serve_each(|socket| {
+        let stream = ByteStream::new(socket).map_err(Error::stream)?;
+        receive_all(stream, arguments)
+    })
 }
 
 fn receive_all(mut stream: ByteStream, arguments: &Arguments) -> Result<(), Error> {

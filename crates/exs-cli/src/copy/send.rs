@@ -10,10 +10,11 @@ use clap::Args;
 use sha2::{Digest, Sha256};
 use urdma_exs::ByteStream;
 
-use super::message::{hash_first, Offer, Reply, Sum, GIVEN_UP};
+use super::message::{hash_first, Offer, Reply, GIVEN_UP};
 use super::progress::Progress;
 use crate::end::{self, StreamArguments};
 use crate::error::Error;
+use crate::octets::Sum;
 
 /// How much is read at a time.
 const OCTETS: usize = 256 << 10;
