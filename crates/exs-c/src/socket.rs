@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use urdma_exs::{
-    outcome_errno, Accepting, Buffer, Connecting, Endpoint, Error, Kind, Listener, Memory, Options,
-    RecvId, LINGER,
+    outcome_errno, Accepting, Buffer, Connecting, Endpoint, Error, Handshake, Kind, Listener,
+    Memory, Options, RecvId, LINGER,
 };
 
 use crate::errno::{lock, Errno};

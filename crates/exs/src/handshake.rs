@@ -19,6 +19,34 @@ const STEP_LIMIT: Duration = Duration::from_secs(30);
 /// Clients that wait to be accepted, unless the caller says otherwise.
 const BACKLOG: i32 = 128;
 
+/// A connection in the making, which its owner advances without sleeping.
+pub trait Handshake {
+    /// The descriptor that can be read when [`Handshake::advance`] is due.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// When it is due even if the descriptor cannot be read.
+    fn deadline(&self) -> Instant;
+
+    /// Takes the next steps; the socket, once the connection is made. Not called again after a
+    /// socket or an error.
+    ///
+    /// # Errors
+    /// If the other end does not complete the connection, or not in time, or rejects it, the two
+    /// ends cannot make a stream, or a call fails.
+    fn advance(&mut self) -> Result<Option<Socket>, Error>;
+}
+
+/// Sleeps until a connection is made.
+fn complete(mut making: impl Handshake) -> Result<Socket, Error> {
+    loop {
+        if let Some(socket) = making.advance()? {
+            return Ok(socket);
+        }
+        let left = making.deadline().saturating_duration_since(Instant::now());
+        ffi::sleep([making.fd()], Some(left))?;
+    }
+}
+
 /// An end that neither listens nor is connected.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -127,17 +155,11 @@ impl Listener {
     /// If the client cannot make a stream with these options, in which case it is rejected, or
     /// does not complete the connection, or a call fails. The listener remains.
     pub fn accept(&self, options: &Options) -> Result<Socket, Error> {
-        let mut accepting = loop {
+        loop {
             match self.try_accept(options)? {
-                Some(accepting) => break accepting,
+                Some(accepting) => return complete(accepting),
                 None => ffi::sleep([self.fd()], None)?,
             };
-        };
-        loop {
-            if let Some(socket) = accepting.advance()? {
-                return Ok(socket);
-            }
-            sleep_until(accepting.fd(), accepting.deadline())?;
         }
     }
 }
@@ -158,23 +180,16 @@ pub struct Accepting {
     until: Instant,
 }
 
-impl Accepting {
-    /// The descriptor that can be read when [`Accepting::advance`] is due.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+impl Handshake for Accepting {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
     }
 
-    /// When it is due even if the descriptor cannot be read.
-    pub fn deadline(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         self.until
     }
 
-    /// The socket, once the client has completed the connection; does not sleep, and is not called
-    /// again after a socket or an error.
-    ///
-    /// # Errors
-    /// If the client does not complete it, or not in time.
-    pub fn advance(&mut self) -> Result<Option<Socket>, Error> {
+    fn advance(&mut self) -> Result<Option<Socket>, Error> {
         let prepared = match next_step(&self.id, self.until)? {
             None => return Ok(None),
             Some(CmEvent::Established(_)) => self.prepared.take(),
@@ -194,24 +209,16 @@ pub struct Connecting {
     until: Instant,
 }
 
-impl Connecting {
-    /// The descriptor that can be read when [`Connecting::advance`] is due.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+impl Handshake for Connecting {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
     }
 
-    /// When it is due even if the descriptor cannot be read.
-    pub fn deadline(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         self.until
     }
 
-    /// Takes the next steps; the socket, once the listener has accepted. Does not sleep, and is not
-    /// called again after a socket or an error.
-    ///
-    /// # Errors
-    /// If there is no listener, it rejects or does not answer in time, the two ends cannot make a
-    /// stream, or a call fails.
-    pub fn advance(&mut self) -> Result<Option<Socket>, Error> {
+    fn advance(&mut self) -> Result<Option<Socket>, Error> {
         loop {
             let Some(event) = next_step(&self.id, self.until)? else {
                 return Ok(None);
@@ -232,7 +239,9 @@ impl Connecting {
             self.until = Instant::now() + STEP_LIMIT;
         }
     }
+}
 
+impl Connecting {
     fn complete(&self, link: Link, private: &[u8]) -> Result<Socket, Error> {
         let made = Hello::decode(private)
             .and_then(|hello| Stream::new(&self.options.config, link.ring(), &hello));
@@ -252,13 +261,7 @@ impl Socket {
     /// # Errors
     /// If there is no listener, it rejects, the two ends cannot make a stream, or a call fails.
     pub fn connect(to: SocketAddr, options: &Options) -> Result<Self, Error> {
-        let mut connecting = Endpoint::new()?.connect(to, options)?;
-        loop {
-            if let Some(socket) = connecting.advance()? {
-                return Ok(socket);
-            }
-            sleep_until(connecting.fd(), connecting.deadline())?;
-        }
+        complete(Endpoint::new()?.connect(to, options)?)
     }
 }
 
@@ -268,11 +271,6 @@ fn next_step(id: &Id, until: Instant) -> Result<Option<CmEvent>, Error> {
         None if Instant::now() >= until => Err(Error::TimedOut),
         event => Ok(event),
     }
-}
-
-fn sleep_until(fd: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
-    let left = until.saturating_duration_since(Instant::now());
-    ffi::sleep([fd], Some(left)).map(drop)
 }
 
 fn not_connected(event: CmEvent) -> Error {

@@ -57,7 +57,7 @@ pub use byte_stream::ByteStream;
 pub use driver::{Event, Refused};
 pub use error::{outcome_errno, Error};
 pub use ffi::memory::{Buffer, Memory};
-pub use handshake::{Accepting, Connecting, Endpoint, Listener};
+pub use handshake::{Accepting, Connecting, Endpoint, Handshake, Listener};
 pub use socket::{Options, Socket, LINGER};
 pub use urdma_stream::{
     CallError, Choice, Config, Failure, Kind, Outcome, PeerError, RecvId, SendId, SetupError, Stats,

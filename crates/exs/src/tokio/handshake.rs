@@ -3,53 +3,15 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use super::descriptor::{Alarm, Descriptor};
 use super::stream::ByteStream;
-use crate::error::Error;
-use crate::handshake::{Accepting, Connecting, Endpoint};
-use crate::socket::{Options, Socket};
+use crate::handshake::{Accepting, Endpoint, Handshake};
+use crate::socket::Options;
 
 /// Clients that have been answered and have not connected yet, at most.
 const ANSWERED: usize = 128;
-
-/// A connection in the making.
-trait Steps {
-    fn fd(&self) -> BorrowedFd<'_>;
-    fn deadline(&self) -> Instant;
-    fn advance(&mut self) -> Result<Option<Socket>, Error>;
-}
-
-impl Steps for Connecting {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.fd()
-    }
-
-    fn deadline(&self) -> Instant {
-        self.deadline()
-    }
-
-    fn advance(&mut self) -> Result<Option<Socket>, Error> {
-        self.advance()
-    }
-}
-
-impl Steps for Accepting {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.fd()
-    }
-
-    fn deadline(&self) -> Instant {
-        self.deadline()
-    }
-
-    fn advance(&mut self) -> Result<Option<Socket>, Error> {
-        self.advance()
-    }
-}
 
 /// A connection in the making, and what its task sleeps on.
 #[derive(Debug)]
@@ -59,7 +21,7 @@ struct Making<S> {
     alarm: Alarm,
 }
 
-impl<S: Steps> Making<S> {
+impl<S: Handshake> Making<S> {
     fn new(steps: S) -> io::Result<Self> {
         let fd = Descriptor::new(steps.fd())?;
         Ok(Self {
