@@ -12,6 +12,7 @@ use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Place, Scratch}
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
+use urdma_tests::bridges::bridge;
 use urdma_tests::sockets::{spaces, unassign, ADDRESSES};
 use urdma_tests::{alone, SHORT};
 use urdma_types::{source_port, udp_port, PortSpace, Psn, Qpn, SlotId};
@@ -47,17 +48,8 @@ impl Bed {
         let spaces = spaces(1500);
         let port = "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n";
         let tap = Instance::up_in(spaces.name(1), scratch.path(), "b", TAP, port).unwrap();
-        let netdev = spaces.netdev(1);
         unassign(&spaces, 1, ADDRESSES[1][0]);
-        for arguments in [
-            &["link", "add", "br0", "type", "bridge"][..],
-            &["link", "set", netdev, "master", "br0"],
-            &["link", "set", "tap0", "master", "br0"],
-            &["link", "set", "tap0", "up"],
-            &["link", "set", "br0", "up"],
-        ] {
-            spaces.ip(1, arguments).unwrap();
-        }
+        bridge(&spaces, 1, None);
         for end in 0..2 {
             let add = ["link", "add", SINK, "type", "veth", "peer", "name", "sink1"];
             spaces.ip(end, &add).unwrap();

@@ -12,6 +12,7 @@ use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch, TwoHosts};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{self, Job};
+use urdma_tests::bridges::bridge;
 use urdma_tests::sockets::{assign, host, spaces, unassign, up, ADDRESSES};
 use urdma_tests::{
     alone, check, expect_peer_given_up, expect_stream_ended, mix_while, ports, run_all, stream,
@@ -99,18 +100,8 @@ fn tap_port_at_the_other_end_is_understood_both_ways() {
     let tap = "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n";
     let address = "10.77.0.102";
     let tap = Instance::up_in(spaces.name(1), scratch.path(), "b", address, tap).unwrap();
-    let netdev = spaces.netdev(1);
     unassign(&spaces, 1, ADDRESSES[1][0]);
-    for arguments in [
-        &["link", "add", "br0", "type", "bridge"][..],
-        &["link", "set", netdev, "master", "br0"],
-        &["link", "set", "tap0", "master", "br0"],
-        &["addr", "add", "10.77.0.2/24", "dev", "br0"],
-        &["link", "set", "tap0", "up"],
-        &["link", "set", "br0", "up"],
-    ] {
-        spaces.ip(1, arguments).unwrap();
-    }
+    bridge(&spaces, 1, Some("10.77.0.2/24"));
     let dir = Scratch::new("test").unwrap();
     let sockets = host(&spaces, (0, "a"), dir.path(), &["10.77.0.1"], "").unwrap();
     run_all(

@@ -24,18 +24,27 @@ pub fn up_behind_bridges(spaces: &Namespaces, scratch: &Scratch) -> [Instance; 2
         "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n".to_owned()
     });
     for (end, address) in KERNEL_ADDRESSES.iter().enumerate() {
-        let address = format!("{address}/24");
-        let netdev = spaces.netdev(end);
-        for arguments in [
-            &["link", "add", "br0", "type", "bridge"][..],
-            &["link", "set", netdev, "master", "br0"],
-            &["link", "set", "tap0", "master", "br0"],
-            &["addr", "add", &address, "dev", "br0"],
-            &["link", "set", "tap0", "up"],
-            &["link", "set", "br0", "up"],
-        ] {
-            spaces.ip(end, arguments).unwrap();
-        }
+        bridge(spaces, end, Some(&format!("{address}/24")));
     }
     hosts
+}
+
+/// Joins the TAP port of a host and its end of the veth pair by a bridge, which has this address of
+/// the kernel.
+pub fn bridge(spaces: &Namespaces, end: usize, address: Option<&str>) {
+    let netdev = spaces.netdev(end);
+    for arguments in [
+        &["link", "add", "br0", "type", "bridge"][..],
+        &["link", "set", netdev, "master", "br0"],
+        &["link", "set", "tap0", "master", "br0"],
+    ] {
+        spaces.ip(end, arguments).unwrap();
+    }
+    if let Some(address) = address {
+        let add = ["addr", "add", address, "dev", "br0"];
+        spaces.ip(end, &add).unwrap();
+    }
+    for netdev in ["tap0", "br0"] {
+        spaces.ip(end, &["link", "set", netdev, "up"]).unwrap();
+    }
 }
