@@ -39,44 +39,38 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The rows of this part.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
-    let row = |name, ours, compare, goal| Spec {
-        name,
-        ours,
-        compare,
-        goal,
-    };
     [
-        row(
+        Spec::new(
             "64 B send, UDP sockets / raw UDP",
             SEND_SOCKETS,
             With(RAW_UDP_LATENCY),
             goals::SOCKETS_LATENCY,
         ),
-        row(
+        Spec::new(
             "64 KB write, UDP sockets / raw UDP",
             WRITE_SOCKETS,
             With(RAW_UDP_STREAM),
             goals::SOCKETS_RAW,
         ),
-        row(
+        Spec::new(
             "1 MB write, UDP sockets / raw UDP",
             WRITE_1M_SOCKETS,
             With(RAW_UDP_STREAM),
             goals::SOCKETS_RAW,
         ),
-        row(
+        Spec::new(
             "64 KB write, UDP sockets / TCP",
             WRITE_SOCKETS,
             With(TCP_VETH_STREAM),
             goals::SOCKETS_TCP,
         ),
-        row(
+        Spec::new(
             "1 MB write, UDP sockets / TCP",
             WRITE_1M_SOCKETS,
             With(TCP_VETH_STREAM),
             goals::SOCKETS_TCP,
         ),
-        row(
+        Spec::new(
             "CPU, urdmad with a port over UDP sockets",
             IDLE_SOCKETS,
             Alone,

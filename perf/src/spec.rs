@@ -55,6 +55,17 @@ pub(crate) struct Spec {
     pub(crate) goal: Goal,
 }
 
+impl Spec {
+    pub(crate) const fn new(name: &'static str, ours: Probe, compare: Compare, goal: Goal) -> Self {
+        Self {
+            name,
+            ours,
+            compare,
+            goal,
+        }
+    }
+}
+
 /// A figure over urdma and over its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
@@ -66,12 +77,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) const fn spec(&self, goal: Goal) -> Spec {
-        Spec {
-            name: self.row,
-            ours: self.ours,
-            compare: Compare::With(self.peer),
-            goal,
-        }
+        Spec::new(self.row, self.ours, Compare::With(self.peer), goal)
     }
 }
 

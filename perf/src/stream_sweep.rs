@@ -10,7 +10,7 @@ use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::spec::Compare::{Alone, With};
-use crate::spec::{Goal, Spec};
+use crate::spec::Spec;
 use crate::stream_programs::{Blast, Figures, Transfers};
 use crate::streams;
 
@@ -31,48 +31,27 @@ pub struct Point {
     direct: Probe,
 }
 
+macro_rules! probe {
+    ($unit:ident, $($word:literal)*) => {
+        Probe {
+            name: concat!($($word),*, " receives"),
+            unit: Unit::$unit,
+        }
+    };
+}
+
 macro_rules! point {
     ($transfers:ident, $name:literal, $sends:literal, $recvs:literal) => {
         Point {
             transfers: Transfers::$transfers,
             sends: $sends,
             recvs: $recvs,
-            rate: Probe {
-                name: concat!(
-                    "stream, ",
-                    $name,
-                    ", ",
-                    $sends,
-                    " sends, ",
-                    $recvs,
-                    " receives"
-                ),
-                unit: Unit::GigabytesPerSecond,
-            },
-            processor: Probe {
-                name: concat!(
-                    "receiver CPU, ",
-                    $name,
-                    ", ",
-                    $sends,
-                    " sends, ",
-                    $recvs,
-                    " receives"
-                ),
-                unit: Unit::MicrosecondsPerMegabyte,
-            },
-            direct: Probe {
-                name: concat!(
-                    "direct, ",
-                    $name,
-                    ", ",
-                    $sends,
-                    " sends, ",
-                    $recvs,
-                    " receives"
-                ),
-                unit: Unit::Transfers,
-            },
+            rate: probe!(GigabytesPerSecond, "stream, " $name ", " $sends " sends, " $recvs),
+            processor: probe!(
+                MicrosecondsPerMegabyte,
+                "receiver CPU, " $name ", " $sends " sends, " $recvs
+            ),
+            direct: probe!(Transfers, "direct, " $name ", " $sends " sends, " $recvs),
         }
     };
 }
@@ -137,26 +116,20 @@ impl Point {
 /// The rows with goals.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let [dynamic, direct, indirect] = [0, 1, 2].map(|way| POINTS[OF_THE_GOALS + way]);
-    let row = |name, ours, compare, goal: Goal| Spec {
-        name,
-        ours,
-        compare,
-        goal,
-    };
     [
-        row(
+        Spec::new(
             "stream, 16 sends, 32 receives: direct",
             dynamic.direct,
             Alone,
             goals::STREAM_DIRECT,
         ),
-        row(
+        Spec::new(
             "stream, 16 sends, 32 receives / direct only",
             dynamic.rate,
             With(direct.rate),
             goals::STREAM_DYNAMIC,
         ),
-        row(
+        Spec::new(
             "receiver CPU, direct / indirect",
             direct.processor,
             With(indirect.processor),

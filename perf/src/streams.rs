@@ -172,12 +172,6 @@ pub fn distance(
 
 /// The rows of this part.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
-    let row = |name, ours, compare, goal: Goal| Spec {
-        name,
-        ours,
-        compare,
-        goal,
-    };
     let of_size = |size: &'static Size| {
         [
             size.rate[0].spec(goals::rsockets_rate(size.octets)),
@@ -190,7 +184,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         .iter()
         .filter(|size| size.octets == MB_1)
         .map(move |size| {
-            row(
+            Spec::new(
                 "stream rate, 1 MB / ib_write_bw",
                 size.rate[0].ours,
                 With(WRITE_1M_STREAMS),
@@ -198,13 +192,13 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             )
         });
     let far = [
-        row(
+        Spec::new(
             DISTANCE.probe.name,
             DISTANCE.probe,
             Alone,
             goals::STREAM_DISTANCE,
         ),
-        row(
+        Spec::new(
             "stream, 1 Gbit/s, 48 ms, 64 sends / direct only",
             DISTANCE.probe,
             With(DISTANCE_DIRECT),
