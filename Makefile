@@ -111,7 +111,7 @@ PRIVATE_ABIS = $(shell grep -o 'PrivateAbi::new.[0-9]*' crates/rdma-core-sys/src
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
 # Where programs are linked with liburdma-exs.
 LIBDIR ?= $(PREFIX)/lib
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+VERSION := $(shell scripts/version.sh)
 install: build install-exs
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench target/release/urdma-stream

@@ -12,7 +12,7 @@ if ! git diff --quiet HEAD; then
     echo "dist.sh: the tree differs from its commit: commit the changes, or stash them." >&2
     exit 1
 fi
-name=urdma-$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+name=urdma-$(scripts/version.sh)
 time_s=$(git log -1 --format=%ct)
 # Names and times are the commit's; the user's umask and gzip's time of writing are left out.
 git -c tar.umask=0022 archive --format=tar --prefix="$name/" HEAD |

@@ -9,7 +9,7 @@ folder=$(realpath "$1")
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh packages
 
-version=$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID:-${VERSION_CODENAME%%/*}}")
 # The packages of a release replace those of an older release, which have another DPDK.

@@ -11,7 +11,7 @@ folder=$(realpath "$1")
 cd "$(dirname "$0")/.."
 glibc=2.28
 target=$(uname -m)-unknown-linux-gnu
-version=$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 name=urdma-$version-linux-$(uname -m)
 time_s=$(git log -1 --format=%ct)
 

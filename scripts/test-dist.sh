@@ -8,7 +8,7 @@ if ! git rev-parse --verify --quiet HEAD >/dev/null; then
     echo "The release is not tested: this is not a clone."
     exit 0
 fi
-version=$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 name=urdma-$version
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
