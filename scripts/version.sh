@@ -2,4 +2,5 @@
 # Prints the version of the workspace.
 set -eu
 
-sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml"
+cd "$(dirname "$0")/.."
+sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml

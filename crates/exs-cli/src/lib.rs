@@ -1,9 +1,9 @@
 //! `urdma-stream`: programs on byte streams over RDMA (EXS). doc/streams.md describes them.
 //!
 //! Files, each of which uses only those before it: `error`; `octets`, numbers and digests;
-//! `pattern`, octets of a seed; `end`, one end of a stream and its options; `request`, what a client
-//! asks a server for; `meter`, what a run has cost; `blast` and `ping`, the measurements of a
-//! client; `server`, its other end; `pipe`, standard input and output; `copy`, files.
+//! `pattern`, octets of a seed; `end`, one end of a stream and its options; `request`, what a
+//! client asks a server for; `meter`, what a run has cost; `blast` and `ping`, the measurements of
+//! a client; `server`, its other end; `pipe`, standard input and output; `copy`, files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod blast;
