@@ -145,6 +145,77 @@ fn streams_that_are_short_end_at_both_ends() {
     hosts.down().unwrap();
 }
 
+#[test]
+fn messages_are_sent_back() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for octets in ["1", "64", "1000000"] {
+        let (serving, address) = serve(&one.host, &[]);
+        let asking = ["ping", &address, "--octets", octets, "--count", "100"];
+        let asked = start(&one.host, &asking).wait(SHORT).unwrap();
+        assert!(asked.succeeded(), "{}", asked.describe());
+        assert!(asked.output.contains("100 round trips"), "{}", asked.output);
+        let served = serving.wait(SHORT).unwrap();
+        assert!(served.succeeded(), "{}", served.describe());
+    }
+    // A request for more memory than a server allocates.
+    let (serving, address) = serve(&one.host, &[]);
+    let too_much = [
+        "blast",
+        &address,
+        "--recvs",
+        "1025",
+        "--max-octets",
+        "1048576",
+    ];
+    let asked = start(&one.host, &too_much).wait(SHORT).unwrap();
+    assert!(
+        asked.output.contains("octets of buffers"),
+        "{}",
+        asked.describe()
+    );
+    drop(serving);
+    one.down();
+}
+
+/// Passes standard input of one pipe to standard output of the other, in both directions.
+#[test]
+fn pipe_passes_octets_of_both_ends() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path();
+    let program = binary_dir().unwrap().join("urdma-stream");
+    let address = format!("{}:{}", one.host.address(), ports());
+    let octets: Vec<u8> = (0..3_000_001_u32)
+        .map(|number| (number ^ number >> 9).to_le_bytes()[0])
+        .collect();
+    let names = ["long", "short", "from-long", "from-short"];
+    let [long, short, from_long, from_short] = names.map(|name| directory.join(name));
+    fs::write(&long, &octets).unwrap();
+    fs::write(&short, "a few octets").unwrap();
+    let pipe = |input: &Path, output: &Path, listen: &str| {
+        let script = format!(
+            "exec {} pipe {listen} {address} <{} >{}",
+            program.display(),
+            input.display(),
+            output.display()
+        );
+        let argv = ["sh", "-c", &script];
+        Process::start(&mut one.host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
+    };
+    let mut listening = pipe(&short, &from_long, "--listen");
+    listening.wait_for_text("listening", SHORT).unwrap();
+    let connecting = pipe(&long, &from_short, "");
+    for end in [connecting, listening] {
+        let ended = end.wait(SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    assert_eq!(fs::read(&from_short).unwrap(), b"a few octets");
+    assert!(fs::read(&from_long).unwrap() == octets, "other octets");
+    expect_all_taken_back(&one.host);
+    one.down();
+}
+
 /// Kills one end of a stream in progress `after` both transfer; the other must end with an error.
 fn kill_one(hosts: [&Instance; 2], victim_is_server: bool, after: Duration) {
     let [mut serving, mut asking] = both(hosts, 1 << 40, &[], &[]);
