@@ -189,17 +189,19 @@ impl Steady {
         line.unwrap().to_owned()
     }
 
-    /// Fails with what they say, without their reports, if an end has ended.
+    /// Fails with what both say, without their reports, if an end has ended.
     fn expect_alive(&mut self, when: &str) {
-        for end in &mut self.ends {
-            let is_running = end.is_running();
-            let printed = end.printed();
-            let said: Vec<_> = printed
-                .lines()
-                .filter(|line| !line.starts_with(REPORT))
-                .collect();
-            assert!(is_running, "{when}: {}", said.join("\n"));
+        if self.ends.iter_mut().all(Process::is_running) {
+            return;
         }
+        // The other one soon says why.
+        std::thread::sleep(Duration::from_secs(1));
+        let said = self.ends.each_ref().map(|end| {
+            let printed = end.printed();
+            let lines = printed.lines().filter(|line| !line.starts_with(REPORT));
+            lines.collect::<Vec<_>>().join("\n")
+        });
+        panic!("{when}: {}", said.join("\n"));
     }
 
     /// The numbers of operations that an end has reported.
@@ -282,13 +284,14 @@ fn attack(bed: &Bed, steady: &mut Steady, name: &str, seed: usize) -> f64 {
     let attacking = Process::start(&mut command).unwrap();
     steady.expect_progress(name);
     let ended = attacking.wait(ATTACK_LIMIT).unwrap();
+    // An attack that does not find the pair fails for the same reason.
+    steady.expect_alive(name);
     assert!(
         ended.succeeded(),
         "{name}: {}{}",
         ended.output,
         ended.describe()
     );
-    steady.expect_alive(name);
     let operations = (steady.completed() - before) as f64;
     let rate = operations / (steady.processor_s() - used_before_s);
     print!("{}", ended.output);

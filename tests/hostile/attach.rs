@@ -91,6 +91,8 @@ pub(crate) struct Session {
     pub(crate) peers: Vec<Peer>,
     /// Offers that urdmad has passed on, by slot.
     pub(crate) passed: Vec<u8>,
+    /// Offers that urdmad has refused, by slot; each may be repeated.
+    pub(crate) refused: Vec<u8>,
     /// Requests of urdmad for a report.
     pub(crate) reports_wanted: u64,
     /// Whatever was given to this process: by urdmad with the slot, by others as offers.
@@ -121,6 +123,7 @@ impl Session {
             page_fd,
             peers: Vec::new(),
             passed: Vec::new(),
+            refused: Vec::new(),
             reports_wanted: 0,
             given: vec![memory.directory, memory.region, memory.page],
         })
@@ -184,6 +187,7 @@ impl Session {
             None => return Ok(false),
             Some((Event::ChannelOffered { slot, .. }, fds)) => self.take_offer(slot, fds),
             Some((Event::ChannelPassed { slot, .. }, _)) => self.passed.push(slot),
+            Some((Event::ChannelRefused { slot }, _)) => self.refused.push(slot),
             Some((Event::ReportWanted, _)) => self.reports_wanted += 1,
             Some(_) => {}
         }

@@ -28,7 +28,7 @@ pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
     while !context.is_over() {
         let mut session = context.attach()?;
         offer_to_all(context, &session, &region)?;
-        tally.tries += await_passed(context, &mut session)?;
+        tally.tries += await_passed(context, &mut session, &region)?;
     }
     Ok(tally)
 }
@@ -60,15 +60,35 @@ fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Res
     Ok(())
 }
 
-/// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
-fn await_passed(context: &Context, session: &mut Session) -> Result<u64, String> {
-    let have_all = |session: &Session| {
-        let mut lasting = context.lasting_slots();
-        lasting.all(|slot| session.passed.contains(&slot))
-    };
-    if !session.listen_until(CLOSING, have_all) {
-        let passed = &session.passed;
-        return Err(format!("an offer has reached only the slots {passed:?}"));
+/// Waits until urdmad has passed on the offers to the processes that stay, and repeats those that it
+/// has refused; counts all of them.
+fn await_passed(context: &Context, session: &mut Session, region: &Region) -> Result<u64, String> {
+    let deadline = Instant::now() + CLOSING;
+    let lasting: Vec<u8> = context.lasting_slots().collect();
+    let lasts = |slot: &u8| lasting.contains(slot);
+    let is_done = |session: &Session| lasting.iter().all(|slot| session.passed.contains(slot));
+    while !is_done(session) {
+        let is_answered = |session: &Session| session.refused.iter().any(lasts) || is_done(session);
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !session.listen_until(left, is_answered) {
+            return Err(format!(
+                "slot {}: of offers to {lasting:?} those to {:?} have been passed on; urdmad {}",
+                session.slot,
+                session.passed,
+                if session.is_alive() {
+                    "answers"
+                } else {
+                    "has disconnected this process"
+                }
+            ));
+        }
+        for slot in std::mem::take(&mut session.refused)
+            .iter()
+            .filter(|slot| lasts(slot))
+        {
+            let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
+            offer_until_taken(session, *slot, &fds)?;
+        }
     }
     context.announce();
     Ok(session.passed.len() as u64)
@@ -90,7 +110,7 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
             let fds = [&region.fd, session.page_fd(), &waker].map(AsFd::as_fd);
             offer_until_taken(&session, slot, &fds)?;
         }
-        tally.tries += await_passed(context, &mut session)?;
+        tally.tries += await_passed(context, &mut session, &region)?;
         sessions.push((session, socket));
     }
     Ok(tally)
@@ -215,7 +235,7 @@ pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
         // The others meet in the meantime.
         std::thread::sleep(Duration::from_millis(500));
         for session in all.iter_mut().take(offerers) {
-            tally.tries += await_passed(context, session)?;
+            tally.tries += await_passed(context, session, &region)?;
             session.given.clear();
         }
     }
