@@ -70,6 +70,10 @@ static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 const GET_EVENT: u8 = 12;
 /// A command of the tests that adds an event.
 const ADD_EVENT: u8 = 50;
+/// A command of the tests after which the next GET_EVENT closes the file while it is carried out,
+/// and fails with the errno that is the command's second octet.
+const CLOSE_IN_GET_EVENT: u8 = 51;
+static CLOSES_WITH: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn cm_open(event_fd: c_int) -> i64 {
     log("cm_open");
@@ -104,6 +108,15 @@ fn take_event() -> bool {
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
     // SAFETY: the stand-in passes on the application's buffer of `len` octets.
     let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+    if octets[0] == CLOSE_IN_GET_EVENT {
+        CLOSES_WITH.store(octets[1].into(), Ordering::Relaxed);
+    }
+    let closes_with = CLOSES_WITH.load(Ordering::Relaxed);
+    if octets[0] == GET_EVENT && closes_with != 0 {
+        // SAFETY: the file that the test has opened; the stand-in takes this for the test's call.
+        assert_eq!(unsafe { libc::close(EVENT_FD.load(Ordering::Relaxed)) }, 0);
+        return -i64::from(closes_with);
+    }
     if octets[0] == GET_EVENT && !take_event() {
         return -i64::from(libc::EAGAIN);
     }
@@ -146,11 +159,16 @@ extern "C" fn channel_close(read_fd: c_int) -> i64 {
 
 extern "C" fn channel_release(write_fd: i64) {
     let write_fd = c_int::try_from(write_fd).unwrap();
-    // SAFETY: 8 readable octets.
-    let sent = unsafe { libc::send(write_fd, [0_u64].as_ptr().cast(), 8, libc::MSG_NOSIGNAL) };
+    let mut end = libc::pollfd {
+        fd: write_fd,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: `end` is one valid pollfd.
+    let has_ended = unsafe { libc::poll(&raw mut end, 1, 0) } == 1;
     // SAFETY: `channel_open` took over the descriptor.
     unsafe { libc::close(write_fd) };
-    let is_open = if sent < 0 { "closed" } else { "open" };
+    let is_open = if has_ended { "closed" } else { "open" };
     log(&format!("channel_release {is_open}"));
 }
 

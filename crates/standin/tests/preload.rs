@@ -165,12 +165,17 @@ fn command_for_an_event_waits_for_it_unless_the_file_is_non_blocking() {
 
 /// Waits until a thread of this process is in poll(2); the test has a time limit.
 fn wait_until_it_polls(thread: libc::pid_t) {
+    wait_until_it_calls(thread, &[libc::SYS_poll, libc::SYS_ppoll]);
+}
+
+/// Waits until a thread of this process is in one of these system calls.
+fn wait_until_it_calls(thread: libc::pid_t, numbers: &[libc::c_long]) {
     let call = format!("/proc/self/task/{thread}/syscall");
-    let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
-    while !polls
-        .iter()
-        .any(|number| std::fs::read_to_string(&call).unwrap().starts_with(number))
-    {
+    let is_in = |number: &libc::c_long| {
+        let call = std::fs::read_to_string(&call).unwrap();
+        call.starts_with(&format!("{number} "))
+    };
+    while !numbers.iter().any(is_in) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
@@ -202,20 +207,64 @@ fn command_that_waits_for_an_event_outlives_its_closed_file() {
     assert_eq!(log, ["table", "cm_open"]);
 }
 
+/// A GET_EVENT whose file another thread closes while the provider looks for an event, which it
+/// then reports as `errno`.
+fn wait_on_a_file_closed_meanwhile(errno: c_int) {
+    let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
+    let mut closing = [51; 8];
+    closing[1] = u8::try_from(errno).unwrap();
+    assert_eq!(write(fd, &closing), 8);
+    let (send, thread) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        // SAFETY: gettid touches no memory.
+        send.send(unsafe { libc::gettid() }).unwrap();
+        let mut get_event = [0; 24];
+        get_event[0] = 12;
+        get_event[4] = 16;
+        let written = write(fd, &get_event);
+        panic!("returned {written}, errno {}", crate::errno());
+    });
+    wait_until_it_polls(thread.recv().unwrap());
+    assert_eq!(write(fd, &[1; 24]), -1);
+    assert_eq!(crate::errno(), libc::EBADF);
+    assert!(!waiter.is_finished());
+}
+
+#[test]
+fn command_for_an_event_sleeps_if_its_file_is_closed_before_the_provider_looks() {
+    let test = "command_for_an_event_sleeps_if_its_file_is_closed_before_the_provider_looks";
+    let log = with_standin(test, || wait_on_a_file_closed_meanwhile(libc::EBADF));
+    assert_eq!(log, ["table", "cm_open", "cm_write 42 8 51", "cm_close 42"]);
+}
+
+#[test]
+fn command_for_an_event_sleeps_if_its_file_is_closed_before_it_begins_to_wait() {
+    let test = "command_for_an_event_sleeps_if_its_file_is_closed_before_it_begins_to_wait";
+    let log = with_standin(test, || wait_on_a_file_closed_meanwhile(libc::EAGAIN));
+    assert_eq!(log, ["table", "cm_open", "cm_write 42 8 51", "cm_close 42"]);
+}
+
+/// Makes a completion channel and reads the event that the mock provider sends at once. Returns the
+/// command too.
+fn make_channel(fd: c_int) -> ([u8; 16], c_int) {
+    let mut answer = u32::MAX;
+    let mut command = [0_u8; 16];
+    command[0] = 17;
+    command[8..].copy_from_slice(&(&raw mut answer as usize).to_ne_bytes());
+    assert_eq!(write(fd, &command), 16);
+    let channel = c_int::try_from(answer).unwrap();
+    let mut event = [0_u8; 16];
+    // SAFETY: `event` has room for 16 octets.
+    let got = unsafe { libc::read(channel, event.as_mut_ptr().cast(), 16) };
+    assert_eq!((got, event[0]), (8, 7));
+    (command, channel)
+}
+
 #[test]
 fn uverbs_file_makes_channels_and_refuses_the_rest() {
     let log = with_standin("uverbs_file_makes_channels_and_refuses_the_rest", || {
         let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);
-        let mut answer = u32::MAX;
-        let mut command = [0_u8; 16];
-        command[0] = 17;
-        command[8..].copy_from_slice(&(&raw mut answer as usize).to_ne_bytes());
-        assert_eq!(write(fd, &command), 16);
-        let channel = c_int::try_from(answer).unwrap();
-        let mut event = [0_u8; 16];
-        // SAFETY: `event` has room for 16 octets.
-        let got = unsafe { libc::read(channel, event.as_mut_ptr().cast(), 16) };
-        assert_eq!((got, event[0]), (8, 7));
+        let (mut command, channel) = make_channel(fd);
         assert_eq!(close(channel), 0);
         for refused in [&[0_u8; 16][..], &[17; 4], &[]] {
             assert_eq!(write(fd, refused), -1);
@@ -243,6 +292,31 @@ fn uverbs_file_makes_channels_and_refuses_the_rest() {
             "channel_release closed"
         ]
     );
+}
+
+#[test]
+fn read_of_a_channel_that_another_thread_closes_sleeps_on() {
+    let test = "read_of_a_channel_that_another_thread_closes_sleeps_on";
+    let log = with_standin(test, || {
+        let (_, channel) = make_channel(open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC));
+        let (send, thread) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: gettid touches no memory.
+            send.send(unsafe { libc::gettid() }).unwrap();
+            let mut event = [0_u8; 16];
+            // SAFETY: `event` has room for 16 octets.
+            let got = unsafe { libc::read(channel, event.as_mut_ptr().cast(), 16) };
+            panic!("returned {got}, errno {}", errno());
+        });
+        let thread = thread.recv().unwrap();
+        wait_until_it_calls(thread, &[libc::SYS_read]);
+        assert_eq!(close(channel), 0);
+        wait_until_it_polls(thread);
+        assert!(!waiter.is_finished());
+    });
+    // The file stays open for the read, as in the kernel.
+    let closed = ["channel_close", "channel_release open"];
+    assert_eq!(log, [&["table", "channel_open"][..], &closed].concat());
 }
 
 /// A uverbs method with one attribute; header and attribute have the kernel's layout.

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_long};
 use std::ptr::{from_mut, null, null_mut};
 
-use libc::{sigset_t, timespec};
+use libc::{sigset_t, ssize_t, timespec};
 
 use crate::real::{self, set_errno};
 use crate::signals;
@@ -55,6 +55,17 @@ pub(super) unsafe fn drive(table: &FrontTable, drive: impl FnOnce(u32, c_int) ->
         signals::end_turns();
     }
     waited
+}
+
+/// Goes on with a call whose file another thread has closed. In the kernel the call has its own
+/// reference to the file and sleeps until a signal ends it; rping and others end with an error if
+/// it returns.
+///
+/// # Safety
+/// A cancellation point: the caller's frames have no values that need to be dropped.
+pub(super) unsafe fn sleep_on() -> ssize_t {
+    // SAFETY: no descriptor is named.
+    unsafe { real::poll(null_mut(), 0, -1) as ssize_t }
 }
 
 /// The thread has slept, after a wait that ended so.

@@ -219,10 +219,46 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     }
 }
 
+/// A stand-in file that a write is for. The write keeps to it when another thread closes the
+/// descriptor, as in the kernel, where it has its own reference to the file.
+#[derive(Clone, Copy)]
+struct Addressed {
+    device: Device,
+    found: Found,
+    is_blocking: bool,
+}
+
+impl Addressed {
+    /// Finds it before the command is carried out, without a system call for what has the form of a
+    /// command for rdma_cm.
+    ///
+    /// # Safety
+    /// As [`write_command`].
+    unsafe fn find(fd: c_int, buf: *const c_void, len: size_t) -> Option<Self> {
+        let before = real::errno();
+        // SAFETY: the caller guarantees it.
+        let is_command = unsafe { cm_command(buf, len) }.is_some();
+        let unchecked = fds::find_unchecked(fd)
+            .filter(|found| is_command && found.kind == Kind::Device(Device::RdmaCm))
+            .map(|found| (Device::RdmaCm, found));
+        let addressed = unchecked.or_else(|| device_behind(fd));
+        let addressed = addressed.map(|(device, found)| Self {
+            device,
+            found,
+            is_blocking: is_blocking(fd),
+        });
+        set_errno(before);
+        addressed
+    }
+
+    /// Whether `fd`, which named it, does so no longer.
+    fn is_closed(&self, fd: c_int) -> bool {
+        fds::find_unchecked(fd) != Some(self.found)
+    }
+}
+
 /// Result of a write to a stand-in file.
 enum Outcome {
-    /// It is not a stand-in file.
-    NotOurs,
     /// The result of write(2); errno is set.
     Done(ssize_t),
     /// No event is pending, and the file is blocking.
@@ -233,21 +269,19 @@ enum Outcome {
 /// As write(2); the octets are a command whose addresses are valid.
 #[cold]
 unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    let mut has_waited = false;
+    // SAFETY: the caller guarantees it.
+    let Some(file) = (unsafe { Addressed::find(fd, buf, len) }) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::write(fd, buf, len) };
+    };
     loop {
         // SAFETY: the caller guarantees it.
-        match unsafe { carry_out(fd, buf, len) } {
-            // Closed by another thread meanwhile. In the kernel the write has its own reference to
-            // the file and goes on waiting; rping ends with an error if it returns instead.
-            Outcome::NotOurs if has_waited => {
-                // SAFETY: no descriptor is named.
-                let interrupted = unsafe { real::poll(std::ptr::null_mut(), 0, -1) };
-                return interrupted as ssize_t;
-            }
-            // SAFETY: the arguments of the caller.
-            Outcome::NotOurs => return unsafe { real::write(fd, buf, len) },
-            Outcome::Done(result) => return result,
-            Outcome::MustWait => has_waited = true,
+        if let Outcome::Done(result) = unsafe { carry_out(&file, fd, buf, len) } {
+            return result;
+        }
+        if file.is_closed(fd) {
+            // SAFETY: no value here needs to be dropped.
+            return unsafe { super::call::sleep_on() };
         }
         // A cancellation point, like the write to the kernel's rdma_cm that it replaces. A signal
         // ends it with EINTR; unlike the kernel's, it is not restarted after a handler with
@@ -261,27 +295,21 @@ unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
 
 /// # Safety
 /// As [`write_command`].
-unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
+unsafe fn carry_out(file: &Addressed, fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     let _uncancelled = Disabled::new();
-    // SAFETY: the caller guarantees it.
-    let is_command = unsafe { is_cm_command(buf, len) };
-    // What has the form of a command for rdma_cm is taken for one, without a system call.
-    let unchecked = fds::find_unchecked(fd)
-        .filter(|found| is_command && found.kind == Kind::Device(Device::RdmaCm))
-        .map(|found| (Device::RdmaCm, found));
-    let Some((device, found)) = unchecked.or_else(|| device_behind(fd)) else {
-        return Outcome::NotOurs;
-    };
     let before = real::errno();
-    let outcome = if !found.is_mine {
+    let outcome = if !file.found.is_mine {
         -i64::from(libc::EIO)
     } else if buf.is_null() {
         -i64::from(libc::EFAULT)
     } else {
         // SAFETY: the caller guarantees it.
-        unsafe { forward(device, found.handle, buf, len) }
+        unsafe { forward(file.device, file.found.handle, buf, len) }
     };
-    if outcome == -i64::from(libc::EAGAIN) && is_blocking(fd) {
+    let has_no_event = outcome == -i64::from(libc::EAGAIN)
+        // SAFETY: the caller guarantees it.
+        || (file.is_closed(fd) && unsafe { cm_command(buf, len) } == Some(CM_GET_EVENT));
+    if outcome < 0 && has_no_event && file.is_blocking {
         set_errno(before);
         return Outcome::MustWait;
     }
@@ -293,22 +321,27 @@ unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     Outcome::Done(ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX))
 }
 
-/// Whether these octets have the form of a command for rdma_cm other than the first for an id: its
-/// number, the length of the rest, and the length of the answer.
+/// RDMA_USER_CM_CMD_GET_EVENT.
+const CM_GET_EVENT: u32 = 12;
+
+/// The number of the command if these octets have the form of one for rdma_cm other than the first
+/// for an id: its number, the length of the rest, and the length of the answer.
 ///
 /// # Safety
 /// As [`write_command`].
-unsafe fn is_cm_command(buf: *const c_void, len: size_t) -> bool {
+unsafe fn cm_command(buf: *const c_void, len: size_t) -> Option<u32> {
     const HEADER: usize = 8;
     const COMMANDS: std::ops::Range<u32> = 1..64;
     if buf.is_null() || len < HEADER {
-        return false;
+        return None;
     }
     // SAFETY: the caller guarantees so many octets.
     let header = unsafe { buf.cast::<[u8; HEADER]>().read() };
     let [a, b, c, d, low, high, ..] = header;
-    COMMANDS.contains(&u32::from_ne_bytes([a, b, c, d]))
-        && usize::from(u16::from_ne_bytes([low, high])) == len - HEADER
+    let command = u32::from_ne_bytes([a, b, c, d]);
+    let has_form =
+        COMMANDS.contains(&command) && usize::from(u16::from_ne_bytes([low, high])) == len - HEADER;
+    has_form.then_some(command)
 }
 
 /// Whether a stand-in file is in blocking mode.

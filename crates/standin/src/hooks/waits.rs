@@ -8,7 +8,7 @@ use libc::{pthread_t, size_t, ssize_t};
 use crate::fds::{self, Found, Kind};
 use crate::provider;
 use crate::real::{self, set_errno};
-use urdma_abi::front::{take, wait, FrontTable};
+use urdma_abi::front::{take, wait};
 
 extern "C-unwind" {
     fn pthread_testcancel();
@@ -28,6 +28,22 @@ unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ss
 /// As read(2).
 #[cold]
 unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let channel = awaited_channel(fd);
+    // SAFETY: the arguments of the caller, and no value here needs to be dropped.
+    let taken = unsafe { read_open(fd, channel.is_some(), buf, len) };
+    let is_end = taken == 0 || (taken < 0 && real::errno() != libc::EINTR);
+    if is_end && channel.is_some() && fds::find_unchecked(fd) != channel {
+        // SAFETY: no value here needs to be dropped.
+        return unsafe { super::call::sleep_on() };
+    }
+    taken
+}
+
+/// `is_awaited`: see [`awaited_channel`].
+///
+/// # Safety
+/// As read(2).
+unsafe fn read_open(fd: c_int, is_awaited: bool, buf: *mut c_void, len: size_t) -> ssize_t {
     let before = real::errno();
     // What is no socket, or has no event, is left to the rest. Without a request to cancel the
     // thread, this is what read(2) does to any socket.
@@ -36,14 +52,14 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the arguments of the caller.
     match unsafe { take_event(fd, buf, len) } {
         Taken::Read(taken) if taken >= 0 => return taken,
-        Taken::Nothing if !super::descriptors::is_blocking(fd) => {
+        Taken::Nothing if !is_awaited && !super::descriptors::is_blocking(fd) => {
             set_errno(libc::EAGAIN);
             return -1;
         }
         Taken::Nothing | Taken::Read(_) => {}
     }
     set_errno(before);
-    let Some(table) = channel_table(fd) else {
+    let Some(table) = is_awaited.then(provider::own).flatten() else {
         // SAFETY: the arguments of the caller.
         return unsafe { read_socket(fd, buf, len) };
     };
@@ -76,7 +92,8 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
                 set_errno(libc::EINTR);
                 return -1;
             }
-            wait::CLOSED => return 0,
+            // SAFETY: no value here needs to be dropped.
+            wait::CLOSED => return unsafe { super::call::sleep_on() },
             waited => {
                 // SAFETY: the arguments of the caller.
                 let taken = unsafe { read_socket(fd, buf, len) };
@@ -92,19 +109,14 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     }
 }
 
-/// The provider's table if a thread of this process that reads the descriptor may sleep in a
-/// completion channel.
-fn channel_table(fd: c_int) -> Option<&'static FrontTable> {
+/// The completion channel in which a thread of this process that reads the descriptor may sleep.
+fn awaited_channel(fd: c_int) -> Option<Found> {
     let before = real::errno();
     let is_ours = |found: &Found| found.kind == Kind::Channel && found.is_mine;
     let found = fds::find_unchecked(fd).filter(is_ours);
-    let is_blocking = found.is_some() && super::descriptors::is_blocking(fd);
+    let found = found.filter(|_| super::descriptors::is_blocking(fd));
     set_errno(before);
-    if is_blocking {
-        provider::own()
-    } else {
-        None
-    }
+    found
 }
 
 /// What a read without sleeping has found.
