@@ -60,8 +60,8 @@ fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Res
     Ok(())
 }
 
-/// Waits until urdmad has passed on the offers to the processes that stay, and repeats those that it
-/// has refused; counts all of them.
+/// Waits until urdmad has passed on the offers to the processes that stay, and repeats those that
+/// it has refused; counts all of them.
 fn await_passed(context: &Context, session: &mut Session, region: &Region) -> Result<u64, String> {
     let deadline = Instant::now() + CLOSING;
     let lasting: Vec<u8> = context.lasting_slots().collect();
