@@ -487,7 +487,8 @@ impl KernelCm {
                     self.give_up(now, id);
                 }
             }
-            Event::TimeWaitExit { .. } => {}
+            // The module has received each request at once.
+            Event::Withdrawn { .. } | Event::TimeWaitExit { .. } => {}
         }
     }
 

@@ -10,6 +10,7 @@
 //! datagram: connect -> ReqSent --REP--> Closed
 //!           REQ -> ReqRcvd --accept--> Answered (the REP is repeated for each duplicate REQ)
 //! failure:  ReqSent, RepSent --REJ, timeout--> Closed;  ReqRcvd --reject--> Closed
+//!           ReqRcvd, its event not received by the application --silence, timeout--> forgotten
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -183,7 +184,7 @@ pub(crate) struct Conn {
     pub(crate) has_answered_cookie: bool,
     /// Number of REJs with "invalid service id" that were ignored.
     pub(crate) refusals: u32,
-    /// When the wait for the peer's application times out.
+    /// When the wait for the peer's application, or for this end's to receive the REQ, times out.
     pub(crate) give_up_at: Time,
 }
 
@@ -191,6 +192,11 @@ impl Conn {
     /// The service to which an active connection connects.
     pub(crate) fn service(&self) -> Service {
         (self.req.dst, self.req.port_space)
+    }
+
+    /// Whether it is a REQ whose event the application has not received.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.listener.is_some()
     }
 
     /// Whether the peer's QP is known, so that the local QP can be set to RTR.

@@ -3,8 +3,8 @@
 //!
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
 //! and connections of one process; [`conn`] holds one connection's state; `services`
-//! remembers where listeners are; [`cookie`] has both sides of cookies; `trace` is what the flight
-//! recorder is told.
+//! remembers where listeners are; `backlog` has the places of a listener; [`cookie`] has both sides
+//! of cookies; `trace` is what the flight recorder is told.
 //!
 //! The manager has no clock, no socket and no thread. `now` is a time of a monotonic clock, passed
 //! in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each datagram that
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod backlog;
 pub mod conn;
 pub mod cookie;
 pub mod manager;

@@ -13,6 +13,7 @@ use proto_trp::limit::RateLimit;
 use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
+use crate::backlog::{Backlog, Source};
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
 use crate::cookie::KnownCookies;
 use crate::services::Services;
@@ -33,8 +34,12 @@ pub struct Config {
     pub max_tries: u32,
     /// Transmissions of a DREQ before the connection ends without an answer.
     pub max_dreq_tries: u32,
-    /// Time that the peer's application has to decide about a REQ or REP.
+    /// Time that the peer's application has to decide about a REQ or REP, and for which a REQ that
+    /// the application has not received is kept.
     pub patience: Duration,
+    /// Time without a repetition after which the sender of a REQ that the application has not
+    /// received counts as gone.
+    pub silence: Duration,
     /// Time that an ended connection is kept in `TimeWait`.
     pub time_wait: Duration,
 }
@@ -49,6 +54,7 @@ impl Config {
             max_tries: 7,
             max_dreq_tries: 5,
             patience: Duration::from_secs(60),
+            silence: Duration::from_secs(10),
             time_wait: Duration::from_millis(500),
         }
     }
@@ -117,6 +123,14 @@ pub struct ConnectRequest {
 pub enum Event {
     /// A REQ arrived.
     ConnectRequest(ConnectRequest),
+    /// A REQ has waited too long for [`ConnectionManager::take_request`]: its event is void, and
+    /// the connection does not exist any more.
+    Withdrawn {
+        /// The listener of the [`ConnectRequest`].
+        listener: ListenId,
+        /// Its connection.
+        conn: ConnId,
+    },
     /// The REP arrived. The application sets the QP to RTR and RTS, then calls
     /// [`ConnectionManager::establish`]. For a datagram service no further step follows.
     Response {
@@ -178,7 +192,7 @@ pub struct Counters {
     pub stray: u64,
     /// Messages recognised as duplicates.
     pub duplicates: u64,
-    /// REQs dropped because the backlog was full.
+    /// REQs dropped because their source had no place in the backlog.
     pub backlog_full: u64,
     /// Messages for unknown connections that were not answered because of the rate limit.
     pub unanswered: u64,
@@ -188,8 +202,7 @@ pub struct Counters {
 struct Listener {
     addr: SocketAddr,
     port_space: PortSpace,
-    backlog: u32,
-    pending: u32,
+    backlog: Backlog,
 }
 
 #[derive(Debug)]
@@ -256,7 +269,8 @@ impl ConnectionManager {
         self.counters
     }
 
-    /// Listens at `addr`, whose address may be the wildcard, with at most `backlog` pending REQs.
+    /// Listens at `addr`, whose address may be the wildcard, with at most `backlog` pending REQs of
+    /// one source, and twice as many of all.
     ///
     /// # Errors
     /// [`Error::AddrInUse`] if this manager already listens there.
@@ -276,8 +290,7 @@ impl ConnectionManager {
             Listener {
                 addr,
                 port_space,
-                backlog: backlog.max(1),
-                pending: 0,
+                backlog: Backlog::new(backlog),
             },
         );
         Ok(id)
@@ -334,10 +347,16 @@ impl ConnectionManager {
 
     /// Removes a REQ from the backlog, because the application has received its event.
     pub fn take_request(&mut self, id: ConnId) {
-        if let Some(listener) = self.conns.get_mut(&id).and_then(|c| c.listener.take()) {
-            if let Some(l) = self.listeners.get_mut(&listener) {
-                l.pending = l.pending.saturating_sub(1);
-            }
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let Some(listener) = conn.listener.take() else {
+            return;
+        };
+        let source = Source::of(conn);
+        self.arm(id, None);
+        if let Some(listener) = self.listeners.get_mut(&listener) {
+            listener.backlog.release(source);
         }
     }
 

@@ -354,6 +354,7 @@ impl World {
                 };
                 self.soon(host, action);
             }
+            Event::Withdrawn { .. } => panic!("{event:?}: each request is received at once"),
             Event::Response {
                 conn, private_data, ..
             } => {

@@ -423,6 +423,30 @@ impl UcmaState {
         removed
     }
 
+    /// Removes the event of a request that the application has not received. Those that end
+    /// together are the oldest, so that this takes no long time.
+    fn remove_request(&mut self, listener: ListenId, conn: ConnId) {
+        let Some(id) = self
+            .listeners
+            .get(&listener)
+            .and_then(|number| self.ids.get_mut(number))
+        else {
+            return;
+        };
+        let Some(file) = self.files.get_mut(&id.file) else {
+            return;
+        };
+        let is_meant = |queued: &Queued| queued.request.is_some_and(|request| request.0 == conn);
+        let Some(at) = file.queue.iter().position(is_meant) else {
+            return;
+        };
+        file.queue.remove(at);
+        id.events_queued -= 1;
+        if file.queue.is_empty() {
+            take_token(&file.event_fd);
+        }
+    }
+
     /// The next event of a file, counted for its id; `None` if none is pending.
     pub(crate) fn next_event(&mut self, file: FileHandle) -> Result<Option<EventResp>, Errno> {
         let queue = &mut self.files.get_mut(&file).ok_or(libc::EBADF)?;
@@ -480,6 +504,7 @@ impl UcmaState {
     fn translate(&mut self, event: Event) {
         match event {
             Event::ConnectRequest(request) => self.queue_request(&request),
+            Event::Withdrawn { listener, conn } => self.remove_request(listener, conn),
             Event::Response {
                 conn,
                 qp,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::{RawQpn, SlotId, Time};
 
+use crate::backlog::Source;
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Cookie, Head, Message, Peer, QpInfo, RejReason, Req};
 
@@ -20,7 +21,7 @@ impl ConnectionManager {
         };
         if let Some(&id) = self.requests.get(&(peer, head.nonce)) {
             self.counters.duplicates += 1;
-            self.answer_again(id);
+            self.answer_again(now, id);
             return;
         }
         let Some(listener) = self.find_listener(req) else {
@@ -36,15 +37,6 @@ impl ConnectionManager {
         };
         let id = ConnId(self.fresh_id());
         let psn = self.random_psn();
-        let Some(l) = self
-            .listeners
-            .get_mut(&listener)
-            .filter(|l| l.pending < l.backlog)
-        else {
-            self.counters.backlog_full += 1;
-            return;
-        };
-        l.pending += 1;
         let private_data = PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY);
         let conn = Conn {
             role: Role::Passive,
@@ -67,9 +59,16 @@ impl ConnectionManager {
             tries: 0,
             has_answered_cookie: false,
             refusals: 0,
-            give_up_at: Time::NEVER,
+            give_up_at: now.plus(self.config.patience),
         };
+        let source = Source::of(&conn);
+        let place = self.listeners.get_mut(&listener);
+        if !place.is_some_and(|listener| listener.backlog.take(source)) {
+            self.counters.backlog_full += 1;
+            return;
+        }
         self.conns.insert(id, conn);
+        self.await_application(now, id);
         self.trace_request(id);
         self.requests.insert((peer, head.nonce), id);
         self.events.push_back(Event::ConnectRequest(ConnectRequest {
@@ -94,8 +93,20 @@ impl ConnectionManager {
             .or_else(|| find(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)))
     }
 
+    /// A REQ has arrived for the first time or again: sets the time at which it is withdrawn if the
+    /// application has not received it.
+    fn await_application(&mut self, now: Time, id: ConnId) {
+        let silent = now.plus(self.config.silence);
+        let is_waiting = |conn: &&Conn| conn.is_unread() && conn.state == ConnState::ReqRcvd;
+        let waiting = self.conns.get(&id).filter(is_waiting);
+        if let Some(end) = waiting.map(|conn| conn.give_up_at.earlier(silent)) {
+            self.arm(id, Some(end));
+        }
+    }
+
     /// Repeats the last answer for a duplicate REQ.
-    pub(super) fn answer_again(&mut self, id: ConnId) {
+    pub(super) fn answer_again(&mut self, now: Time, id: ConnId) {
+        self.await_application(now, id);
         let Some(conn) = self.conns.get(&id) else {
             return;
         };

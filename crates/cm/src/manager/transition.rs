@@ -126,15 +126,17 @@ impl ConnectionManager {
         );
     }
 
-    /// Ends a connection that was not established.
+    /// Ends a connection that was not established. A REQ keeps its place in the backlog, and its
+    /// deadline, until the application has received its event: events are bounded by places.
     pub(super) fn close(&mut self, id: ConnId) {
-        self.take_request(id);
-        self.arm(id, None);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
         let from = std::mem::replace(&mut conn.state, ConnState::Closed);
-        let (qpn, owned) = (conn.local.qpn, conn.owned);
+        let (qpn, owned, is_unread) = (conn.local.qpn, conn.owned, conn.is_unread());
+        if !is_unread {
+            self.arm(id, None);
+        }
         self.trace_state(id, from, ConnState::Closed);
         self.release_qpn(qpn, id);
         if !owned {
@@ -162,6 +164,10 @@ impl ConnectionManager {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
+        // R9-14
+        if let Some(listener) = conn.listener {
+            return self.withdraw(listener, id);
+        }
         let owned = conn.owned;
         let out_of_tries = conn.tries >= self.config.max_tries || now >= conn.give_up_at;
         match conn.state {
@@ -183,6 +189,16 @@ impl ConnectionManager {
             ConnState::Closed | ConnState::Answered if !owned => self.forget(id),
             _ => {}
         }
+    }
+
+    /// Ends a REQ of `listener` whose event the application has not received.
+    fn withdraw(&mut self, listener: ListenId, id: ConnId) {
+        if self.state(id) == Some(ConnState::ReqRcvd) {
+            self.trace_state(id, ConnState::ReqRcvd, ConnState::Closed);
+        }
+        self.emit(id, Event::Withdrawn { listener, conn: id });
+        self.take_request(id);
+        self.forget(id);
     }
 
     pub(super) fn emit(&mut self, id: ConnId, event: Event) {

@@ -1,7 +1,9 @@
 //! The connection manager in single situations: two managers, and the test delivers each datagram.
-//! `services` has listeners and where they are found, `cookies` requests that are asked for one.
+//! `services` has listeners and where they are found, `cookies` requests that are asked for one,
+//! `backlog` those that wait for the application.
 #![allow(clippy::unwrap_used)]
 
+mod backlog;
 mod cookies;
 mod services;
 

@@ -180,6 +180,25 @@ fn listener_that_goes_before_it_saw_a_request_was_no_listener() {
     assert_eq!(pair.client.expect(event::REJECTED).status, 8);
 }
 
+/// What a client that ends leaves at a server that reads no events.
+#[test]
+fn request_of_a_client_that_has_gone_is_not_reported_after_a_while() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let pair = Pair::new();
+    let listener = pair.listening();
+    pair.connecting();
+    assert!(pair.server.is_readable());
+    pair.host.now_ns.store(11 * SECOND_NS, Ordering::Relaxed);
+    pair.server.ucma.handle_timeout();
+    assert!(!pair.server.is_readable());
+    assert_eq!(pair.server.event().err(), Some(libc::EAGAIN));
+    // The listener counts no event, and takes the next request.
+    pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    assert_eq!(pair.server.destroy(request.id), Ok(0));
+    assert_eq!(pair.server.destroy(listener), Ok(1));
+}
+
 #[test]
 fn application_that_rejects_is_heard_with_its_data() {
     let pair = Pair::new();
