@@ -47,6 +47,21 @@ impl BitRing {
         self.words[slot / 64] &= !(1 << (slot % 64));
     }
 
+    /// The first set bit of `from..to`, which are in the window.
+    pub(super) fn first(&self, from: u64, to: u64) -> Option<u64> {
+        let mut seq = from;
+        while seq < to {
+            let slot = slot64(seq, self.mask);
+            let rest = self.words[slot / 64] >> (slot % 64);
+            if rest != 0 {
+                let found = seq + u64::from(rest.trailing_zeros());
+                return (found < to).then_some(found);
+            }
+            seq += (64 - slot % 64) as u64;
+        }
+        None
+    }
+
     /// The bits of `seq` and the 31 numbers after it, the first in the most significant place.
     pub(super) fn run(&self, seq: u64) -> u32 {
         let slot = slot64(seq, self.mask);
@@ -83,6 +98,20 @@ mod tests {
                 }
                 assert_eq!(bits.run(first), 0b1100_0001_0000_0000_0000_0000_0000_0011);
             }
+        }
+    }
+
+    #[test]
+    fn first_finds_the_first_bit_of_a_range_across_words_and_the_end_of_the_ring() {
+        for from in 0..256_u64 {
+            let mut bits = BitRing::new(128);
+            assert_eq!(bits.first(from, from + 128), None);
+            for ahead in [127, 64, 63, 1, 0] {
+                bits.set(from + ahead);
+                assert_eq!(bits.first(from, from + 128), Some(from + ahead));
+                assert_eq!(bits.first(from, from + ahead), None);
+            }
+            assert_eq!(bits.first(from + 2, from + 128), Some(from + 63));
         }
     }
 

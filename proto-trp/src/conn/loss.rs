@@ -64,12 +64,8 @@ impl Connection {
     fn judge_resent(&mut self, now: Time, delay_ns: u64) -> (Time, u32) {
         let mut found = 0;
         while let Some(&(seq, transmission)) = self.tx.resent.front() {
-            let record = self.tx.get(seq);
-            let stands = seq >= self.tx.una
-                && record.fate == Fate::InFlight
-                && record.transmission == transmission;
-            if stands {
-                match self.judge(record, now, delay_ns) {
+            if self.tx.is_in_flight(seq, transmission) {
+                match self.judge(self.tx.get(seq), now, delay_ns) {
                     Verdict::Lost => {
                         self.tx.mark_lost(seq);
                         found += 1;

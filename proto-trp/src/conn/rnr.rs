@@ -139,6 +139,10 @@ impl Connection {
         let Some(refused) = self.tx.seq_of(trp.psn) else {
             return;
         };
+        // R7.9-13
+        if self.rnr.retries > 0 && self.rnr.retry != Some(refused) {
+            return;
+        }
         let spec = self.tx.get(refused).spec;
         let (SegmentSource::Message(index) | SegmentSource::Immediate(index)) = spec.source else {
             return;

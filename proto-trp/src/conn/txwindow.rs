@@ -1,6 +1,7 @@
 //! The sending half of the packet window: one record for each sequence number from the oldest
 //! unacknowledged to the next.
 
+use super::bits::BitRing;
 use super::num::{low32, slot64};
 use crate::wire::WINDOW_UNIT_PACKETS;
 use std::collections::VecDeque;
@@ -92,6 +93,8 @@ pub(super) struct TxWindow {
     pub(super) in_flight: u32,
     /// Records that are lost and not yet retransmitted.
     pub(super) lost: u32,
+    /// Which records these are: a peer can arrange that those between two of them are many.
+    lost_set: BitRing,
     /// Lower bound of the lost records.
     lost_from: u64,
     /// Window that the peer advertises, in packets from `una` on.
@@ -118,6 +121,7 @@ impl TxWindow {
             next: 0,
             in_flight: 0,
             lost: 0,
+            lost_set: BitRing::new(FIRST_CAPACITY),
             lost_from: 0,
             peer_window: WINDOW_UNIT_PACKETS,
             transmissions: 0,
@@ -135,6 +139,7 @@ impl TxWindow {
         }
         self.records = records;
         self.mask = packets - 1;
+        self.lost_set.grow(packets, self.una, self.next);
     }
 
     /// Allocated records.
@@ -150,6 +155,7 @@ impl TxWindow {
         (self.in_flight, self.lost, self.transmissions) = (0, 0, 0);
         self.peer_window = WINDOW_UNIT_PACKETS;
         self.unjudged = 0;
+        self.lost_set.clear();
         self.resent.clear();
     }
 
@@ -249,8 +255,27 @@ impl TxWindow {
         debug_assert_eq!(record.fate, Fate::Lost);
         record.fate = Fate::InFlight;
         self.lost -= 1;
+        self.lost_set.unset(seq);
         self.in_flight += 1;
+        // A peer that acknowledges nothing of the oldest entry keeps all after it.
+        if self.resent.len() >= 2 * self.records.len() {
+            self.drop_repeated();
+        }
         self.resent.push_back((seq, transmission));
+    }
+
+    /// Drops the entries of `resent` that are no more than history.
+    #[cold]
+    fn drop_repeated(&mut self) {
+        let mut resent = std::mem::take(&mut self.resent);
+        resent.retain(|&(seq, transmission)| self.is_in_flight(seq, transmission));
+        self.resent = resent;
+    }
+
+    /// Whether this transmission of a record is its latest, and has not been acknowledged or lost.
+    pub(super) fn is_in_flight(&self, seq: u64, transmission: u32) -> bool {
+        let record = self.get(seq);
+        seq >= self.una && record.fate == Fate::InFlight && record.transmission == transmission
     }
 
     #[inline]
@@ -265,7 +290,10 @@ impl TxWindow {
         let record = &mut self.records[slot64(seq, self.mask)];
         match record.fate {
             Fate::InFlight => self.in_flight -= 1,
-            Fate::Lost => self.lost -= 1,
+            Fate::Lost => {
+                self.lost -= 1;
+                self.lost_set.unset(seq);
+            }
             Fate::Acked => return None,
         }
         record.fate = Fate::Acked;
@@ -279,6 +307,7 @@ impl TxWindow {
             record.fate = Fate::Lost;
             self.in_flight -= 1;
             self.lost += 1;
+            self.lost_set.set(seq);
             self.lost_from = self.lost_from.min(seq);
         }
     }
@@ -294,6 +323,7 @@ impl TxWindow {
     pub(super) fn abandon(&mut self) {
         self.una = self.next;
         (self.in_flight, self.lost) = (0, 0);
+        self.lost_set.clear();
         self.resent.clear();
     }
 
@@ -302,7 +332,7 @@ impl TxWindow {
         if self.lost == 0 {
             return None;
         }
-        (self.lost_from.max(self.una)..self.next).find(|&seq| self.get(seq).fate == Fate::Lost)
+        self.lost_set.first(self.lost_from.max(self.una), self.next)
     }
 
     /// Raises the lower bound of lost records.
@@ -323,4 +353,66 @@ impl TxWindow {
 #[inline]
 pub(super) const fn is_later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(window: &mut TxWindow) {
+        let spec = SegmentSpec {
+            source: SegmentSource::Void,
+            offset: 0,
+            len: 0,
+            last: true,
+        };
+        window.push(Time::ZERO, spec, false);
+    }
+
+    /// A peer that lets one retransmission wait for ever, and others be repeated, costs no more
+    /// than the window.
+    #[test]
+    fn retransmissions_without_an_answer_are_remembered_once_each() {
+        let mut window = TxWindow::new();
+        (0..3).for_each(|_| sent(&mut window));
+        for seq in [2, 0, 1] {
+            window.mark_lost(seq);
+            window.resent(Time::ZERO, seq, true);
+        }
+        for _ in 0..10_000 {
+            for seq in [0, 1] {
+                window.mark_lost(seq);
+                window.resent(Time::ZERO, seq, true);
+            }
+        }
+        assert!(window.resent.len() <= 2 * FIRST_CAPACITY as usize);
+        assert_eq!(window.resent.front().map(|&(seq, _)| seq), Some(2));
+        let transmission = |seq| window.get(seq).transmission;
+        let latest = window.resent.iter().rev().take(2).copied();
+        let wanted = [1, 0].map(|seq| (seq, transmission(seq)));
+        assert!(latest.eq(wanted));
+    }
+
+    #[test]
+    fn first_lost_is_the_oldest_whatever_was_acknowledged_between() {
+        let mut window = TxWindow::new();
+        window.grow(1024);
+        (0..1000).for_each(|_| sent(&mut window));
+        for seq in [999, 500, 3] {
+            window.mark_lost(seq);
+        }
+        let mut found = Vec::new();
+        while let Some(seq) = window.first_lost() {
+            found.push(seq);
+            window.resent(Time::ZERO, seq, true);
+            window.note_lost_from(seq + 1);
+        }
+        assert_eq!(found, [3, 500, 999]);
+        window.mark_lost(500);
+        window.mark_lost(3);
+        window.mark_acked(3);
+        assert_eq!(window.first_lost(), Some(500));
+        window.give_up(500);
+        assert_eq!((window.lost, window.first_lost()), (0, None));
+    }
 }
