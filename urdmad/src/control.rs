@@ -308,20 +308,26 @@ impl Control {
 
     /// Disconnects broken clients; events to the others may break some of them in turn.
     fn drop_broken(&mut self) {
-        while let Some(token) = self
-            .clients
-            .iter()
-            .find(|(_, c)| c.is_broken)
-            .map(|(t, _)| *t)
-        {
-            self.detach(token, true);
-            self.forget_attach(token);
-            if let Some(client) = self.clients.remove(&token) {
-                self.end_capture_of(&client);
-                self.close(client);
+        loop {
+            let broken = self.clients.iter().filter(|(_, client)| client.is_broken);
+            let broken: Vec<Token> = broken.map(|(token, _)| *token).collect();
+            if broken.is_empty() {
+                return;
             }
-            for pending in &mut self.pending {
-                pending.missing.remove(&token);
+            let detaching = broken.iter().filter_map(|token| self.begin_detach(*token));
+            let detaching: Vec<_> = detaching.collect();
+            for slot in detaching {
+                self.end_detach(slot, true);
+            }
+            for token in broken {
+                self.forget_attach(token);
+                if let Some(client) = self.clients.remove(&token) {
+                    self.end_capture_of(&client);
+                    self.close(client);
+                }
+                for pending in &mut self.pending {
+                    pending.missing.remove(&token);
+                }
             }
         }
     }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::ptr;
 use std::time::Duration;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
@@ -264,6 +265,56 @@ fn client_that_reads_no_answers_is_disconnected_when_they_are_due_together() {
     assert_eq!(poll(&mut ended, limit), Ok(1));
     drop(silent);
     daemon.stop();
+}
+
+// urdmad waited for its data thread once for each of them, and did not answer meanwhile: on a busy
+// machine for ten seconds.
+#[test]
+fn processes_that_end_together_are_waited_for_together() {
+    // Each wait takes up to two seconds, while LIMIT is that of the status.
+    const PROCESSES: usize = 50;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let attached: Vec<_> = (0..PROCESSES).map(|_| daemon.attach()).collect();
+    let client = daemon.client();
+    let stopped = StoppedThread::of(&daemon, "urdmad-data");
+    drop(attached);
+    let status = client.status();
+    drop(stopped);
+    assert!(status.unwrap().slots.is_empty());
+    daemon.stop();
+}
+
+/// A thread of urdmad that the calling thread keeps stopped.
+struct StoppedThread(libc::pid_t);
+
+impl StoppedThread {
+    fn of(daemon: &Daemon, name: &str) -> Self {
+        let tasks = fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap().path());
+        let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim() == name;
+        let task = tasks.find(is_it).unwrap();
+        let thread = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let stopped = Self(thread);
+        stopped.ptrace(libc::PTRACE_SEIZE);
+        stopped.ptrace(libc::PTRACE_INTERRUPT);
+        // SAFETY: waitpid takes no memory of ours.
+        let reported = unsafe { libc::waitpid(thread, ptr::null_mut(), libc::__WALL) };
+        assert_eq!(reported, thread);
+        stopped
+    }
+
+    fn ptrace(&self, request: libc::c_uint) {
+        // SAFETY: these requests use neither address nor data.
+        let outcome = unsafe { libc::ptrace(request, self.0, 0, 0) };
+        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        self.ptrace(libc::PTRACE_DETACH);
+    }
 }
 
 // urdmad took a processor and filled its log, and said nothing.

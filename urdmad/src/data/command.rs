@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
@@ -147,6 +147,25 @@ impl Drop for Inbox {
     }
 }
 
+/// An answer of the data thread that has not come yet.
+#[derive(Debug)]
+pub(crate) struct Pending<T> {
+    answer: Receiver<T>,
+    deadline: Instant,
+}
+
+impl<T> Pending<T> {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// [`NotTaken::NoAnswer`]: the data thread has ended, or the time is over.
+    pub(crate) fn wait(self) -> Result<T, NotTaken> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let answer = self.answer.recv_timeout(left);
+        answer.map_err(|_| NotTaken::NoAnswer)
+    }
+}
+
 /// The control thread's handle of the data thread.
 #[derive(Debug)]
 pub(crate) struct DataHandle {
@@ -200,9 +219,10 @@ impl DataHandle {
             .unwrap_or_else(|reason| Err(reason.to_string()))
     }
 
-    /// Closes the channel of a slot whose process has ended.
-    pub(crate) fn close(&self, slot: SlotId) -> Result<(), NotTaken> {
-        self.ask(|done| Command::Close { slot, done })
+    /// Has the channel of a slot closed whose process has ended. Processes may end in great numbers
+    /// at once, so the caller waits for the answers to all of them together.
+    pub(crate) fn close(&self, slot: SlotId) -> Result<Pending<()>, NotTaken> {
+        self.begin(|done| Command::Close { slot, done })
     }
 
     /// The port's state; none if the data thread did not answer.
@@ -222,11 +242,19 @@ impl DataHandle {
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, NotTaken> {
+        self.begin(command)?.wait()
+    }
+
+    fn begin<T>(
+        &self,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Result<Pending<T>, NotTaken> {
         let (done, answer) = sync_channel(1);
         self.send(command(done))?;
-        answer
-            .recv_timeout(ANSWER_LIMIT)
-            .map_err(|_| NotTaken::NoAnswer)
+        Ok(Pending {
+            answer,
+            deadline: Instant::now() + ANSWER_LIMIT,
+        })
     }
 
     /// Whether the thread has ended; without a stop request that is an error.
