@@ -7,7 +7,12 @@ FOLDER is a package's folder, for example crates/engine; without one, all packag
 keeps track of are checked. The graph has one node per file below src and an edge for each path
 that begins with `crate`, `super`, `self` or the name of a child module, in a `use` declaration or
 elsewhere. An edge ends at the file that a re-export leads to, so a re-export is no edge of its own.
-Code under `#[cfg(test)]` is left out. The exit status is 1 if there is a cycle.
+If `impl` blocks of one type are in several files, a call of a method on `self` is an edge to the
+file that has the method. Code under `#[cfg(test)]` is left out.
+
+scripts/knots.txt names the files that depend on one another today. The exit status is 1 if there is
+another cycle, or one through a further file, or if a file that it names is in no cycle: then its
+line is to be removed. With -v the edges are printed.
 """
 
 import re
@@ -15,6 +20,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+KNOTS = ROOT / "scripts" / "knots.txt"
 KEYWORDS = ("crate", "super", "self")
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
@@ -107,6 +113,7 @@ class Module:
                     self.imports[known_as] = segments
                 self.uses.append((segments, bool(match[1])))
         self.body = use.sub("", self.text)
+        self.impls = list(self.find_impls())
 
     def add_children(self):
         stem = self.path.parent if self.path.name in ("lib.rs", "main.rs", "mod.rs") else None
@@ -118,6 +125,27 @@ class Module:
             for path in (folder / f"{match[2]}.rs", folder / match[2] / "mod.rs"):
                 if path.exists():
                     self.children[match[2]] = Module(path, self, match[2])
+
+    def find_impls(self):
+        """The inherent `impl` blocks: the type's name and the text."""
+        head = re.compile(rf"(?m)^\s*(?:unsafe\s+)?impl\b([^{{;]*)\{{")
+        for match in head.finditer(self.body):
+            words = match[1].split(" where ")[0]
+            while words != (words := re.sub(r"<[^<>]*>", "", words.replace("->", ""))):
+                pass
+            if name := re.fullmatch(rf"\s*(?:{NAME}::)*({NAME})\s*", words):
+                yield name[1], self.body[match.start() : end_of_item(self.body, match.start())]
+
+    def methods(self):
+        """The methods of each type's `impl` blocks, by the file of the type and its name."""
+        for name, text in self.impls:
+            yield (self.follow([name], ()), name), set(re.findall(rf"\bfn\s+({NAME})", text))
+
+    def called(self):
+        """The methods that `impl` blocks call on `self`, by the file of the type and its name."""
+        call = re.compile(rf"\b(?:self\s*\.\s*|Self::)({NAME})\s*(?:::<[^()]*>)?\(")
+        for name, text in self.impls:
+            yield (self.follow([name], ()), name), set(call.findall(text))
 
     def all(self):
         yield self
@@ -207,35 +235,61 @@ def components(graph):
     return found
 
 
+def add_calls(graph):
+    """Adds an edge for each call of a method that another file defines for the same type."""
+    owners = {}
+    for module in graph:
+        for kind, names in module.methods():
+            for name in names:
+                owners.setdefault((kind, name), set()).add(module)
+    for module in graph:
+        for kind, names in module.called():
+            for name in names:
+                graph[module] |= owners.get((kind, name), set()) - {module}
+
+
 def check(folder, is_verbose):
-    """The cycles of a package, as lines of text."""
-    lines = []
+    """The cycles of a package: for each one its files, and lines of text."""
     roots = [folder / "src" / name for name in ("lib.rs", "main.rs")]
     for root in filter(Path.exists, roots):
         modules = list(Module(root, None, "crate").all())
         graph = {module: module.edges() for module in modules}
+        add_calls(graph)
         if is_verbose:
             for module, others in graph.items():
                 names = sorted(str(other.path.relative_to(folder)) for other in others)
                 print(f"{module.path.relative_to(folder)}: {' '.join(names)}")
         for cycle in components(graph):
-            lines.append(f"{root.relative_to(ROOT)}: {len(cycle)} files depend on one another:")
+            lines = [f"{root.relative_to(ROOT)}: {len(cycle)} files depend on one another:"]
             for module in cycle:
                 others = [other for other in cycle if other in graph[module]]
                 names = ", ".join(sorted(str(other.path.relative_to(folder)) for other in others))
                 lines.append(f"    {module.path.relative_to(folder)} uses {names}")
-    return lines
+            yield {str(module.path.relative_to(ROOT)) for module in cycle}, lines
+
+
+def known_knots():
+    """The sets of files that scripts/knots.txt names, which empty lines separate."""
+    parts = re.sub(r"#.*", "", KNOTS.read_text()).split("\n\n")
+    return [set(part.split()) for part in parts if part.split()]
 
 
 def main():
     arguments = sys.argv[1:]
     is_verbose = "-v" in arguments
     named = [Path(name).resolve() for name in arguments if name != "-v"]
-    lines = []
+    knots, lines = known_knots(), []
     for folder in named or folders():
         if not (folder / "src").is_dir():
             sys.exit(f"check-modules: {folder} has no src")
-        lines += check(folder, is_verbose)
+        knotted = set()
+        for files, report in check(folder, is_verbose):
+            knotted |= files
+            if not any(files <= knot for knot in knots):
+                lines += report
+        source = f"{(folder / 'src').relative_to(ROOT)}/"
+        named_here = {file for file in set().union(*knots) if file.startswith(source)}
+        lines += [f"{KNOTS.name}: {file} is in no cycle" for file in sorted(named_here - knotted)]
     print("\n".join(lines), end="\n" if lines else "")
     sys.exit(1 if lines else 0)
 

@@ -64,7 +64,8 @@
 //! | `report`, `traffic` | what a process reports of itself to urdmad |
 //! | `trace` | what the flight recorder is told |
 //!
-//! The files depend on one another in one direction (`scripts/check-modules.py`).
+//! By their paths the files depend on one another in one direction; scripts/knots.txt names those
+//! that do not by calls of methods (`scripts/check-modules.py`).
 //!
 //! # Locks
 //!
