@@ -458,6 +458,8 @@ impl Connection {
         self.deliver();
         if self.stream.is_ending() {
             reactor.kick(token);
+        } else if let Some(deadline) = self.deadline() {
+            reactor.set_deadline(token, Some(deadline));
         }
     }
 

@@ -102,6 +102,9 @@ pub(crate) struct Driver {
     /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
     next: u64,
     oldest: u64,
+    /// Where the time of the stream begins, and what it was when it was last read.
+    began: Instant,
+    now_ns: u64,
     /// Work requests since the last that was signaled.
     unsignaled: usize,
     signal_every: usize,
@@ -129,6 +132,8 @@ impl Driver {
             batch: Vec::with_capacity(BATCH),
             next: 0,
             oldest: 0,
+            began: Instant::now(),
+            now_ns: 0,
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
             last_end: None,
@@ -148,6 +153,7 @@ impl Driver {
         match self.try_send(&buffer, len_octets) {
             Ok((id, lkey)) => {
                 self.sends.push_back((id, buffer, lkey));
+                self.read_clock();
                 self.settle();
                 Ok(id)
             }
@@ -267,9 +273,13 @@ impl Driver {
         self.link.as_ref().map(Link::fds)
     }
 
-    /// When a failing connection is ended in any case.
+    /// When a turn is due although no descriptor can be read: a failing connection is ended in any
+    /// case, or a transfer no longer waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.failing.map(|failing| failing.until)
+        let abort_limit = self.failing.map(|failing| failing.until);
+        let timeout = self.stream.poll_timeout();
+        let timeout = timeout.and_then(|at_ns| self.began.checked_add(Duration::from_nanos(at_ns)));
+        abort_limit.into_iter().chain(timeout).min()
     }
 
     /// Whether the connection is to be ended by a turn.
@@ -331,9 +341,16 @@ impl Driver {
         };
         let polled = link.poll(&mut found);
         let count = self.note(polled).unwrap_or(0);
+        let timeout = self.stream.poll_timeout();
+        if count > 0 || timeout.is_some() {
+            self.read_clock();
+        }
         for completion in &found[..count] {
             let handled = self.handle(completion);
             self.note(handled);
+            self.drain();
+        }
+        if count == 0 && timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
             self.drain();
         }
         self.post();
@@ -341,6 +358,10 @@ impl Driver {
             self.end_if_due(count == 0);
         }
         count > 0
+    }
+
+    fn read_clock(&mut self) {
+        self.now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// The connection is lost if a call fails.
@@ -366,8 +387,8 @@ impl Driver {
                     None => {
                         let message = link.message(slot);
                         let len = completion.len_octets as usize;
-                        self.stream
-                            .handle_control(&message[..len.min(message.len())])
+                        let message = &message[..len.min(message.len())];
+                        self.stream.handle_control(message, self.now_ns)
                     }
                 };
                 // Before the peer can be told that the slot is free.
@@ -377,7 +398,7 @@ impl Driver {
                 let count = (number + 1).saturating_sub(self.oldest);
                 self.oldest += count;
                 self.stream
-                    .handle_sent(usize::try_from(count).unwrap_or(usize::MAX));
+                    .handle_sent(usize::try_from(count).unwrap_or(usize::MAX), self.now_ns);
                 Ok(())
             }
         }
@@ -395,7 +416,7 @@ impl Driver {
             self.copy(&copy);
         }
         while !self.is_lost && self.batch.len() < BATCH {
-            let Some(transmit) = self.stream.poll_transmit() else {
+            let Some(transmit) = self.stream.poll_transmit(self.now_ns) else {
                 break;
             };
             self.request(&transmit);
@@ -544,8 +565,7 @@ impl Driver {
             // What has come before is polled once more.
             return true;
         }
-        let abort_limit = self.failing.map(|failing| failing.until);
-        let until = until.into_iter().chain(abort_limit).min();
+        let until = until.into_iter().chain(self.deadline()).min();
         let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
         let slept = ffi::sleep(link.fds(), limit);
         let [completions, news] = self.note(slept).unwrap_or([false; 2]);

@@ -20,6 +20,7 @@ mod fault;
 mod receiver;
 mod resync;
 mod sender;
+mod sojourn;
 mod stream;
 mod types;
 pub mod wire;

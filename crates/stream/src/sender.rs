@@ -7,6 +7,7 @@ use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
 use crate::resync::{Pause, Resync};
+use crate::sojourn::Sojourn;
 use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, SendId, Seq};
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
@@ -111,6 +112,8 @@ pub(crate) struct SendHalf {
     transfer: Option<Transfer>,
     withdraw: Option<AdvertNo>,
     resync: Resync,
+    sojourn: Sojourn,
+    waits_until: Option<u64>,
     finish: Finish,
     peer_stopped: bool,
 }
@@ -144,6 +147,8 @@ impl SendHalf {
             transfer: None,
             withdraw: None,
             resync: Resync::new(config.pause_every),
+            sojourn: Sojourn::new(),
+            waits_until: None,
             finish: Finish::Open,
             peer_stopped: false,
         }
@@ -327,7 +332,7 @@ impl SendHalf {
                 return;
             }
             let on_the_way = self.position.0.saturating_sub(advert.estimate.0);
-            self.resync.handle_stale(on_the_way);
+            self.resync.handle_stale(self.sojourn.of_path(on_the_way));
             if !self.faults.has(Fault::NoPhaseAdvance) {
                 self.pass(advert.phase);
             }
@@ -361,9 +366,9 @@ impl SendHalf {
     }
 
     /// The next RDMA Write, if anything may be sent.
-    pub(crate) fn next_piece(&mut self, stats: &mut Stats) -> Option<Piece> {
+    pub(crate) fn next_piece(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Piece> {
         if self.transfer.is_none() {
-            self.transfer = self.begin(stats);
+            self.transfer = self.begin(now_ns, stats);
         }
         let ring = self.ring.buffer;
         let transfer = self.transfer.as_mut()?;
@@ -414,7 +419,8 @@ impl SendHalf {
     }
 
     /// Begins the next transfer (algorithm 1).
-    fn begin(&mut self, stats: &mut Stats) -> Option<Transfer> {
+    fn begin(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Transfer> {
+        self.waits_until = None;
         if self.resync.pause != Pause::None {
             return None;
         }
@@ -432,10 +438,11 @@ impl SendHalf {
             }
             stats.direct_transfers += 1;
             stats.direct_octets += len;
+            self.sojourn.begin_direct(len);
             (Target::Direct { addr, rkey }, len)
         } else {
             let len = left.min(self.ring.free());
-            if !self.uses_ring || len == 0 {
+            if !self.uses_ring || len == 0 || self.waits_for_advert(left, now_ns) {
                 return None;
             }
             if self.phase.is_direct() {
@@ -461,6 +468,16 @@ impl SendHalf {
             written: 0,
             to,
         })
+    }
+
+    /// Whether the next transfer waits for an advert although the ring has room.
+    fn waits_for_advert(&mut self, left: u64, now_ns: u64) -> bool {
+        let until = self
+            .sojourn
+            .wait_until(left)
+            .filter(|&until| now_ns < until);
+        self.waits_until = until.filter(|_| self.phase.is_direct());
+        self.waits_until.is_some()
     }
 
     /// What is decided before the next message or transfer is chosen.
@@ -501,6 +518,16 @@ impl SendHalf {
             }
             self.end_from(self.cursor, self.cursor + 1, Outcome::TooLong, events);
         }
+    }
+
+    /// How long transfers take.
+    pub(crate) fn sojourn(&mut self) -> &mut Sojourn {
+        &mut self.sojourn
+    }
+
+    /// When the transfer that waits for an advert is no longer to wait.
+    pub(crate) fn waits_until(&self) -> Option<u64> {
+        self.waits_until
     }
 
     /// A piece is complete: the peer has it.

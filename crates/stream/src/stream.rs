@@ -25,7 +25,8 @@ pub enum Transmit {
 enum Posted {
     Control,
     Finish,
-    Piece(SendId),
+    /// With the time at which it was posted.
+    Piece(SendId, u64),
 }
 
 /// One end of a stream. It has no clock, no socket and no thread.
@@ -34,7 +35,11 @@ enum Posted {
 /// received by SEND, [`Stream::handle_immediate`] for immediate data, [`Stream::handle_sent`] for
 /// completions of its own work requests, in the order in which they happen. After each of these,
 /// and after each call of the user, it drains [`Stream::poll_copy`], [`Stream::poll_transmit`] and
-/// [`Stream::poll_event`], in this order, until each returns `None`.
+/// [`Stream::poll_event`], in this order, until each returns `None`; and again at
+/// [`Stream::poll_timeout`], if there is a time then.
+///
+/// `now_ns` is the time in nanoseconds since a moment of the driver's choice; it does not go back.
+/// A time that is late costs throughput only.
 #[derive(Debug)]
 pub struct Stream {
     faults: Faults,
@@ -181,11 +186,12 @@ impl Stream {
     ///
     /// # Errors
     /// If no correct peer sends it now; the stream has failed then.
-    pub fn handle_control(&mut self, octets: &[u8]) -> Result<(), PeerError> {
+    pub fn handle_control(&mut self, octets: &[u8], now_ns: u64) -> Result<(), PeerError> {
         if self.failure.is_some() {
             return Ok(());
         }
-        let result = self.credits.receive().and_then(|()| self.control(octets));
+        let received = self.credits.receive();
+        let result = received.and_then(|()| self.control(octets, now_ns));
         self.judge(result)
     }
 
@@ -205,10 +211,16 @@ impl Stream {
     }
 
     /// The oldest `count` work requests are complete.
-    pub fn handle_sent(&mut self, count: usize) {
-        for _ in 0..count {
+    pub fn handle_sent(&mut self, count: usize, now_ns: u64) {
+        for left in (0..count).rev() {
             match self.posted.pop_front() {
-                Some(Posted::Piece(id)) => self.sender.handle_written(id, &mut self.events),
+                Some(Posted::Piece(id, at_ns)) => {
+                    // The others may have been complete for long.
+                    if left == 0 {
+                        self.sender.sojourn().completed(at_ns, now_ns);
+                    }
+                    self.sender.handle_written(id, &mut self.events);
+                }
                 Some(Posted::Finish) => {
                     self.finish_complete = true;
                     self.check_closed();
@@ -254,7 +266,7 @@ impl Stream {
     }
 
     /// The next work request. The driver posts them in this order.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
         if self.disconnected || self.posted.len() >= self.send_depth {
             return None;
         }
@@ -281,9 +293,15 @@ impl Stream {
             return Some(self.message(Body::Update, Posted::Control));
         }
         if self.permits(Purpose::Ordinary) {
-            return self.next_write();
+            return self.next_write(now_ns);
         }
         None
+    }
+
+    /// When [`Stream::poll_transmit`] is to be called again if nothing happens before: a transfer
+    /// waits for an advert until then.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.sender.waits_until()
     }
 
     /// The next event for the user.
@@ -372,24 +390,24 @@ impl Stream {
         Transmit::Control(control.encode())
     }
 
-    fn next_write(&mut self) -> Option<Transmit> {
-        let piece = self.sender.next_piece(&mut self.stats)?;
-        self.posted.push_back(Posted::Piece(piece.send));
+    fn next_write(&mut self, now_ns: u64) -> Option<Transmit> {
+        let piece = self.sender.next_piece(now_ns, &mut self.stats)?;
+        self.posted.push_back(Posted::Piece(piece.send, now_ns));
         if piece.immediate.is_some() {
             self.credits.take();
+            self.sender.sojourn().posted(self.credits.sent(), now_ns);
         }
         Some(Transmit::Write(piece))
     }
 
-    fn control(&mut self, octets: &[u8]) -> Result<(), PeerError> {
+    fn control(&mut self, octets: &[u8], now_ns: u64) -> Result<(), PeerError> {
         let control = Control::decode(octets)?;
         self.credits.give_back(control.received)?;
+        let received = self.credits.returned();
+        self.sender.sojourn().answered(received, now_ns);
         self.sender.handle_emptied(control.emptied)?;
         // The acknowledgement of FINISH may be lost with the connection that the peer has ended.
-        if self
-            .finish_number
-            .is_some_and(|number| number <= self.credits.returned())
-        {
+        if self.finish_number.is_some_and(|number| number <= received) {
             self.finish_complete = true;
             self.check_closed();
         }
@@ -455,7 +473,7 @@ impl Stream {
         }
         // The peer has what precedes FINISH, whether or not that is complete.
         for posted in &mut self.posted {
-            if let Posted::Piece(id) = std::mem::replace(posted, Posted::Control) {
+            if let Posted::Piece(id, _) = std::mem::replace(posted, Posted::Control) {
                 self.sender.handle_written(id, &mut self.events);
             }
         }

@@ -115,8 +115,9 @@ impl Shared {
             };
             *waker = Some(context.waker().clone());
         }
-        let is_ending = state.buffered.socket.is_ending();
-        let driver = state.driver.take_if(|_| is_ending);
+        let socket = &state.buffered.socket;
+        let is_due = socket.is_ending() || socket.deadline().is_some();
+        let driver = state.driver.take_if(|_| is_due);
         // A waker may call the stream.
         drop(state);
         due.into_iter()

@@ -59,7 +59,7 @@ fn tell_with(s: &mut Stream, received: u32, emptied: u64, body: Body) -> Result<
         emptied,
         body,
     };
-    s.handle_control(control.encode().as_slice())
+    s.handle_control(control.encode().as_slice(), 0)
 }
 
 fn direct(stream: &mut Stream, len: u32) -> Result<(), PeerError> {
@@ -73,7 +73,7 @@ fn indirect(stream: &mut Stream, len: u32) -> Result<(), PeerError> {
 /// Everything that an end wants to do.
 fn drain(stream: &mut Stream) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event>) {
     let copies = std::iter::from_fn(|| stream.poll_copy()).collect();
-    let transmits = std::iter::from_fn(|| stream.poll_transmit()).collect();
+    let transmits = std::iter::from_fn(|| stream.poll_transmit(0)).collect();
     let events = std::iter::from_fn(|| stream.poll_event()).collect();
     (copies, transmits, events)
 }
@@ -124,7 +124,7 @@ fn control_malformed_is_refused() {
     let lengths = [0, 15, 17, 63, 65];
     for len in lengths {
         assert_refused(end(), PeerError::Malformed, |s| {
-            s.handle_control(&vec![0; len])
+            s.handle_control(&vec![0; len], 0)
         });
     }
     let good = Control {
@@ -137,7 +137,9 @@ fn control_malformed_is_refused() {
     for at in [0, 1, 2, 3, 60] {
         let mut octets = good.as_slice().to_vec();
         octets[at] |= 0x80;
-        assert_refused(end(), PeerError::Malformed, |s| s.handle_control(&octets));
+        assert_refused(end(), PeerError::Malformed, |s| {
+            s.handle_control(&octets, 0)
+        });
     }
     assert_refused(end(), PeerError::UnknownImmediate, |s| {
         s.handle_immediate(1 << 31 | 1, 1)
@@ -417,7 +419,7 @@ fn random_messages_touch_nothing_outside() {
             }
             let len = rng.between(1, 8) as u32;
             match rng.below(3) {
-                0 => drop(stream.handle_control(trial.encode().as_slice())),
+                0 => drop(stream.handle_control(trial.encode().as_slice(), 0)),
                 1 => drop(direct(&mut stream, len)),
                 _ => drop(indirect(&mut stream, len)),
             }
@@ -426,7 +428,7 @@ fn random_messages_touch_nothing_outside() {
                 assert!(copy.ring_offset + copy.len_octets <= RING.len_octets);
                 assert!(copy.offset + copy.len_octets <= 8);
             }
-            stream.handle_sent(rng.below(transmits.len() as u64 + 1) as usize);
+            stream.handle_sent(rng.below(transmits.len() as u64 + 1) as usize, 0);
         }
         assert!(stream.stats().refused <= 1);
         stream.handle_disconnected();

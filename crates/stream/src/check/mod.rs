@@ -2,7 +2,7 @@
 //!
 //! `world` carries what the ends transmit and watches every octet; `schedules` runs it with random
 //! configurations and asserts that it finds each deliberate fault;
-//! `ends` loses the last completions of an end;
+//! `ends` loses the last completions of an end; `waits` lets a sender run out of adverts;
 //! `hostile` feeds an end what no correct peer sends; `timed` measures both ends over links of a
 //! rate and a delay. A failing seed is printed; `URDMA_SEED` runs it alone.
 
@@ -11,6 +11,7 @@ mod hostile;
 mod rng;
 mod schedules;
 mod timed;
+mod waits;
 mod world;
 
 use rng::Rng;

@@ -83,6 +83,8 @@ pub(super) struct End {
     pub(super) end_of_stream: bool,
     pub(super) closed: bool,
     pub(super) failed: Option<crate::Failure>,
+    /// One nanosecond passes with each work request and each completion.
+    pub(super) now_ns: u64,
 }
 
 impl End {
@@ -114,6 +116,7 @@ impl End {
             end_of_stream: false,
             closed: false,
             failed: None,
+            now_ns: 0,
         }
     }
 
@@ -189,7 +192,8 @@ impl End {
 
     /// One work request. True if there was one.
     pub(super) fn transmit(&mut self) -> Result<bool, Finding> {
-        let next = self.stream.poll_transmit();
+        self.now_ns += 1;
+        let next = self.stream.poll_transmit(self.now_ns);
         if let Some(Transmit::Control(message)) = next {
             let message = Control::decode(message.as_slice()).map_err(|error| error.to_string())?;
             // Useless rather than harmful: the sender has to discard it.
@@ -211,7 +215,8 @@ impl End {
         let any = self.taken_effect > 0;
         if any {
             self.taken_effect -= 1;
-            self.stream.handle_sent(1);
+            self.now_ns += 1;
+            self.stream.handle_sent(1, self.now_ns);
         }
         any
     }
@@ -330,7 +335,7 @@ impl World {
         match next {
             Transmit::Control(message) => {
                 sink.stream
-                    .handle_control(message.as_slice())
+                    .handle_control(message.as_slice(), sink.now_ns)
                     .map_err(refused)?;
             }
             Transmit::Write(piece) => {
@@ -424,6 +429,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Lets time pass until the next timeout. True if there was one.
+    pub(super) fn pass_time(&mut self) -> bool {
+        let mut any = false;
+        for end in &mut self.ends {
+            if let Some(at_ns) = end.stream.poll_timeout() {
+                end.now_ns = end.now_ns.max(at_ns);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Whether nothing is left to happen by itself.
