@@ -5,6 +5,9 @@
 //! The lock is not fair on purpose. What it protects follows it from one processor's cache to the
 //! other's, which takes longer than most calls do. A waiter that looks rarely leaves the lock to
 //! the thread whose cache has it for several calls in a row.
+//!
+//! A thread that does little but take the lock would keep a waiter out for seconds, though. After
+//! some looks a waiter therefore claims the lock: the next release is for that waiter alone.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -14,11 +17,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PAUSES: (u32, u32) = (64, 512);
 /// Looks before the first yield.
 const LOOKS_TO_YIELD: u32 = 4;
+/// Looks before a claim: about a hundred microseconds if the processor is free.
+const LOOKS_TO_CLAIM: u32 = 8;
 
 /// A lock around a value; a waiting thread yields the processor.
 #[derive(Debug)]
 pub(super) struct SpinLock<T> {
     taken: AtomicBool,
+    /// A waiter has the next turn. It alone sets `taken` meanwhile, but for threads that have seen
+    /// no claim just before.
+    is_claimed: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -36,18 +44,43 @@ impl<T> SpinLock<T> {
     pub(super) const fn new(value: T) -> Self {
         Self {
             taken: AtomicBool::new(false),
+            is_claimed: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free and not claimed.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        if self.is_claimed.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.take()
+    }
+
+    #[inline]
+    fn take(&self) -> Option<Guard<'_, T>> {
         // A load first keeps the cache line shared while another thread holds the lock.
         if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
             return None;
         }
         Some(Guard { lock: self })
+    }
+
+    /// Takes the lock as the next one, unless another waiter is the next one.
+    fn claim(&self) -> Option<Guard<'_, T>> {
+        if self.is_claimed.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let held = loop {
+            std::hint::spin_loop();
+            if let Some(held) = self.take() {
+                break held;
+            }
+            std::thread::yield_now();
+        };
+        self.is_claimed.store(false, Ordering::Relaxed);
+        Some(held)
     }
 
     /// Takes the lock.
@@ -72,6 +105,11 @@ impl<T> SpinLock<T> {
             }
             pauses = (pauses * 2).min(PAUSES.1);
             looks += 1;
+            if looks >= LOOKS_TO_CLAIM {
+                if let Some(held) = self.claim() {
+                    return held;
+                }
+            }
             if looks >= LOOKS_TO_YIELD {
                 std::thread::yield_now();
             }
@@ -116,6 +154,24 @@ mod tests {
         drop(held);
         *lock.lock() += 1;
         assert_eq!(*lock.lock(), 2);
+    }
+
+    // A thread that posted in a loop kept one that moved the queue pair to ERR waiting for 2 s.
+    #[test]
+    fn lock_that_is_claimed_is_for_the_one_that_claims_it() {
+        let lock = SpinLock::new(1);
+        let held = lock.lock();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| *lock.lock());
+            while !lock.is_claimed.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            assert!(lock.try_lock().is_none());
+            assert!(lock.claim().is_none());
+            drop(held);
+            assert_eq!(waiting.join().unwrap(), 1);
+        });
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]
