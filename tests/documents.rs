@@ -54,3 +54,82 @@ fn example_of_connections_carries_a_message() {
     }
     one.down();
 }
+
+/// The anchor of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept =
+        |character: &char| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_');
+    let text: String = heading.trim().chars().filter(kept).collect();
+    text.to_lowercase().replace(' ', "-")
+}
+
+/// The text of a page without its blocks of code.
+fn prose(page: &Path) -> String {
+    let text = std::fs::read_to_string(page).unwrap();
+    let parts: Vec<&str> = text.split("```").step_by(2).collect();
+    parts.concat()
+}
+
+/// The targets of a page's links to files of this repository.
+fn links(page: &Path) -> Vec<String> {
+    let text = prose(page);
+    let targets = text.split("](").skip(1);
+    let targets = targets.map(|rest| rest.split(')').next().unwrap().to_owned());
+    targets.filter(|target| !target.contains("://")).collect()
+}
+
+fn repository() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap().to_owned()
+}
+
+/// The pages in a folder of the repository, but for those below it.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository().join(folder)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .collect()
+}
+
+#[test]
+fn readme_has_a_link_to_each_page() {
+    let linked = links(&repository().join("README.md"));
+    for page in ["doc", "doc/spec"].iter().flat_map(|folder| pages(folder)) {
+        let name = page.strip_prefix(repository()).unwrap();
+        let found = linked.iter().any(|link| Path::new(link) == name);
+        assert!(found, "README.md has no link to {}", name.display());
+    }
+}
+
+#[test]
+fn links_of_pages_lead_to_files_and_headings() {
+    let folders = [
+        "",
+        "doc",
+        "doc/adr",
+        "doc/spec",
+        "python",
+        "tools/wireshark",
+    ];
+    for page in folders.iter().flat_map(|folder| pages(folder)) {
+        for link in links(&page) {
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let from = page.display();
+            assert!(target.exists(), "{from}: {link} does not exist");
+            let headings = || {
+                let text = prose(&target);
+                let lines = text.lines().filter(|line| line.starts_with('#'));
+                lines
+                    .map(|line| anchor(line.trim_start_matches('#')))
+                    .collect::<Vec<_>>()
+            };
+            let found = heading.is_empty() || headings().iter().any(|name| name == heading);
+            assert!(found, "{from}: {link}: no such heading");
+        }
+    }
+}

@@ -95,11 +95,11 @@ fn module(machine: &Machine) -> Finding {
         return Finding::without(
             WHAT,
             "urdma is loaded, but libibverbs has no driver for it",
-            "make install-module, or see README, \"With the kernel module\"",
+            "make install-module, or see doc/kernel-module.md",
         );
     }
     let advice = if machine.has("/sys/class/infiniband_verbs") {
-        "with it programs need no `urdma run`: see README, \"With the kernel module\""
+        "with it programs need no `urdma run`: see doc/kernel-module.md"
     } else {
         "not needed; it wants a kernel with RDMA"
     };
