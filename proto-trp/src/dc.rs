@@ -7,13 +7,18 @@
 //! calls a [`crate::conn::Connection`]: `handle_datagram` for what has arrived, `handle_timeout`
 //! when a deadline has passed, `poll_transmit` until there is nothing to send, `next_deadline`.
 
+mod contexts;
+mod ends;
 mod floors;
 mod initiator;
-mod source;
+mod known;
+mod lists;
+mod requests;
 mod target;
+mod timers;
 
-pub use initiator::{DcInitiator, DcInitiatorConfig, DcTargetAddress};
-pub use source::DcSource;
+pub use ends::{DcSource, DcTargetAddress};
+pub use initiator::{DcInitiator, DcInitiatorConfig};
 pub use target::{DcTarget, DcTargetConfig, DcTargetStats, DcVerdict};
 
 use urdma_types::{Psn, Qpn};

@@ -24,7 +24,7 @@ use urdma_types::{Qpn, SlotId, Time};
 const MS: u64 = 1_000_000;
 const DATAGRAM: usize = 1472;
 const BUFFER: u32 = 4096;
-const KEY: u32 = 0xdc_0000;
+const KEY: u64 = 0xdc_0000_0001;
 /// Memory of a target: a counter for each initiator, then octets to read.
 const READ_AT: usize = 4096;
 const READ_LEN: usize = 16384;

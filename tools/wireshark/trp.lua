@@ -10,10 +10,13 @@
 local trp = Proto("trp", "Thin Reliable Protocol")
 
 local PORT_BASE, PORT_LAST = 21504, 21757
-local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
+local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 25
 local VERSION = 1
 local DATAGRAM_HEADER_LEN = 48
-local RESET_REASONS = { [0] = "no QP %d", [1] = "QP %d in ERR", [2] = "QP %d not connected" }
+local RESET_REASONS = {
+  [0] = "no QP %d", [1] = "QP %d in ERR", [2] = "QP %d not connected",
+  [3] = "no context at target %d",
+}
 local DATA, RNR, RESET, CM, DATAGRAM, UDATA, TRAIN = 0, 2, 3, 7, 8, 9, 10
 local TRAIN_SEGMENTS_MAX, TRAIN_SEGMENT_MIN = 16, 14
 
@@ -30,7 +33,10 @@ local OPCODES = {
   [10] = "Atomic Request", [11] = "Atomic Response",
 }
 
-local KINDS = { [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer", [4] = "Shared receive queue" }
+local KINDS = {
+  [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer", [4] = "Shared receive queue",
+  [5] = "DC connect", [6] = "DC refused",
+}
 
 -- ibv_modify_qp(3), min_rnr_timer, in microseconds.
 local RNR_US = {
@@ -74,6 +80,14 @@ local f = {
   rnr_timer = ProtoField.uint16("trp.rnr_timer", "RNR timer code", base.DEC, nil, 0x1f),
   shared_queue = ProtoField.uint32("trp.shared_queue", "Shared receive queue", base.HEX),
   rnr_us = ProtoField.uint32("trp.rnr_us", "Wait, us", base.DEC),
+  dc_timeout = ProtoField.uint8("trp.dc.timeout", "Acknowledge timeout code", base.DEC),
+  dc_retries = ProtoField.uint8("trp.dc.retries", "Retries", base.DEC),
+  dc_initiator = ProtoField.uint24("trp.dc.initiator", "QP number of the initiator", base.HEX),
+  dc_epoch = ProtoField.uint64("trp.dc.epoch", "Epoch", base.DEC),
+  dc_key = ProtoField.uint64("trp.dc.key", "Access key", base.HEX),
+  dc_token = ProtoField.uint32("trp.dc.token", "Token", base.HEX),
+  dc_confirmed = ProtoField.uint24("trp.dc.confirmed", "Confirmed PSN", base.DEC),
+  dc_floor = ProtoField.uint64("trp.dc.floor", "Floor", base.DEC),
   body = ProtoField.bytes("trp.ext.body", "Body"),
   opcode = ProtoField.uint8("trp.opcode", "RDMAP opcode", base.DEC, OPCODES, 0x0f),
   immediate = ProtoField.uint32("trp.immediate", "Immediate data", base.HEX),
@@ -276,7 +290,19 @@ local function dissect_extension(tvb, tree, ack)
     t:add(f.rnr_us, tvb(2, 2), RNR_US[tvb(3, 1):uint() % 32]):set_generated()
   elseif kind == 4 and len == 8 then
     t:add(f.shared_queue, tvb(4, 4))
-  elseif kind >= 1 and kind <= 4 then
+  elseif kind == 5 and len == 32 then
+    t:add(f.dc_timeout, tvb(2, 1))
+    t:add(f.dc_retries, tvb(3, 1))
+    t:add(f.dc_initiator, tvb(5, 3))
+    t:add(f.dc_epoch, tvb(8, 8))
+    t:add(f.dc_key, tvb(16, 8))
+    t:add(f.dc_token, tvb(24, 4))
+    t:add(f.dc_confirmed, tvb(29, 3))
+  elseif kind == 6 and len == 24 then
+    t:add(f.dc_epoch, tvb(4, 8))
+    t:add(f.dc_floor, tvb(12, 8))
+    t:add(f.dc_token, tvb(20, 4))
+  elseif kind >= 1 and kind <= 6 then
     broken(t, "wrong length for this kind")
   else
     t:add(f.argument, tvb(2, 2))

@@ -86,9 +86,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection in [`QpState::Reset`]. Sizes out of range are clamped.
-    pub fn new(config: ConnConfig) -> Self {
-        let config = ConnConfig {
+    /// The configuration with sizes clamped and rounded.
+    pub(crate) fn clamped(config: ConnConfig) -> ConnConfig {
+        ConnConfig {
             sq_depth: config.sq_depth.clamp(1, 1 << 15).next_power_of_two(),
             rq_depth: config.rq_depth.min(1 << 15),
             max_send_sge: config.max_send_sge.clamp(1, MAX_SGE),
@@ -101,7 +101,12 @@ impl Connection {
                 .next_multiple_of(wire::WINDOW_UNIT_PACKETS),
             max_dest_rd_atomic_cap: config.max_dest_rd_atomic_cap.min(MAX_RD_ATOMIC),
             ..config
-        };
+        }
+    }
+
+    /// A connection in [`QpState::Reset`]. Sizes out of range are clamped.
+    pub fn new(config: ConnConfig) -> Self {
+        let config = Self::clamped(config);
         let window = config.window_packets;
         Self {
             state: QpState::Reset,
@@ -328,8 +333,11 @@ impl Connection {
         self.peer_gone = false;
         self.closing = false;
         self.established = false;
+        self.drained = false;
         self.refused = false;
+        self.refused_epoch = Flags::NONE;
         self.epoch = Flags::NONE;
+        self.answers_turn = false;
         self.controls = Controls::default();
         self.peer = Peer::NONE;
         self.tx.start(Psn::new(0));
@@ -348,6 +356,7 @@ impl Connection {
         self.fail_deadline = Time::NEVER;
         self.terminate = None;
         self.terminate_repeat.stop();
+        self.arrived = Arrived::default();
     }
 
     /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both

@@ -3,7 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::source::DcSource;
+use super::ends::DcSource;
 
 /// Groups of initiators; those of one group cost one another a round trip to connect, and nothing
 /// else.

@@ -1,36 +1,27 @@
 //! The initiator: a send queue whose requests name their targets, and a connection to the target of
 //! the oldest.
 
+use super::ends::DcTargetAddress;
+use super::known::{Known, KnownTargets};
+use super::requests::Requests;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
 use crate::conn::{
-    Completion, CompletionOp, ConnConfig, Connection, Datagram, Host, Path, Payload, PostError,
-    QpState, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, Status, MAX_MESSAGE_OCTETS,
+    Completion, ConnConfig, Connection, Datagram, Host, Path, PostError, QpState, RtrParams,
+    RtsParams, SendWr, Status,
 };
 use crate::wire::{
     connection_id, ConnectionId, DcConnect, DcRefused, PacketType, ResetReason, TrpHeader,
     DC_CONNECT_LEN, DC_RESET_REASON,
 };
-use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use urdma_types::{Qpn, Time};
-
-/// Where requests go: what an address handle and the fields of a work request name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DcTargetAddress {
-    /// The IP address of the target's host.
-    pub address: IpAddr,
-    /// The target's number.
-    pub number: Qpn,
-    /// The target's access key.
-    pub key: u32,
-}
+use urdma_types::Time;
 
 /// The configuration of an initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct DcInitiatorConfig {
     /// The sizes of the send queue and the seed; what concerns receive requests is ignored.
     pub conn: ConnConfig,
-    /// Largest datagram of the path, 284..=65507 octets.
+    /// Largest datagram of the path, 288..=65507 octets.
     pub max_datagram_octets: u32,
     /// Acknowledge timeout, 4.096 us * 2^timeout, 1..=[`DC_TIMEOUT_MAX`].
     pub timeout: u8,
@@ -43,52 +34,6 @@ pub struct DcInitiatorConfig {
     /// Maximum number of targets whose token is kept, 1 or more; to connect to another one takes a
     /// round trip more.
     pub known_max: usize,
-}
-
-/// A request that is not complete.
-#[derive(Debug)]
-struct Request {
-    target: DcTargetAddress,
-    wr_id: u64,
-    op: SendOp,
-    imm: Option<u32>,
-    flags: SendFlags,
-    sges: Vec<Sge>,
-    inline: Option<Vec<u8>>,
-}
-
-impl Request {
-    fn post<H: Host>(
-        &self,
-        now: Time,
-        conn: &mut Connection,
-        host: &mut H,
-    ) -> Result<u32, PostError> {
-        let parts = self.inline.as_ref().map(|octets| [octets.as_slice()]);
-        let payload = match &parts {
-            Some(parts) => Payload::Inline(parts),
-            None => Payload::Sges(&self.sges),
-        };
-        let wr = SendWr {
-            wr_id: self.wr_id,
-            op: self.op,
-            imm: self.imm,
-            flags: self.flags,
-            shared_queue: 0,
-            payload,
-        };
-        conn.post_send(|| now, &wr, host)
-    }
-}
-
-/// What is known of a target beyond a connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    token: u32,
-    /// The epoch of the latest connection, or the target's floor if that is higher.
-    epoch: u64,
-    /// When it was used last, counted in connections.
-    used: u64,
 }
 
 /// The connection to a target.
@@ -117,9 +62,11 @@ struct Open {
 #[derive(Debug)]
 pub struct DcInitiator {
     config: DcInitiatorConfig,
-    queue: VecDeque<Request>,
+    requests: Requests,
     open: Option<Open>,
-    known: BTreeMap<DcTargetAddress, Known>,
+    /// The connection to an earlier target, in RESET.
+    spare: Option<Connection>,
+    known: KnownTargets,
     connections: u64,
     has_failed: bool,
 }
@@ -128,17 +75,17 @@ impl DcInitiator {
     /// An initiator without requests; parameters out of range are clamped.
     pub fn new(config: DcInitiatorConfig) -> Self {
         Self {
+            requests: Requests::new(Connection::clamped(config.conn)),
+            known: KnownTargets::new(config.known_max.max(1)),
             config: DcInitiatorConfig {
                 timeout: config.timeout.clamp(1, DC_TIMEOUT_MAX),
                 retry_cnt: config.retry_cnt.min(7),
                 rnr_retry: config.rnr_retry.min(7),
-                known_max: config.known_max.max(1),
                 max_datagram_octets: config.max_datagram_octets.clamp(DATAGRAM_MIN, 65_507),
                 ..config
             },
-            queue: VecDeque::new(),
             open: None,
-            known: BTreeMap::new(),
+            spare: None,
             connections: 0,
             has_failed: false,
         }
@@ -151,7 +98,7 @@ impl DcInitiator {
 
     /// Requests that are not complete.
     pub fn sends_outstanding(&self) -> usize {
-        self.queue.len()
+        self.requests.len()
     }
 
     /// Connections that were begun.
@@ -170,50 +117,9 @@ impl DcInitiator {
         wr: &SendWr<'_>,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if self.queue.len() >= self.config.conn.sq_depth as usize {
-            return Err(PostError::QueueFull);
-        }
-        let (sges, inline) = self.check(wr)?;
-        self.queue.push_back(Request {
-            target,
-            wr_id: wr.wr_id,
-            op: wr.op,
-            imm: wr.imm,
-            flags: wr.flags,
-            sges,
-            inline,
-        });
+        self.requests.push(target, wr)?;
         self.advance(now, host);
         Ok(())
-    }
-
-    /// What a connection will accept later, so that an error shows here.
-    fn check(&self, wr: &SendWr<'_>) -> Result<(Vec<Sge>, Option<Vec<u8>>), PostError> {
-        if matches!(
-            wr.op,
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_)
-        ) {
-            return Err(PostError::InvalidRequest);
-        }
-        match wr.payload {
-            Payload::Inline(parts) => {
-                let octets = parts.concat();
-                if octets.len() > self.config.conn.max_inline as usize {
-                    return Err(PostError::InlineTooLong);
-                }
-                Ok((Vec::new(), Some(octets)))
-            }
-            Payload::Sges(sges) => {
-                if sges.len() > usize::from(self.config.conn.max_send_sge) {
-                    return Err(PostError::TooManySges);
-                }
-                let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-                if octets > MAX_MESSAGE_OCTETS {
-                    return Err(PostError::MessageTooLong);
-                }
-                Ok((sges.to_vec(), None))
-            }
-        }
     }
 
     /// Removes requests that are complete, connects to the target of the oldest request, and hands
@@ -224,7 +130,7 @@ impl DcInitiator {
             self.flush(host);
             return;
         }
-        let Some(target) = self.queue.front().map(|request| request.target) else {
+        let Some(target) = self.requests.get(0).map(|request| request.target) else {
             return;
         };
         match &mut self.open {
@@ -247,7 +153,7 @@ impl DcInitiator {
         };
         let left = open.conn.sends_outstanding() as usize;
         let done = open.handed - left;
-        self.queue.drain(..done);
+        self.requests.remove(done);
         open.handed = left;
         if open.conn.state() == QpState::Error {
             self.has_failed = true;
@@ -263,11 +169,11 @@ impl DcInitiator {
     }
 
     fn flush<H: Host>(&mut self, host: &mut H) {
-        for request in self.queue.drain(..) {
+        for request in self.requests.drain() {
             host.complete(Completion {
                 wr_id: request.wr_id,
                 status: Status::WorkRequestFlushed,
-                op: completion_op(&request.op),
+                op: request.completion_op(),
                 byte_len: 0,
                 imm: None,
                 invalidated: None,
@@ -280,15 +186,16 @@ impl DcInitiator {
         let Some(open) = &mut self.open else {
             return;
         };
-        for request in self.queue.iter().skip(open.handed) {
+        while let Some(request) = self.requests.get(open.handed) {
             if request.target != open.target {
                 break;
             }
             if open.handed == 0 {
                 open.heard = now;
             }
-            if request.post(now, &mut open.conn, host).is_err() {
-                // The send queue of the connection has as many entries as this one.
+            let requests = &self.requests;
+            // The send queue of the connection has as many entries as this one.
+            if !requests.hand_over(open.handed, now, &mut open.conn, host) {
                 break;
             }
             open.handed += 1;
@@ -298,34 +205,38 @@ impl DcInitiator {
     /// Begins a connection, whose first packet any of the next ones may be.
     fn connect(&mut self, now: Time, target: DcTargetAddress) {
         self.connections += 1;
-        if self.known.len() >= self.config.known_max && !self.known.contains_key(&target) {
-            let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
-            if let Some(oldest) = oldest.map(|(target, _)| *target) {
-                self.known.remove(&oldest);
-            }
-        }
-        let known = self.known.entry(target).or_default();
-        known.used = self.connections;
+        let known = self.known.touch(target);
         // R17.1-2
         known.epoch += 1;
         let known = *known;
         self.open = self.new_connection(now, target, known);
     }
 
-    fn new_connection(&self, now: Time, target: DcTargetAddress, known: Known) -> Option<Open> {
+    /// Leaves a connection, which is used again for another target.
+    fn disconnect(&mut self) {
+        if let Some(Open { mut conn, .. }) = self.open.take() {
+            conn.reset();
+            self.spare = Some(conn);
+        }
+    }
+
+    fn new_connection(&mut self, now: Time, target: DcTargetAddress, known: Known) -> Option<Open> {
         let config = &self.config;
         let local = config.conn.local_qpn;
         let local_psn = initial_psn(local, target.number, known.epoch);
         let remote_psn = initial_psn(target.number, local, known.epoch);
-        let mut conn = Connection::new(ConnConfig {
-            rq_depth: 0,
-            shared_recv: false,
-            names_shared_queue: false,
-            unreliable: false,
-            fails_with_peer: false,
-            max_dest_rd_atomic_cap: 0,
-            ..config.conn
-        });
+        let new = || {
+            Connection::new(ConnConfig {
+                rq_depth: 0,
+                shared_recv: false,
+                names_shared_queue: false,
+                unreliable: false,
+                fails_with_peer: false,
+                max_dest_rd_atomic_cap: 0,
+                ..config.conn
+            })
+        };
+        let mut conn = self.spare.take().unwrap_or_else(new);
         conn.to_init().ok()?;
         let rtr = RtrParams {
             remote_qpn: target.number,
@@ -422,7 +333,7 @@ impl DcInitiator {
         if open.handed > 0 && (is_restarted || is_late || open.conn.has_executed_atomic()) {
             open.conn.give_up(host);
         } else {
-            self.open = None;
+            self.disconnect();
         }
     }
 
@@ -471,7 +382,7 @@ impl DcInitiator {
                     return Some((open.target, len));
                 }
             } else if open.is_leaving {
-                self.open = None;
+                self.disconnect();
             } else {
                 return None;
             }
@@ -482,7 +393,7 @@ impl DcInitiator {
 /// The shortest bound of a connection, and the extension.
 const DATAGRAM_MIN: u32 = 256 + CONNECT_LEN;
 /// [`DC_CONNECT_LEN`], as the lengths of datagrams are counted.
-const CONNECT_LEN: u32 = 28;
+const CONNECT_LEN: u32 = 32;
 const _: () = assert!(CONNECT_LEN as usize == DC_CONNECT_LEN);
 
 impl Open {
@@ -500,19 +411,5 @@ impl Open {
 
     fn linger_end(&self, linger_ns: u64) -> Time {
         self.idle_since.plus_ns(linger_ns)
-    }
-}
-
-/// The operation in the completion of a request that was not started.
-fn completion_op(op: &SendOp) -> CompletionOp {
-    match op {
-        SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
-        SendOp::Write { .. } => CompletionOp::Write,
-        SendOp::Read { .. } => CompletionOp::Read,
-        SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
-        SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
-        SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
-        SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
-        SendOp::BindWindow(_) => CompletionOp::BindWindow,
     }
 }

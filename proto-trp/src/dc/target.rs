@@ -1,17 +1,18 @@
-//! The target: contexts of initiators, at most as many as configured, least recently used first.
+//! The target: what becomes of packets, and the contexts of initiators, at most as many as
+//! configured.
 
+use super::contexts::{Context, Contexts};
+use super::ends::DcSource;
 use super::floors::Floors;
-use super::source::DcSource;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
 use crate::conn::{
     ConnConfig, Connection, Datagram, Host, Path, QpState, RtrParams, RtsParams, TransitionError,
     Transmit,
 };
 use crate::wire::{
-    connection_id, ConnectionId, DcConnect, DcRefused, PacketType, ResetReason, Segment,
-    SegmentKind, TrpHeader, DC_RESET_LEN, DC_RESET_REASON,
+    connection_id, DcConnect, DcRefused, PacketType, ResetReason, Segment, SegmentKind, TrpHeader,
+    DC_RESET_LEN, DC_RESET_REASON,
 };
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use urdma_types::{Psn, Qpn, Time};
 
@@ -21,7 +22,7 @@ pub struct DcTargetConfig {
     /// Its number, which initiators address.
     pub number: Qpn,
     /// Its access key.
-    pub key: u32,
+    pub key: u64,
     /// Maximum number of contexts, 1 or more.
     pub contexts_max: usize,
     /// Maximum number of contexts of the initiators at one IP address, 1 or more.
@@ -66,40 +67,6 @@ pub enum DcVerdict {
     Refused([u8; DC_RESET_LEN]),
 }
 
-/// The state of one connection of an initiator.
-#[derive(Debug)]
-struct Context {
-    conn: Connection,
-    epoch: u64,
-    received: ConnectionId,
-    sent: ConnectionId,
-    /// When the last packet of the initiator arrived.
-    heard: Time,
-    /// The silence after which the context ends.
-    lease_ns: u64,
-    /// Counts the packets of the target; the least is the least recently used.
-    used: u64,
-    /// Requests may have had an effect that the initiator does not know of until it confirms the
-    /// packets before this one.
-    pinned: Option<Psn>,
-}
-
-impl Context {
-    fn is_evictable(&self) -> bool {
-        // R17.4-2
-        self.pinned.is_none() && self.conn.is_quiescent()
-    }
-
-    fn lease_end(&self) -> Time {
-        self.heard.plus_ns(self.lease_ns)
-    }
-
-    fn deadline(&self) -> Time {
-        let deadline = self.conn.next_deadline().unwrap_or(Time::NEVER);
-        deadline.earlier(self.lease_end())
-    }
-}
-
 /// A target of the dynamically connected transport.
 ///
 /// Messages are received into the shared receive queue of the [`Host`].
@@ -107,10 +74,11 @@ impl Context {
 pub struct DcTarget {
     config: DcTargetConfig,
     floors: Floors,
-    contexts: BTreeMap<DcSource, Context>,
-    /// Contexts that may have something to send.
-    ready: BTreeSet<DcSource>,
-    packets: u64,
+    contexts: Contexts,
+    /// Connections of contexts that have ended, in RESET.
+    spare: Vec<Connection>,
+    /// Contexts whose deadlines have passed, while they are handled.
+    due: Vec<u32>,
     stats: DcTargetStats,
 }
 
@@ -120,9 +88,9 @@ impl DcTarget {
         Self {
             floors: Floors::new(config.secret),
             config,
-            contexts: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            packets: 0,
+            contexts: Contexts::default(),
+            spare: Vec::new(),
+            due: Vec::new(),
             stats: DcTargetStats::default(),
         }
     }
@@ -145,7 +113,6 @@ impl DcTarget {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> DcVerdict {
-        self.packets += 1;
         let Ok(trp) = TrpHeader::parse(datagram.head, datagram.len) else {
             return self.dropped();
         };
@@ -166,20 +133,26 @@ impl DcTarget {
         if connect.token != self.floors.token(&source) {
             return self.refused(&source, &connect, &trp);
         }
-        let has_context = self.contexts.get(&source).map(|context| context.epoch);
-        if has_context != Some(connect.epoch) {
-            if !may_begin(trp.kind) {
-                return self.dropped();
-            }
-            if !self.floors.admits(&source, connect.epoch) {
-                return self.refused(&source, &connect, &trp);
-            }
-            if !self.accept(now, &source, &connect, host) {
-                self.stats.busy += 1;
-                return DcVerdict::Dropped;
-            }
+        let place = self.contexts.find(&source);
+        let of_epoch = |place: &u32| {
+            let context = self.contexts.get_mut(*place);
+            context.is_some_and(|context| context.epoch == connect.epoch)
+        };
+        if let Some(place) = place.filter(of_epoch) {
+            return self.on_packet(now, place, &connect, &trp, datagram, host);
         }
-        self.on_packet(now, (&source, &connect), &trp, datagram, host)
+        // R17.4-8: a connection that does not begin costs no other one its context.
+        if !may_begin(trp.kind) || !(1..=DC_TIMEOUT_MAX).contains(&connect.timeout) {
+            return self.dropped();
+        }
+        if !self.floors.admits(&source, connect.epoch) {
+            return self.refused(&source, &connect, &trp);
+        }
+        let Some(place) = self.accept(now, &source, &connect, host) else {
+            self.stats.busy += 1;
+            return DcVerdict::Dropped;
+        };
+        self.on_packet(now, place, &connect, &trp, datagram, host)
     }
 
     fn dropped(&mut self) -> DcVerdict {
@@ -211,89 +184,69 @@ impl DcTarget {
     }
 
     /// Begins a context, in the place of the initiator's previous one or of one that may be
-    /// evicted; false if there is no place.
+    /// evicted; none if there is no place.
     fn accept<H: Host>(
         &mut self,
         now: Time,
         source: &DcSource,
         connect: &DcConnect,
         host: &mut H,
-    ) -> bool {
-        let is_known = self.contexts.contains_key(source);
-        let of_address = |key: &DcSource| key.address == source.address;
-        let at_address = self.contexts.keys().filter(|key| of_address(key)).count();
-        // R17.4-1
-        let victim = if is_known {
-            None
-        } else if at_address >= self.config.contexts_per_address_max {
-            Some(self.least_recently_used(of_address))
-        } else if self.contexts.len() >= self.config.contexts_max {
-            Some(self.least_recently_used(|_| true))
-        } else {
-            None
-        };
-        match victim {
-            // R17.4-3
-            Some(None) => {
-                self.ask_least_recently_used();
-                return false;
-            }
-            Some(Some(victim)) => {
-                self.stats.evicted += 1;
-                self.retire(&victim, host);
-            }
-            None => {}
+    ) -> Option<u32> {
+        let previous = self.contexts.find(source);
+        if previous.is_none() && !self.make_room(source.address, host) {
+            return None;
         }
-        let Ok(context) = self.new_context(now, connect) else {
-            return false;
-        };
+        let context = self.new_context(now, connect).ok()?;
         // R17.3-1
         self.floors.raise(source, connect.epoch);
-        self.retire(source, host);
-        self.contexts.insert(*source, context);
+        if let Some(previous) = previous {
+            self.retire(previous, host);
+        }
         self.stats.accepted += 1;
-        true
+        Some(self.contexts.add(*source, context))
     }
 
-    fn least_recently_used(&self, of: impl Fn(&DcSource) -> bool) -> Option<DcSource> {
-        let candidates = self.contexts.iter().filter(|(key, _)| of(key));
-        let evictable = candidates.filter(|(_, context)| context.is_evictable());
-        evictable
-            .min_by_key(|(_, context)| context.used)
-            .map(|(key, _)| *key)
+    /// Makes room for a context of an initiator at `address`; false if there is none.
+    fn make_room<H: Host>(&mut self, address: IpAddr, host: &mut H) -> bool {
+        // R17.4-1
+        let of_address = self.contexts.at_address(address);
+        let victim = if of_address >= self.config.contexts_per_address_max {
+            self.contexts.victim(Some(address))
+        } else if self.contexts.len() >= self.config.contexts_max {
+            self.contexts.victim(None)
+        } else {
+            return true;
+        };
+        let Some(victim) = victim else {
+            // R17.4-3
+            self.ask_least_recently_used();
+            return false;
+        };
+        self.stats.evicted += 1;
+        self.retire(victim, host);
+        true
     }
 
     /// Asks the initiator that has been idle for the longest time to confirm what it knows.
     fn ask_least_recently_used(&mut self) {
-        let quiescent = self.contexts.iter_mut();
-        let quiescent = quiescent.filter(|(_, context)| context.conn.is_quiescent());
-        if let Some((source, context)) = quiescent.min_by_key(|(_, context)| context.used) {
+        let Some(place) = self.contexts.unconfirmed() else {
+            return;
+        };
+        if let Some(context) = self.contexts.get_mut(place) {
             // R17.4-7
             context.conn.probe_peer();
-            self.ready.insert(*source);
+            self.contexts.set_ready(place);
         }
     }
 
-    fn new_context(&self, now: Time, connect: &DcConnect) -> Result<Context, TransitionError> {
+    fn new_context(&mut self, now: Time, connect: &DcConnect) -> Result<Context, TransitionError> {
         let (number, initiator) = (self.config.number, connect.initiator);
-        if connect.timeout == 0 || connect.timeout > DC_TIMEOUT_MAX {
-            return Err(TransitionError);
-        }
         // R17.4-5
         let lease_ns = 2 * silence_ns(connect.timeout, connect.retry_cnt);
         let [remote_psn, local_psn] = [(initiator, number), (number, initiator)]
             .map(|(from, to)| initial_psn(from, to, connect.epoch));
-        let mut conn = Connection::new(ConnConfig {
-            sq_depth: 1,
-            rq_depth: 1,
-            shared_recv: true,
-            max_send_sge: 1,
-            max_recv_sge: self.config.max_recv_sge,
-            max_inline: 0,
-            window_packets: self.config.window_packets,
-            max_dest_rd_atomic_cap: DC_RD_ATOMIC,
-            ..ConnConfig::new(number)
-        });
+        let spare = self.spare.pop();
+        let mut conn = spare.unwrap_or_else(|| self.new_connection());
         conn.to_init()?;
         let rtr = RtrParams {
             remote_qpn: initiator,
@@ -321,8 +274,21 @@ impl DcTarget {
             sent: connection_id(number, initiator, local_psn),
             heard: now,
             lease_ns,
-            used: self.packets,
             pinned: None,
+        })
+    }
+
+    fn new_connection(&self) -> Connection {
+        Connection::new(ConnConfig {
+            sq_depth: 1,
+            rq_depth: 1,
+            shared_recv: true,
+            max_send_sge: 1,
+            max_recv_sge: self.config.max_recv_sge,
+            max_inline: 0,
+            window_packets: self.config.window_packets,
+            max_dest_rd_atomic_cap: DC_RD_ATOMIC,
+            ..ConnConfig::new(self.config.number)
         })
     }
 
@@ -330,12 +296,13 @@ impl DcTarget {
     fn on_packet<H: Host>(
         &mut self,
         now: Time,
-        (source, connect): (&DcSource, &DcConnect),
+        place: u32,
+        connect: &DcConnect,
         trp: &TrpHeader,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> DcVerdict {
-        let Some(context) = self.contexts.get_mut(source) else {
+        let Some(context) = self.contexts.get_mut(place) else {
             return DcVerdict::Dropped;
         };
         let id = if trp.kind.carries_acknowledged_stream() {
@@ -346,7 +313,6 @@ impl DcTarget {
         if trp.connection_id != id {
             return self.dropped();
         }
-        context.used = self.packets;
         context.heard = now;
         // R17.4-4: what the initiator has confirmed it never repeats.
         let confirmed = |pinned: &Psn| pinned.distance(connect.confirmed) <= 0;
@@ -356,7 +322,9 @@ impl DcTarget {
         if trp.kind == PacketType::Fin {
             // R17.5-2
             if context.pinned.is_none() {
-                self.retire(source, host);
+                self.retire(place, host);
+            } else {
+                self.contexts.touch(place);
             }
             return DcVerdict::Taken;
         }
@@ -368,77 +336,78 @@ impl DcTarget {
             let later = context.pinned.filter(|pinned| pinned.distance(end) > 0);
             context.pinned = Some(later.unwrap_or(end));
         }
-        self.ready.insert(*source);
+        self.contexts.touch(place);
+        self.contexts.set_ready(place);
         DcVerdict::Taken
     }
 
     /// The initiator does not have a connection with this id any more.
     fn on_reset<H: Host>(&mut self, address: IpAddr, trp: &TrpHeader, host: &mut H) -> DcVerdict {
-        let is_meant = |(key, context): &(&DcSource, &Context)| {
-            key.address == address
-                && u32::from(key.initiator.index()) == trp.psn.to_u32()
-                && [context.sent, context.received].contains(&trp.connection_id)
-        };
-        let found = self.contexts.iter().find(is_meant).map(|(key, _)| *key);
-        let Some(source) = found else {
+        let found = self.contexts.find_by_id(address, trp.connection_id);
+        let index = trp.psn.to_u32();
+        let is_meant = |source: &DcSource| u32::from(source.initiator.index()) == index;
+        let found = found.filter(is_meant);
+        let Some(place) = found.and_then(|source| self.contexts.find(&source)) else {
             return self.dropped();
         };
         // R17.5-4
-        self.retire(&source, host);
+        self.retire(place, host);
         DcVerdict::Taken
     }
 
     /// Ends a context; a message that has arrived in part completes as flushed.
-    fn retire<H: Host>(&mut self, source: &DcSource, host: &mut H) {
-        self.ready.remove(source);
-        if let Some(mut context) = self.contexts.remove(source) {
-            if context.conn.recvs_outstanding() > 0 && context.conn.state() != QpState::Error {
-                context.conn.to_error(host);
+    fn retire<H: Host>(&mut self, place: u32, host: &mut H) {
+        if let Some(Context { mut conn, .. }) = self.contexts.remove(place) {
+            if conn.recvs_outstanding() > 0 && conn.state() != QpState::Error {
+                conn.to_error(host);
             }
+            conn.reset();
+            self.spare.push(conn);
         }
     }
 
     /// Handles the timers that have expired.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
-        let mut expired = Vec::new();
-        for (source, context) in &mut self.contexts {
+        let mut due = std::mem::take(&mut self.due);
+        self.contexts.take_due(now, &mut due);
+        for place in due.drain(..) {
+            let Some(context) = self.contexts.get_mut(place) else {
+                continue;
+            };
             if context.lease_end() <= now {
-                expired.push(*source);
-            } else if context.conn.next_deadline().is_some_and(|due| due <= now) {
+                self.stats.expired += 1;
+                self.retire(place, host);
+            } else {
                 context.conn.handle_timeout(now, host);
-                self.ready.insert(*source);
+                self.contexts.file(place);
+                self.contexts.set_ready(place);
             }
         }
-        for source in expired {
-            self.stats.expired += 1;
-            self.retire(&source, host);
-        }
+        self.due = due;
     }
 
-    /// When [`DcTarget::handle_timeout`] is to be called.
+    /// When [`DcTarget::handle_timeout`] is to be called; it may have nothing to do then.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.contexts
-            .values()
-            .map(Context::deadline)
-            .min()
-            .filter(|&deadline| deadline != Time::NEVER)
+        self.contexts.next_deadline()
     }
 
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`, and says to whom it
-    /// goes.
+    /// goes. Contexts have turns of one datagram.
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<(DcSource, Transmit)> {
-        while let Some(source) = self.ready.first().copied() {
-            let context = self.contexts.get_mut(&source);
+        while let Some(place) = self.contexts.next_ready() {
+            let context = self.contexts.get_mut(place);
             let sent = context.and_then(|context| context.conn.poll_transmit(now, buf, host));
+            self.contexts.file(place);
             if let Some(transmit) = sent {
+                self.contexts.set_ready(place);
+                let source = self.contexts.source(place)?;
                 return Some((source, transmit));
             }
-            self.ready.remove(&source);
         }
         None
     }

@@ -12,7 +12,7 @@ pub const KIND_DC_CONNECT: u8 = 5;
 /// Kind of [`DcRefused`].
 pub const KIND_DC_REFUSED: u8 = 6;
 /// Length of [`DcConnect`], in octets.
-pub const DC_CONNECT_LEN: usize = 28;
+pub const DC_CONNECT_LEN: usize = 32;
 /// Length of a RESET with [`DcRefused`], in octets.
 pub const DC_RESET_LEN: usize = HEADER_LEN + DC_REFUSED_LEN;
 /// The reason of a RESET with [`DcRefused`].
@@ -33,7 +33,7 @@ pub struct DcConnect {
     /// Numbers the connections of the initiator to this target.
     pub epoch: u64,
     /// The target's access key.
-    pub key: u32,
+    pub key: u64,
     /// What the target has given to this initiator; 0 before that.
     pub token: u32,
     /// Every request in the packets before this one is complete.
@@ -80,9 +80,9 @@ impl DcConnect {
             retry_cnt: retry_cnt & 0x07,
             initiator: Qpn::from_u32(be32(octets, 4))?,
             epoch: be64(octets, 8),
-            key: be32(octets, 16),
-            token: be32(octets, 20),
-            confirmed: Psn::new(be32(octets, 24)),
+            key: be64(octets, 16),
+            token: be32(octets, 24),
+            confirmed: Psn::new(be32(octets, 28)),
         })
     }
 
@@ -112,8 +112,8 @@ impl DcConnect {
         put(octets, 4, self.initiator.to_u32().to_be_bytes());
         put(octets, 8, self.epoch.to_be_bytes());
         put(octets, 16, self.key.to_be_bytes());
-        put(octets, 20, self.token.to_be_bytes());
-        put(octets, 24, self.confirmed.to_u32().to_be_bytes());
+        put(octets, 24, self.token.to_be_bytes());
+        put(octets, 28, self.confirmed.to_u32().to_be_bytes());
         Ok(())
     }
 }
@@ -153,7 +153,7 @@ mod tests {
             None => panic!("a queue pair number"),
         },
         epoch: 0x0102_0304_0506_0708,
-        key: 0x1122_3344,
+        key: 0x1122_3344_99aa_bbcc,
         token: 0x5566_7788,
         confirmed: Psn::new(0x0a_0b0c),
     };
@@ -185,8 +185,8 @@ mod tests {
     fn dc_connect_octets_are_those_of_the_specification() {
         let octets = packet(0).unwrap();
         let expected = [
-            5, 6, 14, 7, 0, 1, 0, 0x2a, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66,
-            0x77, 0x88, 0, 0x0a, 0x0b, 0x0c,
+            5, 7, 14, 7, 0, 1, 0, 0x2a, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0x99, 0xaa,
+            0xbb, 0xcc, 0x55, 0x66, 0x77, 0x88, 0, 0x0a, 0x0b, 0x0c,
         ];
         assert_eq!(octets[HEADER_LEN..HEADER_LEN + DC_CONNECT_LEN], expected);
         for len in 0..DC_CONNECT_LEN {

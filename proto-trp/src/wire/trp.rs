@@ -10,7 +10,7 @@ pub const VERSION: u8 = 1;
 /// Length of the fixed header.
 pub const HEADER_LEN: usize = 16;
 /// The most extension octets a packet may have, in words of 4 octets.
-pub const EXTENSION_WORDS_MAX: usize = 24;
+pub const EXTENSION_WORDS_MAX: usize = 25;
 /// Packets that one unit of the window field stands for.
 pub const WINDOW_UNIT_PACKETS: u32 = 256;
 
