@@ -95,6 +95,7 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
         ("attach_delayed", &counters.attach_delayed),
         ("attach_refused", &counters.attach_refused),
         ("report_counters_unknown", &counters.report_counters_unknown),
+        ("log_lines_lost", &counters.log_lines_lost),
     ];
     let of_data = counters.data.iter().map(|(name, value)| (&**name, value));
     for (name, value) in of_control.into_iter().chain(of_data) {

@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,26 @@ const FILE_OCTETS_MAX: u64 = 1 << 20;
 const BURST_LINES: u32 = 20;
 const BURST_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Lines that could not be written since the start.
+static LINES_LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that could not be written, because the disk is full for example.
+pub(crate) fn lines_lost() -> u64 {
+    LINES_LOST.load(Ordering::Relaxed)
+}
+
 /// The writer for tracing.
 #[derive(Debug)]
 pub(crate) struct Log {
-    sink: Mutex<Sink>,
+    output: Mutex<Output>,
     limits: Mutex<HashMap<Identifier, Limit>>,
+}
+
+/// A destination, and how many lines it has not taken since the last one that it took.
+#[derive(Debug)]
+struct Output {
+    sink: Sink,
+    lost: u64,
 }
 
 /// The destination of lines.
@@ -57,7 +73,7 @@ impl Log {
 
     fn new(sink: Sink) -> Self {
         Self {
-            sink: Mutex::new(sink),
+            output: Mutex::new(Output { sink, lost: 0 }),
             limits: Mutex::default(),
         }
     }
@@ -101,20 +117,39 @@ impl<'a> MakeWriter<'a> for Log {
 impl Write for Line<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Passes::Yes { left_out } = self.passes {
-            let mut sink = lock(&self.log.sink);
+            let mut output = lock(&self.log.output);
             if left_out > 0 {
-                sink.append(
-                    format!("{left_out} lines like the next one were left out\n").as_bytes(),
-                )?;
+                let left_out = format!("{left_out} lines like the next one were left out\n");
+                output.append(left_out.as_bytes());
                 self.passes = Passes::Yes { left_out: 0 };
             }
-            sink.append(line)?;
+            output.append(line);
         }
+        // The subscriber would report an error on standard error, and panic if that is full too.
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Output {
+    /// Writes a line, or counts it.
+    fn append(&mut self, line: &[u8]) {
+        let mut octets = Vec::new();
+        if self.lost > 0 {
+            // The last one may have been written in part.
+            octets = format!("\n{} lines could not be written\n", self.lost).into_bytes();
+        }
+        octets.extend(line);
+        match self.sink.append(&octets) {
+            Ok(()) => self.lost = 0,
+            Err(_) => {
+                self.lost += 1;
+                LINES_LOST.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 

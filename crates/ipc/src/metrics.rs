@@ -74,6 +74,12 @@ pub fn text(status: &Status) -> String {
             counters.report_counters_unknown,
         ),
         (
+            "log_lines_lost_total",
+            "counter",
+            "Lines that could not be written to the log.",
+            counters.log_lines_lost,
+        ),
+        (
             "listeners",
             "gauge",
             "CM ports that are listened on.",

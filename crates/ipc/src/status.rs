@@ -359,6 +359,9 @@ pub struct Counters {
     /// Counters in reports of processes that were left out: this version has none of their names.
     #[serde(default)]
     pub report_counters_unknown: u64,
+    /// Lines that could not be written to the log, because the disk is full for example.
+    #[serde(default)]
+    pub log_lines_lost: u64,
     /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).
     pub data: BTreeMap<String, u64>,
 }

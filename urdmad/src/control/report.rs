@@ -9,6 +9,7 @@ use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
 use super::Control;
 use crate::client::{Client, PendingStatus};
+use crate::log;
 use crate::slots::Token;
 
 /// Time limit for the reports of processes; slower ones are shown without a report.
@@ -67,6 +68,7 @@ impl Control {
         let (listeners, bound) = self.shared.listeners().status();
         let mut counters = self.counters.clone();
         counters.data = self.shared.counters.snapshot();
+        counters.log_lines_lost = log::lines_lost();
         let mut slots: Vec<SlotStatus> = self
             .clients
             .iter()
