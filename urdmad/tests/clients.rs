@@ -263,6 +263,13 @@ fn client_that_reads_no_answers_is_disconnected_when_they_are_due_together() {
     let limit = PollTimeout::try_from(LIMIT).unwrap();
     let mut ended = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     assert_eq!(poll(&mut ended, limit), Ok(1));
+    // Each of the requests asked the other processes.
+    let mut asked = 0;
+    let brief = Some(Duration::from_millis(100));
+    while let Ok(Some((event, _))) = silent.client.next_event(brief) {
+        asked += usize::from(matches!(event, Event::ReportWanted));
+    }
+    assert!((1..=4).contains(&asked), "{asked} times");
     drop(silent);
     daemon.stop();
 }

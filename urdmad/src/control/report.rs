@@ -14,13 +14,23 @@ use crate::slots::Token;
 
 /// Time limit for the reports of processes; slower ones are shown without a report.
 const REPORT_LIMIT: Duration = Duration::from_millis(100);
+/// Statuses that a client may wait for: each asks all processes and takes time of the control
+/// thread.
+const STATUSES_AT_ONCE_MAX: usize = 4;
 /// Maximum length of a status, so that its answer fits a packet.
 const STATUS_OCTETS_MAX: usize = PACKET_OCTETS_MAX - 256;
 
 impl Control {
     /// Requests reports from the processes; the status is answered when all have arrived or the
-    /// time limit has passed.
+    /// time limit has passed. A client that waits for too many is disconnected.
     pub(super) fn ask_for_status(&mut self, token: Token, id: u64) {
+        let waiting = self.pending.iter().filter(|asked| asked.token == token);
+        if waiting.count() == STATUSES_AT_ONCE_MAX {
+            if let Some(client) = self.clients.get_mut(&token) {
+                client.is_broken = true;
+            }
+            return;
+        }
         let missing: HashSet<Token> = self
             .clients
             .iter()
@@ -54,6 +64,9 @@ impl Control {
             .partition(|status| status.missing.is_empty() || status.deadline <= now);
         self.pending = pending;
         for asked in due {
+            if !self.clients.contains_key(&asked.token) {
+                continue;
+            }
             let mut status = self.status(&asked.missing);
             if !status.fit(STATUS_OCTETS_MAX) {
                 tracing::warn!("the status is too long: ports or reports are left out");
