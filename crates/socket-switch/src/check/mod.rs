@@ -1,0 +1,26 @@
+//! The checker: processes of both ends under random schedules, their octets against a model.
+//!
+//! `tcp` is the kernel's connection; `world` gives it, the shared words and the rings to the calls
+//! of each thread, one access at a time, and watches every octet; `processes` starts calls, forks,
+//! executes, passes descriptors, kills; `schedules` runs it with random configurations and asserts
+//! that it finds each deliberate fault. A failing seed is printed; `URDMA_SEED` runs it alone.
+
+mod processes;
+mod schedules;
+mod tcp;
+mod world;
+
+use proto_trp::sim::Rng;
+
+/// What a schedule found.
+type Finding = String;
+
+/// A number in `from..=to`.
+fn between(rng: &mut Rng, from: u64, to: u64) -> u64 {
+    from + rng.below(to - from + 1)
+}
+
+/// True in so many of a hundred cases.
+fn percent(rng: &mut Rng, of_hundred: u64) -> bool {
+    rng.below(100) < of_hundred
+}

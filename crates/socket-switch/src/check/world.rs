@@ -1,0 +1,366 @@
+//! What the threads share, and the accesses that their calls make to it.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+
+use proto_trp::sim::Rng;
+
+use super::tcp::Tcp;
+use super::{between, percent, Finding};
+use crate::{Block, End, Event, Host, Owner, Received, Refused, Word};
+
+/// A thread that lives.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) end: End,
+    waits_for: Option<Event>,
+    is_rung: bool,
+    /// Whether it last gave TCP octets of the ring, for which there is a reserve.
+    is_returning: bool,
+    /// Octets copied out of the ring, and how far the ring is empty when they are taken.
+    copied: Option<(u64, u64)>,
+}
+
+/// What happened in a run, or in all runs of a test.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) tcp_octets: u64,
+    pub(super) ring_octets: u64,
+    pub(super) returned_octets: u64,
+    pub(super) settled_moves: u64,
+    pub(super) locks_of_the_dead: u64,
+    pub(super) stranded: u64,
+    pub(super) ends: u64,
+    pub(super) resets: u64,
+}
+
+impl Counts {
+    fn fields(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.tcp_octets,
+            &mut self.ring_octets,
+            &mut self.returned_octets,
+            &mut self.settled_moves,
+            &mut self.locks_of_the_dead,
+            &mut self.stranded,
+            &mut self.ends,
+            &mut self.resets,
+        ]
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, count) in self.fields().into_iter().zip(other.fields()) {
+            *sum += *count;
+        }
+    }
+
+    /// The smallest of the counts.
+    pub(super) fn least(mut self) -> u64 {
+        self.fields().into_iter().map(|count| *count).min().unwrap()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) block: Block,
+    rings: [Vec<u64>; 2],
+    pub(super) tcp: Tcp,
+    pub(super) threads: HashMap<u64, Thread>,
+    /// How often the agents of an end were called.
+    pub(super) agent_calls: [u64; 2],
+    /// Octets of users that were given to TCP, by the end that sends.
+    by_tcp: [u64; 2],
+    /// Octets that users have received, by the end that sends.
+    pub(super) consumed: [u64; 2],
+    pub(super) finding: Option<Finding>,
+    pub(super) counts: Counts,
+    pub(super) rng: Rng,
+}
+
+impl World {
+    pub(super) fn new(mut rng: Rng) -> Self {
+        let ring = between(&mut rng, 1, 16);
+        let room = between(&mut rng, 1, 16);
+        Self {
+            block: Block::new(),
+            rings: std::array::from_fn(|_| vec![u64::MAX; ring as usize]),
+            tcp: Tcp::new(room, ring),
+            threads: HashMap::new(),
+            agent_calls: [0; 2],
+            by_tcp: [0; 2],
+            consumed: [0; 2],
+            finding: None,
+            counts: Counts::default(),
+            rng,
+        }
+    }
+
+    pub(super) fn start_thread(&mut self, owner: Owner, end: End) {
+        let thread = Thread {
+            end,
+            waits_for: None,
+            is_rung: false,
+            is_returning: false,
+            copied: None,
+        };
+        self.threads.insert(owner.0, thread);
+    }
+
+    pub(super) fn word(&self, word: Word) -> u64 {
+        self.block.word(word).load(Relaxed)
+    }
+
+    /// How many octets a sender's sends have taken.
+    pub(super) fn accepted(&self, sender: End) -> u64 {
+        self.by_tcp[sender.index()] + self.word(Word::Head(sender))
+    }
+
+    pub(super) fn in_ring(&self, sender: End) -> u64 {
+        let tail = self.word(Word::Tail(sender));
+        self.word(Word::Head(sender)).wrapping_sub(tail)
+    }
+
+    pub(super) fn ring_len(&self) -> u64 {
+        self.rings[0].len() as u64
+    }
+
+    pub(super) fn find(&mut self, finding: impl Into<Finding>) {
+        self.finding.get_or_insert(finding.into());
+    }
+
+    /// Compares octets with the model: the next ones of the stream.
+    fn compare(&mut self, sender: End, octets: &[u64]) {
+        let next = self.consumed[sender.index()];
+        for (position, &octet) in (next..).zip(octets) {
+            if octet != position {
+                self.find(format!("octet {octet} of {sender:?} instead of {position}"));
+                return;
+            }
+        }
+    }
+
+    /// Whether a thread can run.
+    pub(super) fn is_runnable(&self, owner: Owner) -> bool {
+        let thread = &self.threads[&owner.0];
+        let is_gone = self.tcp.is_gone(thread.end.peer());
+        thread.is_rung
+            || match thread.waits_for {
+                None => true,
+                Some(Event::Readable) => self.tcp.is_readable(thread.end),
+                Some(Event::Writable) => {
+                    let room = self.tcp.room(thread.end, thread.is_returning);
+                    room != Err(Refused::WouldBlock)
+                }
+                Some(Event::Peer) => is_gone,
+            }
+    }
+
+    /// Counts what a thread has copied out of the ring, once it has left the ring.
+    fn note_taken(&mut self, owner: Owner, sender: End) {
+        let tail = self.word(Word::Tail(sender));
+        let thread = self.threads.get_mut(&owner.0).unwrap();
+        if let Some((octets, _)) = thread.copied.take_if(|(_, until)| *until == tail) {
+            self.consumed[sender.index()] += octets;
+        }
+    }
+
+    fn sleep(&mut self, owner: Owner, event: Event) {
+        self.threads.get_mut(&owner.0).unwrap().waits_for = Some(event);
+    }
+
+    fn awake(&mut self, owner: Owner) {
+        let thread = self.threads.get_mut(&owner.0).unwrap();
+        thread.waits_for = None;
+        thread.is_rung = false;
+    }
+
+    fn return_octets(&mut self, me: End, at: u64, len: u64) -> Result<u64, Refused> {
+        if percent(&mut self.rng, 10) {
+            return Err(Refused::WouldBlock);
+        }
+        let room = self.tcp.room(me, true)?.min(len);
+        let len = between(&mut self.rng, 1, room);
+        let ring = &self.rings[me.index()];
+        let octets: Vec<u64> = (at..at + len)
+            .map(|position| ring[(position % ring.len() as u64) as usize])
+            .collect();
+        self.tcp.send(me, octets.into_iter());
+        self.counts.returned_octets += len;
+        Ok(len)
+    }
+}
+
+/// A call of one thread.
+#[derive(Clone)]
+pub(super) struct Caller {
+    pub(super) world: Rc<RefCell<World>>,
+    pub(super) end: End,
+    pub(super) owner: Owner,
+}
+
+impl Caller {
+    /// The world, when it is this thread's turn.
+    async fn turn(&self) -> RefMut<'_, World> {
+        let mut is_turn = false;
+        poll_fn(|_| {
+            if is_turn {
+                return Poll::Ready(());
+            }
+            is_turn = true;
+            Poll::Pending
+        })
+        .await;
+        self.world.borrow_mut()
+    }
+}
+
+impl Host for Caller {
+    fn end(&self) -> End {
+        self.end
+    }
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn ring_len_octets(&self) -> u64 {
+        self.world.borrow().ring_len()
+    }
+
+    async fn load(&self, word: Word) -> u64 {
+        self.turn().await.word(word)
+    }
+
+    async fn store(&self, word: Word, value: u64) {
+        let mut world = self.turn().await;
+        world.block.word(word).store(value, Relaxed);
+        match word {
+            Word::Tail(sender) if sender != self.end => world.note_taken(self.owner, sender),
+            _ => {}
+        }
+    }
+
+    async fn swap(&self, word: Word, value: u64) -> u64 {
+        self.turn().await.block.word(word).swap(value, Relaxed)
+    }
+
+    async fn add(&self, word: Word, value: u64) {
+        let world = self.turn().await;
+        world.block.word(word).fetch_add(value, Relaxed);
+    }
+
+    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
+        let mut world = self.turn().await;
+        let atomic = world.block.word(word);
+        let result = atomic.compare_exchange(old, new, Relaxed, Relaxed);
+        if result.is_ok() && old != 0 {
+            world.counts.locks_of_the_dead += 1;
+            let moving = match word {
+                Word::Reader(sender) => world.word(Word::Moving(sender)),
+                _ => 0,
+            };
+            world.counts.settled_moves += moving;
+        }
+        result.map(|_| ())
+    }
+
+    async fn is_dead(&self, owner: Owner) -> bool {
+        !self.turn().await.threads.contains_key(&owner.0)
+    }
+
+    async fn relax(&self) {
+        self.turn().await;
+    }
+
+    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
+        let mut world = self.turn().await;
+        world.threads.get_mut(&self.owner.0).unwrap().is_returning = false;
+        let room = world.tcp.room(self.end, false)?;
+        let len = between(&mut world.rng, 1, room.min(len_octets));
+        let next = world.accepted(self.end);
+        let octets: Vec<u64> = (next..next + len).collect();
+        world.tcp.send(self.end, octets.into_iter());
+        world.by_tcp[self.end.index()] += len;
+        world.counts.tcp_octets += len;
+        Ok(len)
+    }
+
+    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
+        let mut world = self.turn().await;
+        world.threads.get_mut(&self.owner.0).unwrap().is_returning = true;
+        world.return_octets(self.end, at, len_octets)
+    }
+
+    async fn tcp_recv(&self, len_octets: u64) -> Received {
+        let mut world = self.turn().await;
+        let (received, octets) = world.tcp.recv(self.end, len_octets);
+        let peer = self.end.peer();
+        world.compare(peer, &octets);
+        world.consumed[peer.index()] += octets.len() as u64;
+        received
+    }
+
+    async fn tcp_sent(&self, end: End) -> u64 {
+        self.turn().await.tcp.pipe(end).sent
+    }
+
+    async fn tcp_taken(&self) -> u64 {
+        self.turn().await.tcp.pipe(self.end.peer()).taken
+    }
+
+    async fn tcp_has_reserve(&self) -> bool {
+        self.turn().await.tcp.has_reserve(self.end)
+    }
+
+    async fn tcp_shutdown_write(&self) {
+        self.turn().await.tcp.shutdown_write(self.end);
+    }
+
+    async fn is_peer_gone(&self) -> bool {
+        self.turn().await.tcp.is_gone(self.end.peer())
+    }
+
+    async fn copy_in(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn().await;
+        let next = world.accepted(self.end);
+        let ring = &mut world.rings[self.end.index()];
+        let size = ring.len() as u64;
+        for offset in 0..len_octets {
+            ring[((at + offset) % size) as usize] = next + offset;
+        }
+        world.counts.ring_octets += len_octets;
+    }
+
+    async fn copy_out(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn().await;
+        let peer = self.end.peer();
+        let ring = &world.rings[peer.index()];
+        let octets: Vec<u64> = (at..at + len_octets)
+            .map(|position| ring[(position % ring.len() as u64) as usize])
+            .collect();
+        world.compare(peer, &octets);
+        let thread = world.threads.get_mut(&self.owner.0).unwrap();
+        thread.copied = Some((len_octets, at + len_octets));
+    }
+
+    async fn wake(&self, end: End) {
+        let mut world = self.turn().await;
+        for thread in world.threads.values_mut() {
+            thread.is_rung |= thread.end == end;
+        }
+    }
+
+    async fn call_agents(&self, end: End) {
+        self.turn().await.agent_calls[end.index()] += 1;
+    }
+
+    async fn wait(&self, event: Event) {
+        self.turn().await.sleep(self.owner, event);
+        self.turn().await.awake(self.owner);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a driver supplies: the shared words, the socket, the rings, and waiting.
+
+use crate::block::{End, Owner, Word};
+
+/// What TCP gave to a receive that does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many octets, at least one.
+    Octets(u64),
+    /// None now.
+    WouldBlock,
+    /// The end of the stream: recv(2) returns 0.
+    End,
+    /// The connection was reset.
+    Reset,
+}
+
+/// Why octets cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no room now. Only TCP refuses so; a call waits.
+    WouldBlock,
+    /// The stream is shut for writing, its peer is gone, or it was reset: EPIPE or ECONNRESET.
+    Broken,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The socket has octets, an end or a reset; or a wake-up.
+    Readable,
+    /// TCP has room or is broken; or a wake-up.
+    Writable,
+    /// The peer is gone ([`Host::is_peer_gone`]); or a wake-up.
+    Peer,
+}
+
+/// One call of one thread. Each method is one access, which other threads see wholly or not at all;
+/// a thread may be killed between any two. No method that names TCP waits.
+///
+/// Octets of the caller are named by the number of those that are wanted: a call moves octets once,
+/// from the start of its buffer.
+#[allow(
+    async_fn_in_trait,
+    reason = "a call is run by the thread that makes it"
+)]
+pub trait Host {
+    /// The end to which the thread belongs.
+    fn end(&self) -> End;
+    /// The thread.
+    fn owner(&self) -> Owner;
+    /// Octets of the ring of each direction.
+    fn ring_len_octets(&self) -> u64;
+
+    /// Loads a shared word.
+    async fn load(&self, word: Word) -> u64;
+    /// Stores a shared word.
+    async fn store(&self, word: Word, value: u64);
+    /// Stores a shared word and returns what it was.
+    async fn swap(&self, word: Word, value: u64) -> u64;
+    /// Adds to a shared word, modulo 2^64.
+    async fn add(&self, word: Word, value: u64);
+    /// Stores `new` if the word is `old`.
+    ///
+    /// # Errors
+    /// The word, if it is not `old`.
+    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64>;
+
+    /// Whether a thread has ended.
+    async fn is_dead(&self, owner: Owner) -> bool;
+    /// Lets the thread run that has a lock.
+    async fn relax(&self);
+
+    /// Sends octets of the caller by TCP; returns how many, at least one.
+    ///
+    /// # Errors
+    /// [`Refused`]
+    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused>;
+    /// Sends octets of the outgoing ring by TCP, from position `at`; returns how many.
+    ///
+    /// # Errors
+    /// [`Refused`]
+    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused>;
+    /// Receives up to so many octets by TCP into the buffer of the caller.
+    async fn tcp_recv(&self, len_octets: u64) -> Received;
+    /// How many octets an end has given to TCP since the connection began.
+    async fn tcp_sent(&self, end: End) -> u64;
+    /// How many octets this end has taken from TCP since the connection began.
+    async fn tcp_taken(&self) -> u64;
+    /// Whether this end's socket is open for writing, and takes a whole ring beside what it holds.
+    async fn tcp_has_reserve(&self) -> bool;
+    /// shutdown(2) with SHUT_WR.
+    async fn tcp_shutdown_write(&self);
+    /// Whether all descriptors of the peer are closed, or the connection was reset.
+    async fn is_peer_gone(&self) -> bool;
+
+    /// Copies octets of the caller to the outgoing ring at position `at`.
+    async fn copy_in(&self, at: u64, len_octets: u64);
+    /// Copies octets of the incoming ring from position `at` to the buffer of the caller.
+    async fn copy_out(&self, at: u64, len_octets: u64);
+
+    /// Ends each wait of the threads of an end that is in progress, or the next one of a thread
+    /// that has none.
+    async fn wake(&self, end: End);
+    /// Has each process of an end call [`crate::attend`] at once.
+    async fn call_agents(&self, end: End);
+    /// Waits for an event, with spurious wake-ups.
+    async fn wait(&self, event: Event);
+}

@@ -1,0 +1,135 @@
+//! The calls that begin, suspend and end the use of rings.
+
+use crate::block::{Word, TCP};
+use crate::fault::{has, Fault};
+use crate::host::{Event, Host};
+use crate::lock::{lock_reader, lock_writer, release_locks, unlock};
+use crate::mode::{downgrade, is_ring_wanted};
+
+/// How a demotion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demotion {
+    /// Both directions are TCP's, with every octet that was sent.
+    Done,
+    /// The peer was killed and has left octets in the ring, which cannot get into TCP any more.
+    /// A program that reads by TCP would miss them: the driver resets the connection.
+    Stranded,
+}
+
+/// The first process of an end that has the shared words: the end may use rings.
+pub async fn join<H: Host>(h: &H) {
+    h.add(Word::Refusals(h.end()), 1_u64.wrapping_neg()).await;
+}
+
+/// Ends a demotion that was temporary.
+pub async fn resume<H: Host>(h: &H) {
+    join(h).await;
+}
+
+/// Moves both directions to TCP, with every octet that is in a ring, and keeps them there until
+/// [`resume`]: before exec of a program without the library, before a descriptor is given to such a
+/// program (both without `resume`), and around calls that only the kernel can do.
+pub async fn demote<H: Host>(h: &H) -> Demotion {
+    let me = h.end();
+    let is_late = has(Fault::RefuseLate);
+    if !is_late {
+        h.add(Word::Refusals(me), 1).await;
+    }
+    settle(h).await;
+    let demotion = if has(Fault::OneDirection) {
+        Demotion::Done
+    } else {
+        demote_incoming(h).await
+    };
+    if is_late {
+        h.add(Word::Refusals(me), 1).await;
+    }
+    demotion
+}
+
+/// Waits until the incoming direction is TCP's.
+async fn demote_incoming<H: Host>(h: &H) -> Demotion {
+    let me = h.end();
+    while !is_incoming_tcp(h).await {
+        if h.is_peer_gone().await {
+            // The peer may have handed back its octets before it ended.
+            return if is_incoming_tcp(h).await {
+                Demotion::Done
+            } else {
+                Demotion::Stranded
+            };
+        }
+        h.store(Word::ReaderSleeps(me.peer()), 1).await;
+        h.call_agents(me.peer()).await;
+        if h.load(Word::Mode(me.peer())).await != TCP {
+            h.wait(Event::Peer).await;
+        }
+    }
+    Demotion::Done
+}
+
+/// Whether the incoming direction is TCP's; it becomes so here if the ring is empty. Octets in the
+/// ring have to come from the peer, which has the socket that sends.
+async fn is_incoming_tcp<H: Host>(h: &H) -> bool {
+    let peer = h.end().peer();
+    if !has(Fault::DemoteUnlocked) {
+        lock_writer(h, peer).await;
+    }
+    lock_reader(h, peer).await;
+    let head = h.load(Word::Head(peer)).await;
+    let is_empty = head == h.load(Word::Tail(peer)).await;
+    if is_empty {
+        h.store(Word::Mode(peer), TCP).await;
+    }
+    unlock(h, Word::Reader(peer)).await;
+    if !has(Fault::DemoteUnlocked) {
+        unlock(h, Word::Writer(peer)).await;
+    }
+    is_empty
+}
+
+/// What an agent of each process does when it starts, when the peer asks ([`Host::call_agents`]),
+/// and when a process of either end has ended: releases locks of threads that were killed, and
+/// gives the octets of the outgoing ring to TCP if one of the ends refuses rings.
+pub async fn attend<H: Host>(h: &H) {
+    release_locks(h).await;
+    if !is_ring_wanted(h).await && !has(Fault::DeafAgent) {
+        settle(h).await;
+    }
+}
+
+/// Gives the octets of the outgoing ring to TCP: before close(2) and exit(3), so that the kernel
+/// has what the peer has not taken yet.
+pub async fn settle<H: Host>(h: &H) {
+    let me = h.end();
+    loop {
+        lock_writer(h, me).await;
+        let result = downgrade(h).await;
+        unlock(h, Word::Writer(me)).await;
+        if result.is_ok() {
+            return;
+        }
+        h.wait(Event::Writable).await;
+    }
+}
+
+/// shutdown(2) with SHUT_WR. The octets of the ring precede the end in TCP.
+pub async fn shutdown_write<H: Host>(h: &H) {
+    let me = h.end();
+    loop {
+        lock_writer(h, me).await;
+        let result = if has(Fault::EndOverRing) {
+            Ok(())
+        } else {
+            downgrade(h).await
+        };
+        if result.is_ok() {
+            h.tcp_shutdown_write().await;
+        }
+        unlock(h, Word::Writer(me)).await;
+        if result.is_ok() {
+            return;
+        }
+        h.wait(Event::Writable).await;
+    }
+}

@@ -1,0 +1,29 @@
+//! The switch of a TCP connection between two programs of one host: each direction of it moves to a
+//! ring in shared memory, and back to TCP. doc/sockets.md describes the rules.
+//!
+//! The calls ([`send`], [`recv`], [`demote`], ...) are sans-IO: whatever they do to the socket, the
+//! rings and the words that both ends share goes through [`Host`]. They are `async`, so that a
+//! driver whose operations return at once runs them as plain functions, while the checker stops
+//! them between any two accesses, lets others run, or kills them there.
+//!
+//! Files, each of which uses only those before it: `fault`; `block`, the shared words; `host`;
+//! `lock`; `mode`, the two changes of a direction; `transfer`, send and receive; `leave`, the calls
+//! that end or suspend the use of rings. `check` holds the checker: processes of both ends under
+//! random schedules against a model of TCP.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+mod block;
+#[cfg(test)]
+mod check;
+mod fault;
+mod host;
+mod leave;
+mod lock;
+mod mode;
+mod transfer;
+
+pub use block::{Block, End, Owner, Word};
+pub use host::{Event, Host, Received, Refused};
+pub use leave::{attend, demote, join, resume, settle, shutdown_write, Demotion};
+pub use transfer::{recv, send, Taken};

@@ -1,0 +1,102 @@
+//! Locks that outlive their owners.
+//!
+//! The writer's lock of a direction comes before its reader's. No lock is held across
+//! [`Host::wait`].
+
+use crate::block::{End, Owner, Word};
+use crate::fault::{has, Fault};
+use crate::host::Host;
+
+/// Takes a lock; true if its owner was killed with it.
+async fn lock<H: Host>(h: &H, word: Word) -> bool {
+    let me = h.owner().0;
+    loop {
+        let Err(owner) = h.compare_exchange(word, 0, me).await else {
+            return false;
+        };
+        let is_dead = h.is_dead(Owner(owner)).await && !has(Fault::LockOfTheDead);
+        let may_take = is_dead || (has(Fault::StolenLock) && owner != 0);
+        if may_take && h.compare_exchange(word, owner, me).await.is_ok() {
+            return true;
+        }
+        h.relax().await;
+    }
+}
+
+/// Takes the lock of those who send in a direction. What a killed thread has not published it has
+/// not sent; what it has published, it may not have announced.
+pub(crate) async fn lock_writer<H: Host>(h: &H, sender: End) {
+    if lock(h, Word::Writer(sender)).await {
+        wake_all(h).await;
+    }
+}
+
+/// Takes the lock of those who take octets out of a ring, and settles a transfer to TCP in the
+/// midst of which a thread was killed: the octets that TCP was given have left the ring.
+pub(crate) async fn lock_reader<H: Host>(h: &H, sender: End) {
+    if !lock(h, Word::Reader(sender)).await {
+        return;
+    }
+    if h.load(Word::Moving(sender)).await != 0 && !has(Fault::NoRecovery) {
+        settle_move(h, sender).await;
+    }
+    wake_all(h).await;
+}
+
+async fn settle_move<H: Host>(h: &H, sender: End) {
+    let tail = h.load(Word::MovingTail(sender)).await;
+    let until = h.load(Word::MovingUntil(sender)).await;
+    let sent = if has(Fault::RecoveryRestarts) {
+        until
+    } else {
+        h.tcp_sent(sender).await
+    };
+    let moved = sent.saturating_sub(until);
+    h.store(Word::Tail(sender), tail.saturating_add(moved))
+        .await;
+    h.store(Word::TcpUntil(sender), sent).await;
+    h.store(Word::Moving(sender), 0).await;
+}
+
+async fn wake_all<H: Host>(h: &H) {
+    if !has(Fault::SilentRecovery) {
+        h.wake(End::First).await;
+        h.wake(End::Second).await;
+    }
+}
+
+/// Releases the locks of threads that were killed, which wakes those that wait for what these
+/// threads have not announced.
+pub(crate) async fn release_locks<H: Host>(h: &H) {
+    if has(Fault::LocksKept) {
+        return;
+    }
+    for sender in [End::First, End::Second] {
+        if is_owner_dead(h, Word::Writer(sender)).await {
+            lock_writer(h, sender).await;
+            unlock(h, Word::Writer(sender)).await;
+        }
+        if is_owner_dead(h, Word::Reader(sender)).await {
+            lock_reader(h, sender).await;
+            unlock(h, Word::Reader(sender)).await;
+        }
+    }
+}
+
+async fn is_owner_dead<H: Host>(h: &H, word: Word) -> bool {
+    let owner = h.load(word).await;
+    owner != 0 && h.is_dead(Owner(owner)).await
+}
+
+pub(crate) async fn unlock<H: Host>(h: &H, word: Word) {
+    h.store(word, 0).await;
+}
+
+/// Wakes the threads of an end if one of them said in `word` that it may sleep. The caller has the
+/// lock under which it changed what they wait for: if it is killed before it has woken them, the
+/// next owner of the lock does.
+pub(crate) async fn wake_sleepers<H: Host>(h: &H, word: Word, end: End) {
+    if h.swap(word, 0).await != 0 {
+        h.wake(end).await;
+    }
+}

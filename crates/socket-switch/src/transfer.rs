@@ -1,0 +1,176 @@
+//! Sending and receiving.
+
+use crate::block::{Word, RING, TCP};
+use crate::fault::{has, Fault};
+use crate::host::{Event, Host, Received, Refused};
+use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
+use crate::mode::{downgrade, is_ring_wanted, upgrade};
+
+/// What a receive returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// So many octets, at least one.
+    Octets(u64),
+    /// The end of the stream.
+    End,
+    /// The connection was reset: ECONNRESET.
+    Reset,
+}
+
+/// Sends up to `len_octets` octets, waits until at least one is taken, and returns how many were.
+/// `may_upgrade`: whether the direction may move to its ring now.
+///
+/// # Errors
+/// [`Refused::Broken`]: EPIPE or ECONNRESET.
+pub async fn send<H: Host>(h: &H, len_octets: u64, may_upgrade: bool) -> Result<u64, Refused> {
+    let me = h.end();
+    loop {
+        lock_writer(h, me).await;
+        let mut is_ring = h.load(Word::Mode(me)).await == RING;
+        if is_ring && !is_ring_wanted(h).await {
+            if downgrade(h).await.is_err() {
+                unlock(h, Word::Writer(me)).await;
+                h.wait(Event::Writable).await;
+                continue;
+            }
+            is_ring = false;
+        } else if !is_ring && may_upgrade {
+            is_ring = upgrade(h).await;
+        }
+        let sent = if is_ring {
+            put(h, len_octets).await
+        } else {
+            h.tcp_send(len_octets).await
+        };
+        unlock(h, Word::Writer(me)).await;
+        match sent {
+            Ok(sent) => return Ok(sent),
+            Err(Refused::WouldBlock) if is_ring => {
+                if h.is_peer_gone().await && !has(Fault::WaitForTheGone) {
+                    return Err(Refused::Broken);
+                }
+                h.wait(Event::Peer).await;
+            }
+            Err(Refused::WouldBlock) => h.wait(Event::Writable).await,
+            Err(Refused::Broken) => return Err(Refused::Broken),
+        }
+    }
+}
+
+/// Puts octets into the outgoing ring. The caller has the lock of the writers.
+async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
+    let me = h.end();
+    let head = h.load(Word::Head(me)).await;
+    let full = head.wrapping_sub(h.ring_len_octets());
+    let mut tail = h.load(Word::Tail(me)).await;
+    if tail == full {
+        h.store(Word::WriterSleeps(me), 1).await;
+        tail = h.load(Word::Tail(me)).await;
+    }
+    let len = len_octets.min(tail.wrapping_sub(full));
+    if len == 0 {
+        return Err(Refused::WouldBlock);
+    }
+    h.copy_in(head, len).await;
+    h.store(Word::Head(me), head + len).await;
+    if !has(Fault::NoWakeReader) {
+        wake_sleepers(h, Word::ReaderSleeps(me), me.peer()).await;
+    }
+    Ok(len)
+}
+
+/// Receives up to `len_octets` octets; waits for the first, the end or a reset.
+pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
+    let peer = h.end().peer();
+    loop {
+        // Octets in TCP precede those in the ring. While none come by TCP, it is not asked.
+        if is_ring_next(h).await {
+            if let Some(taken) = take(h, len_octets).await {
+                return Taken::Octets(taken);
+            }
+        }
+        let received = h.tcp_recv(len_octets).await;
+        if let Received::Octets(taken) = received {
+            return Taken::Octets(taken);
+        }
+        let is_end = matches!(received, Received::End | Received::Reset);
+        // The peer may have filled the ring and closed its socket since.
+        if !(is_end && has(Fault::EndBeforeRing)) {
+            if let Some(taken) = take(h, len_octets).await {
+                return Taken::Octets(taken);
+            }
+        }
+        match received {
+            Received::Reset => return Taken::Reset,
+            Received::End if has_left_octets(h).await => return Taken::Reset,
+            Received::End => return Taken::End,
+            Received::Octets(_) | Received::WouldBlock => {}
+        }
+        h.store(Word::ReaderSleeps(peer), 1).await;
+        if has(Fault::SleepUnseen) || !has_octets(h).await {
+            h.wait(Event::Readable).await;
+        } else {
+            h.relax().await;
+        }
+    }
+}
+
+/// Whether TCP was drained before, so that the next octet is in the ring. A hint: [`take`] looks
+/// again.
+async fn is_ring_next<H: Host>(h: &H) -> bool {
+    let peer = h.end().peer();
+    let until = h.load(Word::TcpUntil(peer)).await;
+    let drained = h.load(Word::Drained(peer)).await;
+    drained == until.wrapping_add(1) && h.load(Word::Mode(peer)).await == RING
+}
+
+/// Whether the incoming ring has octets.
+async fn has_octets<H: Host>(h: &H) -> bool {
+    let peer = h.end().peer();
+    h.load(Word::Head(peer)).await != h.load(Word::Tail(peer)).await
+}
+
+/// Takes octets out of the incoming ring if the next octet is there.
+async fn take<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
+    let peer = h.end().peer();
+    lock_reader(h, peer).await;
+    let taken = take_locked(h, len_octets).await;
+    unlock(h, Word::Reader(peer)).await;
+    taken
+}
+
+async fn take_locked<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
+    let peer = h.end().peer();
+    if h.load(Word::Mode(peer)).await == TCP {
+        return None;
+    }
+    let until = h.load(Word::TcpUntil(peer)).await;
+    let drained = h.load(Word::Drained(peer)).await;
+    let is_known = drained == until.wrapping_add(1) || (has(Fault::DrainedForGood) && drained != 0);
+    if !is_known && !has(Fault::RingBeforeTcp) {
+        if h.tcp_taken().await != until {
+            return None;
+        }
+        h.store(Word::Drained(peer), until.wrapping_add(1)).await;
+    }
+    let head = h.load(Word::Head(peer)).await;
+    let tail = h.load(Word::Tail(peer)).await;
+    let len = len_octets.min(head.wrapping_sub(tail));
+    if len == 0 {
+        return None;
+    }
+    h.copy_out(tail, len).await;
+    h.store(Word::Tail(peer), tail + len).await;
+    if !has(Fault::NoWakeWriter) {
+        wake_sleepers(h, Word::WriterSleeps(peer), peer).await;
+    }
+    Some(len)
+}
+
+/// Whether the peer is gone and has left octets of this end unread. TCP answers that with a reset.
+async fn has_left_octets<H: Host>(h: &H) -> bool {
+    let me = h.end();
+    !has(Fault::UnreadIsEnd)
+        && h.is_peer_gone().await
+        && h.load(Word::Head(me)).await != h.load(Word::Tail(me)).await
+}
