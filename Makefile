@@ -4,7 +4,7 @@ export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
 .PHONY: install install-module packages test-packages image test-image deny dist test-dist
-.PHONY: test-userland test-distros
+.PHONY: test-userland test-carry-over test-distros
 
 all: build
 
@@ -31,7 +31,7 @@ test: build lint loom
 		echo "The kernel module is not tested: QEMU, or a kernel for it," \
 			"cannot be installed here."; \
 	fi
-	@$(MAKE) --no-print-directory test-dist test-packages test-wheel
+	@$(MAKE) --no-print-directory test-dist test-packages test-wheel test-carry-over
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
@@ -53,6 +53,11 @@ test-userland: demo
 	@$(CARGO) test --locked $(addprefix -p ,$(USERLAND))
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test one_host --test pyverbs
+
+# This machine's build in a root file system of a newer release, without DPDK.
+NEWER ?= trixie
+test-carry-over: build
+	@scripts/carry-over.sh $(NEWER) target/distros
 
 # The same in root file systems of other releases of Debian than this machine's, newer ones; and
 # this machine's build there, without DPDK.

@@ -1,15 +1,25 @@
 #!/bin/sh
 # Makes the root file system of a release of Debian, if it is not there: what debootstrap would
-# install, and PACKAGES, else what install-deps.sh and mount namespaces need. As root.
-#   root-fs.sh RELEASE FOLDER [PACKAGES]    PACKAGES are separated by commas
+# install, and what install-deps.sh and mount namespaces need, or verbs programs without DPDK. As
+# root.
+#   root-fs.sh RELEASE FOLDER [programs]
 set -eu
 
-[ $# = 2 ] || [ $# = 3 ] || { echo "usage: $0 RELEASE FOLDER [PACKAGES]" >&2; exit 2; }
-release=$1 root=$2 packages=${3:-ca-certificates,make,mount}
-[ ! -e "$root/made" ] || exit 0
+usage() {
+    echo "usage: $0 RELEASE FOLDER [programs]" >&2
+    exit 2
+}
+[ $# = 2 ] || [ $# = 3 ] || usage
+release=$1 root=$2
+case ${3:-} in
+    "") packages=ca-certificates,make,mount ;;
+    programs) packages=ibverbs-utils,iproute2,mount,perftest,procps,rdmacm-utils ;;
+    *) usage ;;
+esac
+[ "$(cat "$root/made" 2>/dev/null)" != "$packages" ] || exit 0
 "$(dirname "$0")/install-deps.sh" distros
 echo "Making a root file system of Debian $release in $root"
-rm -rf "$root"
+rm -rf --one-file-system "$root"
 mkdir -p "$root"
 log=$(mktemp)
 # Documents are left out, but not the tests of rdma-core, which are among them. A mirror's list of
@@ -25,4 +35,4 @@ if ! mmdebstrap --variant=apt --include="$packages" \
     exit 1
 fi
 rm -f "$log"
-touch "$root/made"
+echo "$packages" >"$root/made"

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 (cd "$folder" && sha256sum --quiet --check urdma-*-linux-*.sha256)
 for release in "$@"; do
     root=$file_systems/$release-without-dpdk
-    scripts/root-fs.sh "$release" "$root" ibverbs-utils,mount,perftest
+    scripts/root-fs.sh "$release" "$root" programs
     rm -rf "$root/opt/urdma"
     mkdir -p "$root/opt/urdma"
     for archive in "$folder"/urdma-*-linux-*.tar.zst; do

@@ -2,16 +2,21 @@
 //! `../lib/urdma` (an installation).
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statvfs::{statvfs, FsFlags};
 use rdma_core_sys::abi::KNOWN;
 
 use crate::error::Error;
 
 const PLUGIN: &str = "liburdma_provider.so";
 const STANDIN: &str = "liburdma_standin.so";
+
+/// How all files of one urdma come to be where it looks for them.
+const INSTALL: &str = "install the package or the wheel again, unpack the tarball again, or \
+                       `make build`";
 
 /// The files that `urdma run` passes to a program.
 #[derive(Debug)]
@@ -34,23 +39,18 @@ impl Libraries {
             .find(|dir| dir.join(STANDIN).is_file())
             .ok_or_else(|| {
                 Error::sentence(format!(
-                    "{STANDIN} is neither beside urdma nor in ../lib/urdma: build it with \
-                    `make build`, or install with `make install`"
+                    "{STANDIN} is neither beside urdma nor in ../lib/urdma: {INSTALL}"
                 ))
             })?;
-        let plugin = dir.join(PLUGIN);
-        if !plugin.is_file() {
-            return Err(Error::sentence(format!(
-                "{} is missing: build it with `make build`",
-                plugin.display()
-            )));
-        }
+        let [plugin, standin] = [PLUGIN, STANDIN].map(|name| dir.join(name));
+        check(&plugin)?;
+        check(&standin)?;
         let driver = dir.join("liburdma");
         name_plugin(&driver);
         Ok(Self {
             plugin,
             driver,
-            standin: dir.join(STANDIN),
+            standin,
         })
     }
 }
@@ -58,14 +58,36 @@ impl Libraries {
 /// The program called `name` that belongs to this `urdma`.
 pub(crate) fn companion(name: &str) -> Result<PathBuf, Error> {
     let path = executable_dir()?.join(name);
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err(Error::sentence(format!(
-            "{} is missing: build it with `make build`",
-            path.display()
-        )))
+    check(&path)?;
+    Ok(path)
+}
+
+/// Checks that a file of this `urdma` is there, and that this machine executes it: what the dynamic
+/// loader and `execve` say otherwise does not tell what to do.
+fn check(path: &Path) -> Result<(), Error> {
+    let shown = path.display();
+    if !path.is_file() {
+        return Err(Error::sentence(format!("{shown} is missing: {INSTALL}")));
     }
+    if statvfs(path).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC)) {
+        return Err(Error::sentence(format!(
+            "{shown} is on a file system that is mounted noexec: copy urdma's files to another one"
+        )));
+    }
+    // A file that cannot be read is left to the one that executes it.
+    match (kind_of(path), kind_of(Path::new("/proc/self/exe"))) {
+        (Ok(kind), Ok(own)) if kind != own => Err(Error::sentence(format!(
+            "{shown} is for another processor than this urdma: {INSTALL}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Of an ELF file the class, the order of octets, and the processor.
+fn kind_of(path: &Path) -> io::Result<(u8, u8, [u8; 2])> {
+    let mut header = [0; 20];
+    fs::File::open(path)?.read_exact(&mut header)?;
+    Ok((header[4], header[5], [header[18], header[19]]))
 }
 
 fn executable_dir() -> Result<PathBuf, Error> {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import urdma
+from urdma.__main__ import main
 
 pytest_plugins = ["pytester"]
 
@@ -78,6 +79,42 @@ def test_package_without_its_program_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(urdma, "__file__", "/nowhere/__init__.py")
     with pytest.raises(urdma.Error, match="is missing"):
         urdma.program()
+
+
+# A script without its interpreter ends as a program without its dynamic loader does.
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [(b"#!/no/loader\n", "glibc 2.28"), (b"\x7fELF" + bytes(60), "another processor")],
+)
+def test_program_that_the_machine_does_not_execute_is_told(
+    octets: bytes,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "bin/urdma"
+    path.parent.mkdir()
+    path.write_bytes(octets)
+    path.chmod(0o755)
+    monkeypatch.setattr(urdma, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(urdma.Error, match=words), urdma.instance():
+        pass
+    assert main() == 1
+    assert words in capsys.readouterr().err
+
+
+def test_older_python_is_refused_by_pip(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run(
+        [*command, "--python-version=3.8", "--dest", tmp_path, "urdma"],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert ">=3.9" in done.stdout
 
 
 @pytest.mark.parametrize("command", [[sys.executable, "-m", "urdma"], ["urdma"]])

@@ -14,6 +14,7 @@ The command line ``urdma`` and ``python -m urdma`` are the program of the same n
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -46,6 +47,16 @@ def program() -> Path:
     return path
 
 
+def not_executed(error: OSError) -> Error:
+    """Why this machine does not execute the program ``urdma``, which is there."""
+    reasons = {
+        errno.ENOENT: "its C library is not glibc 2.28 or later: musl (Alpine) is not supported",
+        errno.ENOEXEC: "it is for another processor: install the wheel of this machine's",
+    }
+    reason = reasons.get(error.errno or 0, os.strerror(error.errno or 0))
+    return Error(f"cannot execute {program()}: {reason}")
+
+
 def _strings(arguments: Iterable[Argument]) -> list[str]:
     return [os.fspath(argument) for argument in arguments]
 
@@ -68,6 +79,8 @@ def _command(*arguments: Argument) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise Error(f"urdma {arguments[0]} has not ended within {error.timeout} s") from error
+    except OSError as error:
+        raise not_executed(error) from error
     if done.returncode != 0:
         raise Error(done.stderr.strip() or f"urdma {arguments[0]}: status {done.returncode}")
     return done.stdout

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from urdma import Error, program
+from urdma import Error, not_executed, program
 
 
 def main() -> int:
     """Replaces this process by ``urdma``; returns the status if that cannot be."""
     try:
         path = os.fspath(program())
-        os.execv(path, ["urdma", *sys.argv[1:]])
-    except (Error, OSError) as error:
+        try:
+            os.execv(path, ["urdma", *sys.argv[1:]])
+        except OSError as error:
+            raise not_executed(error) from error
+    except Error as error:
         print(f"urdma: {error}", file=sys.stderr)
     return 1
 
