@@ -3,7 +3,7 @@
 use crate::block::{Word, TCP};
 use crate::fault::{has, Fault};
 use crate::host::{Event, Host};
-use crate::lock::{lock_reader, lock_writer, release_locks, unlock};
+use crate::lock::{lock_reader, lock_writer, release_locks, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted};
 
 /// How a demotion ended.
@@ -80,6 +80,8 @@ async fn is_incoming_tcp<H: Host>(h: &H) -> bool {
     let is_empty = head == h.load(Word::Tail(peer)).await;
     if is_empty {
         h.store(Word::Mode(peer), TCP).await;
+        // Another thread of this end may wait for the mode.
+        wake_sleepers(h, Word::ReaderSleeps(peer), h.end()).await;
     }
     unlock(h, Word::Reader(peer)).await;
     if !has(Fault::DemoteUnlocked) {

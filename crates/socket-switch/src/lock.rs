@@ -23,16 +23,16 @@ async fn lock<H: Host>(h: &H, word: Word) -> bool {
     }
 }
 
-/// Takes the lock of those who send in a direction. What a killed thread has not published it has
-/// not sent; what it has published, it may not have announced.
+/// Takes the lock of the threads that send in a direction. What a killed thread has not published,
+/// it has not sent; what it has published, it may not have announced.
 pub(crate) async fn lock_writer<H: Host>(h: &H, sender: End) {
     if lock(h, Word::Writer(sender)).await {
         wake_all(h).await;
     }
 }
 
-/// Takes the lock of those who take octets out of a ring, and settles a transfer to TCP in the
-/// midst of which a thread was killed: the octets that TCP was given have left the ring.
+/// Takes the lock of the threads that take octets out of a ring, and settles a transfer to TCP in
+/// the midst of which a thread was killed: the octets that TCP was given have left the ring.
 pub(crate) async fn lock_reader<H: Host>(h: &H, sender: End) {
     if !lock(h, Word::Reader(sender)).await {
         return;

@@ -366,6 +366,15 @@ impl Processes {
         }
     }
 
+    /// A random thread starts a demotion that is temporary.
+    pub(super) fn start_pause(&mut self) {
+        if let Some((at, slot)) = self.idle() {
+            if self.all[at].has_library {
+                self.start(at, slot, Kind::Pause);
+            }
+        }
+    }
+
     /// The library of an end gets the shared words.
     pub(super) fn join(&mut self, end: End) {
         let joins = |process: &Process| process.end == end && process.has_library;
@@ -387,11 +396,10 @@ impl Processes {
         let (end, has_library) = (process.end, process.has_library);
         let siblings = self.all.iter().filter(|other| other.end == end).count();
         match self.rng.below(100) {
-            0..30 if siblings < 3 => self.add_process(end, has_library),
-            0..30 if has_library => self.replace_actors(at),
-            30..31 if has_library => self.start(at, slot, Kind::ExecStranger),
-            31..32 if has_library => self.start(at, slot, Kind::Pass),
-            32..70 if has_library && process.pauses == 0 => self.start(at, slot, Kind::Pause),
+            0..50 if siblings < 3 => self.add_process(end, has_library),
+            0..60 if has_library => self.replace_actors(at),
+            60..62 if has_library => self.start(at, slot, Kind::ExecStranger),
+            62..64 if has_library => self.start(at, slot, Kind::Pass),
             70..71 => self.start(at, slot, Kind::ShutdownWrite),
             71..72 => self.world().tcp.is_read_shut[end.index()] = true,
             75..85 if has_library && siblings > 1 => self.start(at, slot, Kind::Leave),

@@ -18,6 +18,7 @@ struct Weights {
     resume: u64,
     quiet: u64,
     sends_percent: u64,
+    pauses_percent: u64,
 }
 
 fn new_weights(rng: &mut Rng) -> Weights {
@@ -28,6 +29,7 @@ fn new_weights(rng: &mut Rng) -> Weights {
         resume: between(rng, 1, 40),
         quiet: [0, 2, 5][rng.below_len(3)],
         sends_percent: between(rng, 20, 80),
+        pauses_percent: [0, 0, 10][rng.below_len(3)],
     }
 }
 
@@ -65,7 +67,11 @@ fn step(processes: &mut Processes, weights: &Weights, rng: &mut Rng) -> Result<(
     if is_chosen(weights.carry) {
         carry(processes, rng);
     } else if is_chosen(weights.transfer) {
-        processes.start_transfer(weights.sends_percent);
+        if percent(rng, weights.pauses_percent) {
+            processes.start_pause();
+        } else {
+            processes.start_transfer(weights.sends_percent);
+        }
     } else if is_chosen(weights.incident) {
         processes.incident();
     } else if is_chosen(weights.resume) {

@@ -1,0 +1,50 @@
+//! Orders of events that random schedules seldom meet.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::world::{Caller, World};
+use super::Rng;
+use crate::{demote, join, recv, send, Demotion, End, Owner, Taken};
+
+/// Runs a call until it returns or sleeps.
+fn run<T>(caller: &Caller, mut call: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    while caller.world.borrow().is_runnable(caller.owner) {
+        if let Poll::Ready(value) = call.as_mut().poll(&mut context) {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn caller(world: &Rc<RefCell<World>>, end: End, owner: u64) -> Caller {
+    let owner = Owner(owner);
+    world.borrow_mut().start_thread(owner, end);
+    Caller {
+        world: world.clone(),
+        end,
+        owner,
+    }
+}
+
+#[test]
+fn demotions_of_one_end_that_meet_an_empty_ring_all_end() {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let [first, second, reader] = [1, 2, 3].map(|owner| caller(&world, End::First, owner));
+    let sender = caller(&world, End::Second, 4);
+    for end in [&first, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    assert_eq!(run(&sender, pin!(send(&sender, 1, true))), Some(Ok(1)));
+    let mut waiting = pin!(demote(&first));
+    assert_eq!(run(&first, waiting.as_mut()), None);
+    // The agent of the peer does not run before another thread has emptied the ring.
+    let taken = run(&reader, pin!(recv(&reader, 1)));
+    assert_eq!(taken, Some(Taken::Octets(1)));
+    assert_eq!(run(&second, pin!(demote(&second))), Some(Demotion::Done));
+    assert_eq!(run(&first, waiting), Some(Demotion::Done));
+}
