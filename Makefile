@@ -45,7 +45,7 @@ test-all: test deny test-image test-tarball
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak --test hostile \
 		--test probes --test exs --test floods -- --ignored
-	@$(CARGO) test --locked -p proto-trp --test sim_dc -- --ignored
+	@$(CARGO) test --locked -p proto-trp --release --lib dc::check -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.
 USERLAND = rdma-core-sys dpdk-sys dpdk urdma-dpdk urdma-lease urdma-provider urdma-ucma

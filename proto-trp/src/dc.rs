@@ -7,8 +7,11 @@
 //! calls a [`crate::conn::Connection`]: `handle_datagram` for what has arrived, `handle_timeout`
 //! when a deadline has passed, `poll_transmit` until there is nothing to send, `next_deadline`.
 
+#[cfg(test)]
+mod check;
 mod contexts;
 mod ends;
+mod fault;
 mod floors;
 mod initiator;
 mod known;
@@ -35,11 +38,12 @@ fn silence_ns(timeout: u8, retry_cnt: u8) -> u64 {
     (TIMEOUT_UNIT_NS << timeout) * (u64::from(retry_cnt) + 1)
 }
 
-/// The initial PSN of the stream from `sender` to `receiver` in the connection with this epoch.
+/// The initial PSN of the stream from `sender` to `receiver` in the connection with this epoch and
+/// token.
 // R17.1-1
-fn initial_psn(sender: Qpn, receiver: Qpn, epoch: u64) -> Psn {
+fn initial_psn(sender: Qpn, receiver: Qpn, epoch: u64, token: u32) -> Psn {
     let ends = u64::from(sender.to_u32()) << 24 | u64::from(receiver.to_u32());
-    let mixed = (epoch ^ ends).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (epoch ^ ends ^ u64::from(token) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let [_, high, middle, low, ..] = (mixed ^ mixed >> 32).to_be_bytes();
     Psn::new(u32::from_be_bytes([0, high, middle, low]))
 }

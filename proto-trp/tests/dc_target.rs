@@ -83,6 +83,11 @@ impl Peer {
 
     /// Posts a Send without octets.
     fn send(&mut self, now: Time) {
+        self.send_to(now, 1);
+    }
+
+    /// As [`Self::send`], to the target at another address.
+    fn send_to(&mut self, now: Time, last: u8) {
         let wr = SendWr {
             wr_id: 1,
             op: SendOp::Send,
@@ -92,7 +97,7 @@ impl Peer {
             payload: Payload::Sges(&[]),
         };
         let to = DcTargetAddress {
-            address: address(1),
+            address: address(last),
             number: qpn(1),
             key: KEY,
         };
@@ -127,12 +132,17 @@ impl World {
     /// Has all exchange packets for two seconds, in which the target asks whether idle initiators
     /// are there, and the answers confirm what is complete.
     fn exchange(&mut self, peers: &mut [Peer]) {
+        self.exchange_as(1, peers);
+    }
+
+    /// As [`Self::exchange`], with the target at another address.
+    fn exchange_as(&mut self, last: u8, peers: &mut [Peer]) {
         let mut buf = vec![0; DATAGRAM as usize];
         for _ in 0..200 {
             for peer in &mut *peers {
                 while let Some(packet) = peer.packet(self.now) {
                     if let DcVerdict::Refused(reset) = self.give(peer, &packet) {
-                        peer.take(self.now, &reset);
+                        peer.take_from(self.now, last, &reset);
                     }
                 }
             }
@@ -140,7 +150,7 @@ impl World {
             while let Some((source, transmit)) = target.poll_transmit(self.now, &mut buf, host) {
                 let is_meant = |peer: &&mut Peer| peer.number == source.initiator;
                 if let Some(peer) = peers.iter_mut().find(is_meant) {
-                    peer.take(self.now, &buf[..transmit.len]);
+                    peer.take_from(self.now, last, &buf[..transmit.len]);
                 }
             }
             self.now = self.now.plus_ns(10_000_000);
@@ -154,10 +164,14 @@ impl World {
 
 impl Peer {
     fn take(&mut self, now: Time, octets: &[u8]) {
-        let datagram = datagram(octets);
-        let host = &mut self.host;
-        let reset = self.dc.handle_datagram(now, address(1), &datagram, host);
-        assert!(reset.is_none());
+        self.take_from(now, 1, octets);
+    }
+
+    /// Takes a packet from the target at an address; one of a connection that it has left is
+    /// answered.
+    fn take_from(&mut self, now: Time, last: u8, octets: &[u8]) {
+        let (datagram, host) = (datagram(octets), &mut self.host);
+        let _ = self.dc.handle_datagram(now, address(last), &datagram, host);
     }
 }
 
@@ -205,4 +219,53 @@ fn bound_of_an_address_evicts_of_this_address() {
         world.exchange(&mut peers);
         assert_eq!(world.target.stats().accepted, accepted);
     }
+}
+
+// The initiator began again with an epoch that it had used, and took late packets for new ones.
+#[test]
+fn refusal_of_an_earlier_contact_is_ignored() {
+    let (mut world, mut other) = (World::new(target(2, 2)), World::new(target(2, 2)));
+    let mut peer = [Peer::new(2, 10)];
+    peer[0].send(world.now);
+    let first = peer[0].packet(world.now).unwrap();
+    let DcVerdict::Refused(late) = world.give(&peer[0], &first) else {
+        panic!("a stranger is not refused");
+    };
+    peer[0].take(world.now, &late);
+    world.exchange(&mut peer);
+    assert_eq!(world.target.stats().accepted, 1);
+    // Another target, for which the initiator forgets the first one.
+    peer[0].send_to(world.now, 2);
+    let mut contacts = 0;
+    while peer[0].dc.sends_outstanding() > 0 {
+        let Some(packet) = peer[0].packet(world.now) else {
+            break;
+        };
+        if let DcVerdict::Refused(reset) = other.give(&peer[0], &packet) {
+            contacts += 1;
+            peer[0].take_from(world.now, 2, &reset);
+        }
+    }
+    assert_eq!(contacts, 1);
+    other.now = world.now;
+    other.exchange_as(2, &mut peer);
+    assert_eq!(peer[0].dc.sends_outstanding(), 0);
+    world.now = other.now;
+    peer[0].send(world.now);
+    // The FIN to the other target may be first.
+    let contact = std::iter::from_fn(|| peer[0].packet(world.now))
+        .last()
+        .unwrap();
+    peer[0].take(world.now, &late);
+    assert!(
+        peer[0].packet(world.now).is_none(),
+        "the late refusal counts"
+    );
+    let DcVerdict::Refused(fresh) = world.give(&peer[0], &contact) else {
+        panic!("the contact is not refused");
+    };
+    peer[0].take(world.now, &fresh);
+    world.exchange(&mut peer);
+    assert_eq!(peer[0].dc.sends_outstanding(), 0);
+    assert_eq!(world.target.stats().accepted, 2);
 }

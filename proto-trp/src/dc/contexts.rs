@@ -3,6 +3,7 @@
 //! the heap of deadlines, which takes its logarithm.
 
 use super::ends::DcSource;
+use super::fault::{Fault, Faults};
 use super::lists::{Links, List};
 use super::timers::Timers;
 use crate::conn::Connection;
@@ -40,8 +41,9 @@ enum Need {
 
 impl Context {
     // R17.4-2
-    fn need(&self) -> Need {
+    fn need(&self, faults: Faults) -> Need {
         match (self.conn.is_quiescent(), self.pinned) {
+            (true, Some(_)) if faults.has(Fault::EvictPinned) => Need::Nothing,
             (false, _) => Need::Exchange,
             (true, Some(_)) => Need::Confirmation,
             (true, None) => Need::Nothing,
@@ -67,11 +69,38 @@ struct Place {
     need: Need,
 }
 
+/// Contexts in the order in which they came to need what they need now or, if later, in which their
+/// last packets arrived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Idle {
+    evictable: List,
+    unconfirmed: List,
+}
+
+impl Idle {
+    fn list(&mut self, need: Need) -> Option<&mut List> {
+        match need {
+            Need::Exchange => None,
+            Need::Confirmation => Some(&mut self.unconfirmed),
+            Need::Nothing => Some(&mut self.evictable),
+        }
+    }
+
+    fn file(&mut self, links: &mut Links, place: u32, before: Need, need: Need) {
+        if let Some(list) = self.list(before) {
+            list.remove(links, place);
+        }
+        if let Some(list) = self.list(need) {
+            list.push(links, place);
+        }
+    }
+}
+
 /// The contexts of the initiators at one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct AtAddress {
     contexts: usize,
-    evictable: List,
+    idle: Idle,
 }
 
 /// The contexts, by place. A place is valid until its context is removed.
@@ -84,18 +113,16 @@ pub(super) struct Contexts {
     /// one; the other one ends by its lease.
     by_id: HashMap<(IpAddr, ConnectionId), u32>,
     at_address: HashMap<IpAddr, AtAddress>,
-    /// In the order in which they came to need nothing or, if later, their last packets arrived.
-    evictable: List,
-    evictable_links: Links,
+    idle: Idle,
+    idle_links: Links,
+    /// Of the lists of each address.
     address_links: Links,
-    /// As above: that need a confirmation.
-    unconfirmed: List,
-    unconfirmed_links: Links,
     /// May have something to send.
     ready: List,
     ready_links: Links,
     /// For each context a time that is not later than its deadline.
     timers: Timers,
+    pub(super) faults: Faults,
 }
 
 impl Contexts {
@@ -132,26 +159,30 @@ impl Contexts {
         Some(&mut place.context)
     }
 
-    /// The least recently used context that may be evicted, of an address if one is given.
+    /// The context that has been evictable for the longest time, of an address if one is given.
     pub(super) fn victim(&self, address: Option<IpAddr>) -> Option<u32> {
-        match address {
-            Some(address) => self.at_address.get(&address)?.evictable.first(),
-            None => self.evictable.first(),
-        }
+        self.idle(address)?.evictable.first()
     }
 
-    /// The least recently used context that needs a confirmation only.
-    pub(super) fn unconfirmed(&self) -> Option<u32> {
-        self.unconfirmed.first()
+    /// The context that has needed nothing but a confirmation for the longest time, of an address
+    /// if one is given.
+    pub(super) fn unconfirmed(&self, address: Option<IpAddr>) -> Option<u32> {
+        self.idle(address)?.unconfirmed.first()
+    }
+
+    fn idle(&self, address: Option<IpAddr>) -> Option<&Idle> {
+        match address {
+            Some(address) => self.at_address.get(&address).map(|at| &at.idle),
+            None => Some(&self.idle),
+        }
     }
 
     /// Adds the context of an initiator that has none.
     pub(super) fn add(&mut self, source: DcSource, context: Context) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
-            self.evictable_links.grow();
+            self.idle_links.grow();
             self.address_links.grow();
-            self.unconfirmed_links.grow();
             self.ready_links.grow();
             self.timers.grow();
             // A target has fewer contexts than there are queue pair numbers.
@@ -174,7 +205,9 @@ impl Contexts {
     /// Removes a context, which must be in its place.
     pub(super) fn remove(&mut self, place: u32) -> Option<Context> {
         let Place {
-            source, context, ..
+            source,
+            context,
+            need,
         } = self.places.get_mut(place as usize)?.take()?;
         self.free.push(place);
         self.by_source.remove(&source);
@@ -184,13 +217,14 @@ impl Contexts {
                 self.by_id.remove(&key);
             }
         }
-        self.evictable.remove(&mut self.evictable_links, place);
-        self.unconfirmed.remove(&mut self.unconfirmed_links, place);
+        self.idle
+            .file(&mut self.idle_links, place, need, Need::Exchange);
         self.ready.remove(&mut self.ready_links, place);
         self.timers.remove(place);
         if let Entry::Occupied(mut at) = self.at_address.entry(source.address) {
             let of_address = at.get_mut();
-            of_address.evictable.remove(&mut self.address_links, place);
+            let links = &mut self.address_links;
+            of_address.idle.file(links, place, need, Need::Exchange);
             of_address.contexts -= 1;
             if of_address.contexts == 0 {
                 at.remove();
@@ -217,22 +251,15 @@ impl Contexts {
         if self.timers.of(place).is_none_or(|filed| deadline < filed) {
             self.timers.set(place, deadline);
         }
-        let need = entry.context.need();
-        if need == std::mem::replace(&mut entry.need, need) && !is_used {
+        let need = entry.context.need(self.faults);
+        let before = std::mem::replace(&mut entry.need, need);
+        if need == before && !is_used {
             return;
         }
         let of_address = self.at_address.entry(entry.source.address).or_default();
-        self.evictable.remove(&mut self.evictable_links, place);
-        of_address.evictable.remove(&mut self.address_links, place);
-        self.unconfirmed.remove(&mut self.unconfirmed_links, place);
-        match need {
-            Need::Exchange => {}
-            Need::Confirmation => self.unconfirmed.push(&mut self.unconfirmed_links, place),
-            Need::Nothing => {
-                self.evictable.push(&mut self.evictable_links, place);
-                of_address.evictable.push(&mut self.address_links, place);
-            }
-        }
+        let links = &mut self.address_links;
+        of_address.idle.file(links, place, before, need);
+        self.idle.file(&mut self.idle_links, place, before, need);
     }
 
     /// The context may have something to send.

@@ -2,6 +2,7 @@
 //! the oldest.
 
 use super::ends::DcTargetAddress;
+use super::fault::{Fault, Faults};
 use super::known::{Known, KnownTargets};
 use super::requests::Requests;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
@@ -68,7 +69,10 @@ pub struct DcInitiator {
     spare: Option<Connection>,
     known: KnownTargets,
     connections: u64,
+    /// Numbers the first packets to targets whose token is not known.
+    contact: u64,
     has_failed: bool,
+    faults: Faults,
 }
 
 impl DcInitiator {
@@ -87,8 +91,18 @@ impl DcInitiator {
             open: None,
             spare: None,
             connections: 0,
+            contact: config.conn.seed,
             has_failed: false,
+            faults: Faults::default(),
         }
+    }
+
+    /// An initiator with faults.
+    #[cfg(test)]
+    pub(super) fn faulty(config: DcInitiatorConfig, faults: Faults) -> Self {
+        let mut initiator = Self::new(config);
+        initiator.faults = faults;
+        initiator
     }
 
     /// Whether a request has failed: everything that was posted after it is flushed.
@@ -206,8 +220,14 @@ impl DcInitiator {
     fn connect(&mut self, now: Time, target: DcTargetAddress) {
         self.connections += 1;
         let known = self.known.touch(target);
-        // R17.1-2
-        known.epoch += 1;
+        if known.token == 0 {
+            // R17.1-4
+            self.contact = self.contact.wrapping_add(1);
+            known.epoch = self.contact;
+        } else {
+            // R17.1-2
+            known.epoch = known.epoch.wrapping_add(1);
+        }
         let known = *known;
         self.open = self.new_connection(now, target, known);
     }
@@ -223,8 +243,8 @@ impl DcInitiator {
     fn new_connection(&mut self, now: Time, target: DcTargetAddress, known: Known) -> Option<Open> {
         let config = &self.config;
         let local = config.conn.local_qpn;
-        let local_psn = initial_psn(local, target.number, known.epoch);
-        let remote_psn = initial_psn(target.number, local, known.epoch);
+        let [local_psn, remote_psn] = [(local, target.number), (target.number, local)]
+            .map(|(from, to)| initial_psn(from, to, known.epoch, known.token));
         let new = || {
             Connection::new(ConnConfig {
                 rq_depth: 0,
@@ -325,12 +345,19 @@ impl DcInitiator {
         }
         if let Some(known) = self.known.get_mut(&open.target) {
             known.token = refused.token;
-            known.epoch = known.epoch.max(refused.floor);
+            // R17.1-5
+            known.epoch = match connect.token {
+                0 => refused.floor,
+                _ => known.epoch.max(refused.floor),
+            };
         }
         // R17.5-6, R17.5-7, R17.5-8: what may have had an effect is not repeated.
-        let is_restarted = is_other_token && connect.token != 0;
-        let is_late = now.since_ns(open.heard) > silence;
-        if open.handed > 0 && (is_restarted || is_late || open.conn.has_executed_atomic()) {
+        let faults = self.faults;
+        let has_restarted = is_other_token && connect.token != 0;
+        let may_repeat = (!has_restarted || faults.has(Fault::RepeatAfterRestart))
+            && now.since_ns(open.heard) <= silence
+            && !open.conn.has_executed_atomic();
+        if open.handed > 0 && !may_repeat {
             open.conn.give_up(host);
         } else {
             self.disconnect();

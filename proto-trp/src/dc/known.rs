@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(super) struct Known {
     /// 0 if it is not known.
     pub(super) token: u32,
-    /// The epoch of the latest connection, or the target's floor if that is higher.
+    /// With a token: the epoch of the latest connection, or the target's floor if that is higher.
     pub(super) epoch: u64,
 }
 

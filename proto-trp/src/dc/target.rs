@@ -3,6 +3,7 @@
 
 use super::contexts::{Context, Contexts};
 use super::ends::DcSource;
+use super::fault::{Fault, Faults};
 use super::floors::Floors;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
 use crate::conn::{
@@ -80,6 +81,7 @@ pub struct DcTarget {
     /// Contexts whose deadlines have passed, while they are handled.
     due: Vec<u32>,
     stats: DcTargetStats,
+    faults: Faults,
 }
 
 impl DcTarget {
@@ -92,7 +94,16 @@ impl DcTarget {
             spare: Vec::new(),
             due: Vec::new(),
             stats: DcTargetStats::default(),
+            faults: Faults::default(),
         }
+    }
+
+    /// A target with faults.
+    #[cfg(test)]
+    pub(super) fn faulty(config: DcTargetConfig, faults: Faults) -> Self {
+        let mut target = Self::new(config);
+        (target.faults, target.contexts.faults) = (faults, faults);
+        target
     }
 
     /// Counters.
@@ -103,6 +114,11 @@ impl DcTarget {
     /// Contexts that exist.
     pub fn contexts(&self) -> usize {
         self.contexts.len()
+    }
+
+    /// Contexts of the initiators at an address.
+    pub fn contexts_at(&self, address: IpAddr) -> usize {
+        self.contexts.at_address(address)
     }
 
     /// Processes a datagram for this target that came from `address`.
@@ -130,7 +146,8 @@ impl DcTarget {
             address,
             initiator: connect.initiator,
         };
-        if connect.token != self.floors.token(&source) {
+        let is_token = connect.token == self.floors.token(&source);
+        if !is_token && !self.faults.has(Fault::NoToken) {
             return self.refused(&source, &connect, &trp);
         }
         let place = self.contexts.find(&source);
@@ -145,7 +162,8 @@ impl DcTarget {
         if !may_begin(trp.kind) || !(1..=DC_TIMEOUT_MAX).contains(&connect.timeout) {
             return self.dropped();
         }
-        if !self.floors.admits(&source, connect.epoch) {
+        let admits = self.floors.admits(&source, connect.epoch);
+        if !admits && !self.faults.has(Fault::NoFloor) {
             return self.refused(&source, &connect, &trp);
         }
         let Some(place) = self.accept(now, &source, &connect, host) else {
@@ -198,7 +216,9 @@ impl DcTarget {
         }
         let context = self.new_context(now, connect).ok()?;
         // R17.3-1
-        self.floors.raise(source, connect.epoch);
+        if !self.faults.has(Fault::FloorNotRaised) {
+            self.floors.raise(source, connect.epoch);
+        }
         if let Some(previous) = previous {
             self.retire(previous, host);
         }
@@ -210,16 +230,19 @@ impl DcTarget {
     fn make_room<H: Host>(&mut self, address: IpAddr, host: &mut H) -> bool {
         // R17.4-1
         let of_address = self.contexts.at_address(address);
-        let victim = if of_address >= self.config.contexts_per_address_max {
-            self.contexts.victim(Some(address))
-        } else if self.contexts.len() >= self.config.contexts_max {
-            self.contexts.victim(None)
+        let has_bound = !self.faults.has(Fault::NoAddressBound);
+        let among = if has_bound && of_address >= self.config.contexts_per_address_max {
+            Some(address)
+        } else if self.contexts.len() >= self.config.contexts_max
+            && !self.faults.has(Fault::NoBound)
+        {
+            None
         } else {
             return true;
         };
-        let Some(victim) = victim else {
+        let Some(victim) = self.contexts.victim(among) else {
             // R17.4-3
-            self.ask_least_recently_used();
+            self.ask_to_confirm(among);
             return false;
         };
         self.stats.evicted += 1;
@@ -227,9 +250,10 @@ impl DcTarget {
         true
     }
 
-    /// Asks the initiator that has been idle for the longest time to confirm what it knows.
-    fn ask_least_recently_used(&mut self) {
-        let Some(place) = self.contexts.unconfirmed() else {
+    /// Asks the initiator that has been idle for the longest time, of an address if one is given,
+    /// to confirm what it knows.
+    fn ask_to_confirm(&mut self, among: Option<IpAddr>) {
+        let Some(place) = self.contexts.unconfirmed(among) else {
             return;
         };
         if let Some(context) = self.contexts.get_mut(place) {
@@ -242,9 +266,12 @@ impl DcTarget {
     fn new_context(&mut self, now: Time, connect: &DcConnect) -> Result<Context, TransitionError> {
         let (number, initiator) = (self.config.number, connect.initiator);
         // R17.4-5
-        let lease_ns = 2 * silence_ns(connect.timeout, connect.retry_cnt);
+        let mut lease_ns = 2 * silence_ns(connect.timeout, connect.retry_cnt);
+        if self.faults.has(Fault::ShortLease) {
+            lease_ns /= 64;
+        }
         let [remote_psn, local_psn] = [(initiator, number), (number, initiator)]
-            .map(|(from, to)| initial_psn(from, to, connect.epoch));
+            .map(|(from, to)| initial_psn(from, to, connect.epoch, connect.token));
         let spare = self.spare.pop();
         let mut conn = spare.unwrap_or_else(|| self.new_connection());
         conn.to_init()?;
@@ -315,7 +342,10 @@ impl DcTarget {
         }
         context.heard = now;
         // R17.4-4: what the initiator has confirmed it never repeats.
-        let confirmed = |pinned: &Psn| pinned.distance(connect.confirmed) <= 0;
+        let faults = self.faults;
+        let confirmed = |pinned: &Psn| {
+            pinned.distance(connect.confirmed) <= 0 || faults.has(Fault::AllConfirmed)
+        };
         if context.pinned.as_ref().is_some_and(confirmed) {
             context.pinned = None;
         }
@@ -328,7 +358,7 @@ impl DcTarget {
             }
             return DcVerdict::Taken;
         }
-        let has_effect = may_have_effect(trp, datagram);
+        let has_effect = may_have_effect(trp, datagram) && !faults.has(Fault::NoPin);
         // In ERROR the connection repeats its Terminate, and there is no RESET to send.
         let packets = context.conn.handle_datagram(now, datagram, host);
         if has_effect {

@@ -60,8 +60,8 @@ pub struct SimHost {
     pub bound: Vec<u32>,
     /// Every packet before this one was accepted.
     pub taken: Option<Psn>,
-    /// Atomics executed.
-    pub atomics: u64,
+    /// Where atomics were executed, in order.
+    pub atomics: Vec<u64>,
 }
 
 /// Regions lie this far apart in the simulated address space.
@@ -299,7 +299,7 @@ impl Host for SimHost {
         let word = &mut region.octets[range];
         let old = u64::from_ne_bytes(word.try_into().map_err(|_| ProtectionError::Bounds)?);
         word.copy_from_slice(&op.apply(old).to_ne_bytes());
-        self.atomics += 1;
+        self.atomics.push(remote.to);
         Ok(old)
     }
 
