@@ -138,7 +138,7 @@ impl Session {
             let fds = [region.fd.as_fd(), self.page_fd.as_fd()];
             let fds: Vec<_> = fds.into_iter().chain(records).collect();
             // A connection that urdmad has closed is seen at the next event.
-            let _ = self.client.offer_channel(slot, &fds);
+            let _ = self.client.offer_channel(slot, None, &fds);
             // urdmad's region came with the slot.
             let readable = nix::sys::mman::ProtFlags::PROT_READ;
             let theirs = (slot == 0)
@@ -187,7 +187,7 @@ impl Session {
             None => return Ok(false),
             Some((Event::ChannelOffered { slot, .. }, fds)) => self.take_offer(slot, fds),
             Some((Event::ChannelPassed { slot, .. }, _)) => self.passed.push(slot),
-            Some((Event::ChannelRefused { slot }, _)) => self.refused.push(slot),
+            Some((Event::ChannelRefused { slot, .. }, _)) => self.refused.push(slot),
             Some((Event::ReportWanted, _)) => self.reports_wanted += 1,
             Some(_) => {}
         }
@@ -222,7 +222,7 @@ impl Session {
     /// Offers a channel with any two descriptors; false if the kernel does not take them.
     pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) -> bool {
         let fds = fds.map(AsFd::as_fd);
-        self.client.offer_channel(slot, &fds).is_ok()
+        self.client.offer_channel(slot, None, &fds).is_ok()
     }
 
     pub(crate) fn page_fd(&self) -> &OwnedFd {

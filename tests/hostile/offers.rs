@@ -42,7 +42,7 @@ fn offer_to_all(context: &Context, session: &Session, region: &Region) -> Result
             offer_until_taken(session, slot, &fds)?;
         } else {
             // The kernel may refuse it, and most slots are free.
-            let _ = session.client.offer_channel(slot, &fds);
+            let _ = session.client.offer_channel(slot, None, &fds);
         }
     }
     Ok(())
@@ -51,7 +51,7 @@ fn offer_to_all(context: &Context, session: &Session, region: &Region) -> Result
 /// Offers until the kernel takes the descriptors: it limits those of a user that are on their way.
 fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
     let deadline = Instant::now() + CLOSING;
-    while let Err(error) = session.client.offer_channel(slot, fds) {
+    while let Err(error) = session.client.offer_channel(slot, None, fds) {
         if Instant::now() > deadline {
             return Err(format!("an offer cannot be sent: {error}"));
         }
@@ -205,7 +205,14 @@ fn send_offer(context: &Context, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<boo
         conversation.ask(ATTACH, Request::Attach { want_lease: false }, &[]);
         match conversation.await_answer(ATTACH)? {
             Outcome::Answered => {
-                conversation.ask(2, Request::OfferChannel { slot }, fds);
+                conversation.ask(
+                    2,
+                    Request::OfferChannel {
+                        slot,
+                        generation: None,
+                    },
+                    fds,
+                );
                 return Ok(conversation.await_answer(2)? == Outcome::Ended);
             }
             Outcome::NotAdmitted if Instant::now() < deadline => {}

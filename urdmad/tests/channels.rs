@@ -34,9 +34,14 @@ fn memfd(octets: i64, seals: SealFlag) -> OwnedFd {
 }
 
 fn offer(from: &Process, to: u8) {
+    offer_in(from, to, None);
+}
+
+/// Offers a channel to the process that has the slot in a generation.
+fn offer_in(from: &Process, to: u8, generation: Option<u32>) {
     let (region, page) = (memfd(8192, SEALS), memfd(4096, SEALS));
     from.client
-        .offer_channel(to, &[region.as_fd(), page.as_fd()])
+        .offer_channel(to, generation, &[region.as_fd(), page.as_fd()])
         .unwrap();
 }
 
@@ -87,8 +92,42 @@ fn offer_to_a_slot_without_a_process_is_refused_and_may_be_repeated() {
     assert!(matches!(a.next_event(), Some(Event::SlotGone { .. })));
     for _ in 0..2 {
         offer(&a, slot);
-        assert_eq!(outcome(&a), Some(Event::ChannelRefused { slot }));
+        let refused = Event::ChannelRefused {
+            slot,
+            generation: None,
+        };
+        assert_eq!(outcome(&a), Some(refused));
     }
+}
+
+// It counted as one to the next process, and the offer to that process as a repetition, for which a
+// client is disconnected: one user ended the programs of others by processes that offer and end.
+#[test]
+fn offer_that_comes_after_the_end_of_its_process_is_not_one_to_the_next() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "slots = 2\n");
+    let (a, b) = (daemon.attach(), daemon.attach());
+    let slot = b.attached.slot;
+    drop(b);
+    let Some(Event::SlotGone { generation, .. }) = a.next_event() else {
+        panic!("the process has not ended");
+    };
+    let next = daemon.attach();
+    assert_eq!(next.attached.slot, slot);
+    for _ in 0..2 {
+        offer_in(&a, slot, Some(generation));
+        let refused = Event::ChannelRefused {
+            slot,
+            generation: Some(generation),
+        };
+        assert_eq!(outcome(&a), Some(refused));
+    }
+    offer_in(&a, slot, Some(generation + 1));
+    let passed = outcome(&a);
+    assert!(
+        matches!(passed, Some(Event::ChannelPassed { slot: to, .. }) if to == slot),
+        "{passed:?}"
+    );
 }
 
 #[test]
@@ -149,7 +188,10 @@ fn memory_longer_than_any_region_is_not_passed_on() {
 }
 
 fn send_two(process: &Process, to: u8, region: BorrowedFd<'_>, page: BorrowedFd<'_>) {
-    process.client.offer_channel(to, &[region, page]).unwrap();
+    process
+        .client
+        .offer_channel(to, None, &[region, page])
+        .unwrap();
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn offer_to_all(clients: &[ControlClient], last: u8) {
     for (own, client) in (1..).zip(clients) {
         for slot in (1..=last).filter(|slot| *slot != own) {
             let fd = region.as_fd();
-            client.offer_channel(slot, &[fd, fd]).unwrap();
+            client.offer_channel(slot, None, &[fd, fd]).unwrap();
         }
     }
 }
@@ -219,7 +219,7 @@ fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
     let fd = region();
     let to = b.attached.slot;
     a.client
-        .offer_channel(to, &[fd.as_fd(), fd.as_fd()])
+        .offer_channel(to, None, &[fd.as_fd(), fd.as_fd()])
         .unwrap();
     let passed = a.next_event();
     assert!(

@@ -373,7 +373,7 @@ impl Ground {
             fds.insert(2, records_fd);
             if let Some((control, _)) = control {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                control.offer_channel(SlotId::DAEMON.number(), &fds)?;
+                control.offer_channel(SlotId::DAEMON.number(), None, &fds)?;
             } else if let Some(offers) = offers {
                 // A caller that does not take it plays an urdmad that never answers.
                 let _ = offers.send(fds);

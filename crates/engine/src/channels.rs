@@ -32,8 +32,8 @@ pub(super) struct PeerChannel {
     pub(super) channel: Channel,
     /// See [`Channels::may_add_waker`].
     stranger: Option<u32>,
-    /// The generation of the peer's slot, as far as urdmad has said.
-    generation: Option<u32>,
+    /// The generation in which the peer has its slot.
+    generation: u32,
     patience: Patience,
     /// Queue pairs that have something to send and found no room, in the order in which they are to
     /// get some.
@@ -148,6 +148,8 @@ impl Default for Watch {
 pub(super) struct Offer {
     region: OwnedFd,
     page: OwnedFd,
+    /// The generation of the slot in which the process has it to which this is offered.
+    pub(super) generation: u32,
     /// By which the peer wakes a thread that sleeps in a call on descriptors.
     waker: Option<OwnedFd>,
 }
@@ -338,16 +340,19 @@ impl Channels {
             return Ok(None);
         }
         let created = OwnRegion::create(config, self.own.number())?;
-        self.insert(slot, created)
+        let generation = self.directory.generation(slot.number());
+        self.insert(slot, generation, created)
     }
 
-    /// As [`Channels::create`], of a region that was created.
+    /// As [`Channels::create`], of a region that was created, to the process that has or had the
+    /// slot in a generation.
     ///
     /// # Errors
     /// The page cannot be given away.
     pub(super) fn insert(
         &mut self,
         slot: SlotId,
+        generation: u32,
         (region, fd): (OwnRegion, OwnedFd),
     ) -> Result<Option<Offer>, RegionError> {
         if self.has(slot) {
@@ -355,6 +360,7 @@ impl Channels {
         }
         let offer = Offer {
             region: fd,
+            generation,
             page: self
                 .page_fd
                 .try_clone()
@@ -373,7 +379,7 @@ impl Channels {
             spared: None,
             stranger: None,
             channel: Channel::new(region),
-            generation: None,
+            generation,
             patience: Patience::FIRST,
             waiting: VecDeque::new(),
             progress: (0, 0),
@@ -405,31 +411,22 @@ impl Channels {
     ) {
         if let Some(entry) = self.entry_mut(slot) {
             entry.stranger = stranger;
-            entry.generation = Some(generation);
+            entry.generation = generation;
             entry.spared = peer.1.waker().map(|waker| Mark::new(waker.descriptor()));
             entry.channel.attach(Incoming::new(peer.0), peer.1);
-        }
-    }
-
-    /// The offer to a slot was passed on to the process that it has in this generation.
-    pub(super) fn passed(&mut self, slot: SlotId, generation: u32) {
-        if let Some(entry) = self.entry_mut(slot) {
-            entry.generation.get_or_insert(generation);
         }
     }
 
     /// Whether the channel to a slot is to the process that had it in this generation or before.
     pub(super) fn is_with(&self, slot: SlotId, generation: u32) -> bool {
         self.entry(slot)
-            .and_then(|entry| entry.generation)
-            .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
+            .is_some_and(|entry| generation.wrapping_sub(entry.generation).cast_signed() >= 0)
     }
 
     /// Whether the channel to a slot is to a process that got it after this generation.
     pub(super) fn is_with_later(&self, slot: SlotId, generation: u32) -> bool {
         self.entry(slot)
-            .and_then(|entry| entry.generation)
-            .is_some_and(|of_peer| of_peer.wrapping_sub(generation).cast_signed() > 0)
+            .is_some_and(|entry| entry.generation.wrapping_sub(generation).cast_signed() > 0)
     }
 
     /// Opens no other channel to the process that a slot has or had in a generation.
@@ -438,9 +435,8 @@ impl Channels {
         self.refused.insert(slot, generation);
     }
 
-    /// Whether the process that a slot has now gets no other channel.
-    pub(super) fn is_refused(&self, slot: SlotId) -> bool {
-        let generation = self.directory.generation(slot.number());
+    /// Whether the process that has a slot in a generation gets no other channel.
+    pub(super) fn is_refused(&self, slot: SlotId, generation: u32) -> bool {
         self.refused.get(&slot) == Some(&generation)
     }
 

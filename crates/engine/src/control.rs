@@ -70,15 +70,10 @@ impl Engine {
                 }
                 true
             }
-            Ok(Some((Event::ChannelPassed { slot, generation }, _))) => {
-                if let Some(slot) = SlotId::new(slot) {
-                    self.shard.lock().channels.passed(slot, generation);
-                }
-                true
-            }
-            Ok(Some((Event::ChannelRefused { slot }, _))) => {
-                if let Some(slot) = SlotId::new(slot) {
-                    self.offer_refused(slot);
+            Ok(Some((Event::ChannelPassed { .. }, _))) => true,
+            Ok(Some((Event::ChannelRefused { slot, generation }, _))) => {
+                if let (Some(slot), Some(generation)) = (SlotId::new(slot), generation) {
+                    self.offer_refused(slot, generation);
                 }
                 true
             }

@@ -18,7 +18,11 @@ impl Engine {
     /// [`EngineError::NoMemory`]: its memory cannot be created; [`EngineError::HostUnreachable`]:
     /// the process has written what no process writes.
     pub(super) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
-        let generation = self.directory.generation(slot.number());
+        self.open_channel_to(slot, self.directory.generation(slot.number()))
+    }
+
+    /// The same to the process that has or had the slot in a generation.
+    fn open_channel_to(&self, slot: SlotId, generation: u32) -> Result<(), EngineError> {
         let before = generation.wrapping_sub(1);
         if self.shard.lock().channels.is_with(slot, before) {
             // urdmad's report of the end of the earlier process is still to come.
@@ -26,7 +30,10 @@ impl Engine {
         }
         let (has, is_refused) = {
             let shard = self.shard.lock();
-            (shard.channels.has(slot), shard.channels.is_refused(slot))
+            (
+                shard.channels.has(slot),
+                shard.channels.is_refused(slot, generation),
+            )
         };
         if is_refused {
             return Err(EngineError::HostUnreachable);
@@ -37,7 +44,9 @@ impl Engine {
         // Without the lock, since it takes some system calls.
         let stagger = self.info.slot.number();
         let created = OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)?;
-        let offer = self.shard.lock().channels.insert(slot, created);
+        let mut shard = self.shard.lock();
+        let offer = shard.channels.insert(slot, generation, created);
+        drop(shard);
         if let Some(offer) = offer.map_err(no_memory)? {
             self.make_offer(slot, offer);
         }
@@ -46,9 +55,9 @@ impl Engine {
 
     /// Offers a channel that was created.
     pub(super) fn make_offer(&self, slot: SlotId, offer: Offer) {
+        let generation = offer.generation;
         if slot == self.info.slot {
             // Both ends are this process.
-            let generation = self.directory.generation(slot.number());
             match open_peer(offer.into_fds()) {
                 Ok(peer) => self.attach_channel(slot, generation, None, peer),
                 Err(_) => self.refuse_channel(slot, generation),
@@ -60,21 +69,19 @@ impl Engine {
                 // If it cannot be sent, urdmad is gone.
                 let fds = offer.into_fds();
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                let _ = control.offer_channel(slot.number(), &fds);
+                let _ = control.offer_channel(slot.number(), Some(generation), &fds);
             }
             return;
         };
         let own = self.info.slot;
         let Some(peer) = instance.engine(slot) else {
             if !instance.keep_offer(own, slot, offer.into_fds()) {
-                self.offer_refused(slot);
+                self.offer_refused(slot, generation);
             }
             return;
         };
         let generation = self.directory.generation(own.number());
         peer.take_offer(own, generation, offer.into_fds());
-        let generation = self.directory.generation(slot.number());
-        self.shard.lock().channels.passed(slot, generation);
     }
 
     /// The process that has `slot` in a generation offers a channel: the descriptors of its region,
@@ -90,12 +97,15 @@ impl Engine {
         stranger: Option<u32>,
         fds: Vec<OwnedFd>,
     ) {
+        if self.shard.lock().channels.is_with_later(slot, generation) {
+            return;
+        }
         let attached = open_peer(fds).map_err(no_memory).and_then(|peer| {
             let keeps = peer.1.waker().is_some();
             if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
                 return Err(EngineError::NoMemory);
             }
-            self.open_channel(slot)?;
+            self.open_channel_to(slot, generation)?;
             self.attach_channel(slot, generation, stranger, peer);
             Ok(())
         });
@@ -108,11 +118,8 @@ impl Engine {
     fn refuse_channel(&self, slot: SlotId, generation: u32) {
         let mut shard = self.shard.lock();
         shard.channels.refuse(slot, generation);
-        let is_with_next = shard.channels.is_with_later(slot, generation);
         drop(shard);
-        if !is_with_next {
-            self.offer_refused(slot);
-        }
+        self.offer_refused(slot, generation);
     }
 
     fn attach_channel(
@@ -131,9 +138,13 @@ impl Engine {
         self.sleep_control.kick();
     }
 
-    /// No process has the slot.
-    pub(super) fn offer_refused(&self, slot: SlotId) {
+    /// There is no channel to the process that has or had the slot in a generation; one to the next
+    /// process stays.
+    pub(super) fn offer_refused(&self, slot: SlotId, generation: u32) {
         let mut shard = self.shard.lock();
+        if shard.channels.is_with_later(slot, generation) {
+            return;
+        }
         let closed = shard.end_channel(slot);
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);

@@ -126,7 +126,9 @@ impl Shard {
             return true;
         }
         let directory = self.channels.directory();
-        let may_be_opened = directory.has_process(slot.number()) && !self.channels.is_refused(slot);
+        let generation = directory.generation(slot.number());
+        let may_be_opened =
+            directory.has_process(slot.number()) && !self.channels.is_refused(slot, generation);
         if slot == SlotId::DAEMON || !may_be_opened {
             return false;
         }

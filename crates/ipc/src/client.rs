@@ -437,16 +437,21 @@ impl ControlClient {
         self.wait_until(deadline, |inbox| inbox.events.pop_front())
     }
 
-    /// Offers a channel to the process in `slot`: the region that this process writes, and its
-    /// page; to urdmad, slot 0, its delivery records as well. Does not wait; the outcome is an
-    /// event.
+    /// Offers a channel to the process that has `slot` in a generation, if one is named: the region
+    /// that this process writes, and its page; to urdmad, slot 0, its delivery records as well.
+    /// Does not wait; the outcome is an event.
     ///
     /// # Errors
     /// urdmad has ended or does not read.
-    pub fn offer_channel(&self, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+    pub fn offer_channel(
+        &self,
+        slot: u8,
+        generation: Option<u32>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ControlError> {
         let message = FromClient {
             id: self.take_id(),
-            request: Request::OfferChannel { slot },
+            request: Request::OfferChannel { slot, generation },
         };
         Ok(self.socket.send(&message, fds)?)
     }

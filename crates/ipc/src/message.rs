@@ -110,6 +110,10 @@ pub enum Request {
     OfferChannel {
         /// The other's slot.
         slot: u8,
+        /// The generation of the slot, in the directory, in which its process is meant: an offer to
+        /// one that has ended is refused. Without it, the process that has the slot.
+        #[serde(default)]
+        generation: Option<u32>,
     },
     /// Gives urdmad the flight recording of this process, with one descriptor, sealed as those of
     /// channels are; once, after [`Answer::Attached`]. Answer: none.
@@ -228,10 +232,14 @@ pub enum Event {
         /// other.
         generation: u32,
     },
-    /// An offer of this process was not passed on: no process has the slot.
+    /// An offer of this process was not passed on: the process that was meant does not have the
+    /// slot.
     ChannelRefused {
         /// The slot.
         slot: u8,
+        /// The generation that the offer named.
+        #[serde(default)]
+        generation: Option<u32>,
     },
     /// urdmad shuts down; the socket will be closed.
     Shutdown,

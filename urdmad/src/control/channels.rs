@@ -19,9 +19,14 @@ use crate::slots::Token;
 use crate::tally::Tally;
 
 impl Control {
-    /// Passes what a client offers on to the process in `slot`. A client whose
-    /// descriptors are others, or that repeats itself, is disconnected.
-    pub(super) fn offer_channel(&mut self, token: Token, slot: u8, fds: Vec<OwnedFd>) {
+    /// Passes what a client offers on to the process in a slot, if it has it in the generation that
+    /// is named. A client whose descriptors are others, or that repeats itself, is disconnected.
+    pub(super) fn offer_channel(
+        &mut self,
+        token: Token,
+        (slot, generation): (u8, Option<u32>),
+        fds: Vec<OwnedFd>,
+    ) {
         let to = SlotId::new(slot);
         let Some(client) = self.clients.get_mut(&token) else {
             return;
@@ -37,6 +42,11 @@ impl Control {
         };
         // C9-1
         let is_offer = are_offer(&fds, 2);
+        let is_late = generation.is_some_and(|meant| meant != self.directory.0.generation(slot));
+        if is_offer && is_late {
+            // It does not count as one to the next process, which is offered another.
+            return client.tell(Event::ChannelRefused { slot, generation });
+        }
         // C9-2
         if !is_offer || !client.offered.insert(slot) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
@@ -59,7 +69,7 @@ impl Control {
                 generation: self.directory.0.generation(slot),
             }
         } else {
-            Event::ChannelRefused { slot }
+            Event::ChannelRefused { slot, generation }
         };
         if let Some(client) = self.clients.get_mut(&token) {
             if matches!(outcome, Event::ChannelRefused { .. }) {

@@ -37,8 +37,8 @@ fn refuse<T>(kind: RefusalKind, message: impl Into<String>) -> Result<T, Refusal
 impl Control {
     /// Handles one message of a client.
     pub(super) fn handle(&mut self, token: Token, message: FromClient, fds: Vec<OwnedFd>) {
-        if let Request::OfferChannel { slot } = message.request {
-            return self.offer_channel(token, slot, fds);
+        if let Request::OfferChannel { slot, generation } = message.request {
+            return self.offer_channel(token, (slot, generation), fds);
         }
         if matches!(message.request, Request::OfferRecording) {
             return self.take_recording(token, fds);

@@ -164,7 +164,7 @@ impl Process {
         let (page, page_fd) = OwnPage::create().unwrap();
         let (records, records_fd) = OwnRecords::create().unwrap();
         let fds = [region_fd.as_fd(), page_fd.as_fd(), records_fd.as_fd()];
-        client.offer_channel(0, &fds).unwrap();
+        client.offer_channel(0, None, &fds).unwrap();
         let mut channel = Channel::new(region);
         let incoming = Incoming::new(PeerRegion::open(memory.region).unwrap());
         channel.attach(incoming, PeerPage::open(memory.page).unwrap());
