@@ -14,12 +14,36 @@
 
 #include "urdma.h"
 
+/* All devices, from before they are registered until they are freed. */
+static LIST_HEAD(urdma_devs);
+static DEFINE_SPINLOCK(urdma_devs_lock);
+
 /* The device with this name, with a reference (ib_device_put); NULL if there is none. */
 struct urdma_dev *urdma_dev_find(const char *name)
 {
-	struct ib_device *ib = ib_device_get_by_name(name, URDMA_DRIVER_ID);
+	struct urdma_dev *dev, *found = NULL;
 
-	return ib ? to_urdma_dev(ib) : NULL;
+	spin_lock(&urdma_devs_lock);
+	list_for_each_entry(dev, &urdma_devs, list) {
+		/* Fails for a device that is not registered, or not any more. */
+		if (ib_device_try_get(&dev->ib)) {
+			if (!strncmp(dev->ib.name, name, sizeof(dev->ib.name))) {
+				found = dev;
+				break;
+			}
+			ib_device_put(&dev->ib);
+		}
+	}
+	spin_unlock(&urdma_devs_lock);
+	return found;
+}
+
+/* A device is about to be freed. */
+void urdma_dev_gone(struct urdma_dev *dev)
+{
+	spin_lock(&urdma_devs_lock);
+	list_del(&dev->list);
+	spin_unlock(&urdma_devs_lock);
 }
 
 /* Dispatches an event about the state of the port. */
@@ -61,6 +85,9 @@ static int urdma_dev_add(const char *name, struct net_device *netdev)
 	xa_init(&dev->qps);
 	xa_init_flags(&dev->eps, XA_FLAGS_ALLOC);
 	spin_lock_init(&dev->cm_lock);
+	spin_lock(&urdma_devs_lock);
+	list_add(&dev->list, &urdma_devs);
+	spin_unlock(&urdma_devs_lock);
 	dev->ib.node_type = RDMA_NODE_RNIC;
 	dev->ib.phys_port_cnt = 1;
 	dev->ib.num_comp_vectors = 1;

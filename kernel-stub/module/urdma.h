@@ -42,6 +42,8 @@ struct iw_cm_id;
 struct urdma_dev {
 	struct ib_device ib;
 	struct net_device *netdev;
+	/* Among all devices; guarded by a lock of main.c. */
+	struct list_head list;
 	/* Queue pairs by number. An entry holds a reference. */
 	struct xarray qps;
 	/* Listeners and connections by number. */
@@ -120,6 +122,7 @@ static inline void urdma_count(struct ib_device *ib, enum urdma_counter which, l
 
 /* main.c */
 struct urdma_dev *urdma_dev_find(const char *name);
+void urdma_dev_gone(struct urdma_dev *dev);
 void urdma_dev_port_event(struct urdma_dev *dev);
 void urdma_dev_gid_event(struct urdma_dev *dev);
 

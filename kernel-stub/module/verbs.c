@@ -5,12 +5,12 @@
  * finds queue pairs. Input from user space is copied once and then validated.
  */
 #include <linux/module.h>
-#include <linux/version.h>
 #include <net/addrconf.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/iw_cm.h>
 #include <rdma/uverbs_ioctl.h>
 
+#include "compat.h"
 #include "urdma.h"
 
 /* The supported access flags of regions. */
@@ -135,12 +135,14 @@ static int urdma_dealloc_pd(struct ib_pd *ib, struct ib_udata *udata)
  * accounts them to the process.
  */
 static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 iova,
-				       int access, struct ib_udata *udata)
+				       int access, URDMA_DMAH_ARGUMENT struct ib_udata *udata)
 {
 	struct urdma_reg_mr request;
 	struct urdma_mr *mr;
 	int ret;
 
+	if (URDMA_DMAH_GIVEN)
+		return ERR_PTR(-EOPNOTSUPP);
 	if (!udata || udata->inlen < sizeof(request))
 		return ERR_PTR(-EINVAL);
 	ret = ib_copy_from_udata(&request, udata, sizeof(request));
@@ -151,7 +153,7 @@ static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, 
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
-	mr->umem = ib_umem_get(pd->device, start, length, access);
+	mr->umem = urdma_umem_get(pd->device, start, length, access);
 	if (IS_ERR(mr->umem)) {
 		ret = PTR_ERR(mr->umem);
 		kfree(mr);
@@ -174,13 +176,6 @@ static int urdma_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	kfree(mr);
 	return 0;
 }
-
-/* Linux 6.11 changed the type of the argument that shows that a process creates the queue. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
-#define urdma_cq_caller uverbs_attr_bundle
-#else
-#define urdma_cq_caller ib_udata
-#endif
 
 static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 			   struct urdma_cq_caller *caller)
@@ -391,6 +386,7 @@ static void urdma_dealloc_driver(struct ib_device *ib)
 {
 	struct urdma_dev *dev = to_urdma_dev(ib);
 
+	urdma_dev_gone(dev);
 	urdma_agent_dev_gone(dev);
 	WARN_ON(!xa_empty(&dev->qps));
 	xa_destroy(&dev->qps);
@@ -437,6 +433,7 @@ const struct ib_device_ops urdma_device_ops = {
 	.query_port = urdma_query_port,
 	.reg_user_mr = urdma_reg_user_mr,
 	.req_notify_cq = urdma_req_notify_cq,
+	URDMA_CREATE_USER_CQ(urdma_create_cq)
 
 	INIT_RDMA_OBJ_SIZE(ib_cq, urdma_cq, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, urdma_pd, ib),
