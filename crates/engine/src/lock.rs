@@ -86,10 +86,11 @@ impl<T> SpinLock<T> {
     /// Takes the lock.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
-        match self.try_lock() {
-            Some(held) => held,
-            None => self.wait(),
+        // As a rule it is free: there is no load of `taken` first.
+        if self.is_claimed.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+            return self.wait();
         }
+        Guard { lock: self }
     }
 
     #[cold]
