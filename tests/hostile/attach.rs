@@ -9,6 +9,7 @@ use urdma_channel::{ChannelConfig, Layout};
 use urdma_ipc::{ControlClient, ControlError, Event, RunDir};
 
 use crate::memory::Memory;
+use crate::PROGRAM;
 
 /// Octets of a page.
 pub(crate) const PAGE: usize = 4096;
@@ -95,7 +96,7 @@ pub(crate) struct Session {
     pub(crate) refused: Vec<u8>,
     /// Requests of urdmad for a report.
     pub(crate) reports_wanted: u64,
-    /// Whatever was given to this process: by urdmad with the slot, by others as offers.
+    /// Whatever was given to this process: by urdmad with the slot, by peers as offers.
     pub(crate) given: Vec<OwnedFd>,
 }
 
@@ -112,7 +113,7 @@ impl Session {
 
     fn attach_within(run_dir: &RunDir, limit: Duration) -> Result<Self, ControlError> {
         let ((attached, memory), client) = once_admitted(limit, || {
-            let client = ControlClient::connect(run_dir, "hostile")?;
+            let client = ControlClient::connect(run_dir, PROGRAM)?;
             Ok((client.attach(false)?, client))
         })?;
         let (page, page_fd) = page();
@@ -200,8 +201,11 @@ impl Session {
     }
 
     fn take_offer(&mut self, slot: u8, fds: Vec<OwnedFd>) {
-        let peer = self.peers.iter_mut().find(|peer| peer.slot == slot);
-        if let (Some(peer), Some(region)) = (peer, fds.first()) {
+        // Other attackers offer what honest processes do not.
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.slot == slot) else {
+            return;
+        };
+        if let Some(region) = fds.first() {
             let readable = nix::sys::mman::ProtFlags::PROT_READ;
             peer.theirs = Memory::map(region.as_fd(), PAGE, readable).ok();
         }

@@ -10,7 +10,7 @@ use urdma_ipc::message::{FromClient, FromDaemon, Request};
 use urdma_ipc::packet::{PacketSocket, PACKET_OCTETS_MAX};
 use urdma_ipc::{RefusalKind, PROTOCOL_VERSION};
 
-use crate::Context;
+use crate::{Context, PROGRAM};
 
 /// How long urdmad may take to answer, or to close a connection.
 pub(crate) const CLOSING: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ impl Conversation {
     pub(crate) fn greet(&self) -> bool {
         let hello = Request::Hello {
             version: PROTOCOL_VERSION,
-            program: "hostile".to_owned(),
+            program: PROGRAM.to_owned(),
         };
         self.ask(0, hello, &[])
     }

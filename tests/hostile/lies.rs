@@ -200,7 +200,7 @@ pub(crate) fn statuses(context: &Context) -> Result<Tally, String> {
 pub(crate) fn requests(context: &Context) -> Result<Tally, String> {
     let mut random = context.random.clone();
     let mut tally = Tally::default();
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let local = context.address()?;
     while !context.is_over() {
         let session = context.attach()?;
         let client = &session.client;

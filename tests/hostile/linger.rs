@@ -11,7 +11,7 @@ use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{ControlClient, ControlError};
 
-use crate::{Context, Tally};
+use crate::{Context, Tally, PROGRAM};
 
 /// Much longer than an attack lasts.
 const LINGER_S: i32 = 3600;
@@ -48,7 +48,7 @@ pub(crate) fn lingering(context: &Context) -> Result<Tally, String> {
         // This may be the last close.
         std::thread::spawn(move || drop(socket));
         drop(client);
-        let status = ControlClient::connect(&context.run_dir, "hostile");
+        let status = ControlClient::connect(&context.run_dir, PROGRAM);
         let status = status.and_then(|client| client.status());
         // A refusal is an answer, too: the places of this user are taken until all is closed.
         let is_answered = matches!(status, Ok(_) | Err(ControlError::Refused(_)));
@@ -76,7 +76,7 @@ fn lingering_socket() -> std::io::Result<(TcpStream, TcpStream)> {
 fn ask_for_address(client: &PacketSocket) {
     let hello = Request::Hello {
         version: urdma_ipc::PROTOCOL_VERSION,
-        program: "hostile".to_owned(),
+        program: PROGRAM.to_owned(),
     };
     let ip = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 99));
     for (id, request) in [(1, hello), (2, Request::Resolve { ip })] {

@@ -32,6 +32,7 @@ mod ports;
 mod random;
 mod recordings;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Once;
@@ -75,6 +76,9 @@ const ATTACKS: [(&str, Attack); 26] = [
 ];
 /// Programs that run attacks, and one that runs none.
 const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages::spin)];
+
+/// The name by which attacks know one another.
+const PROGRAM: &str = "hostile";
 
 /// The line that an attack prints once its victims have seen it, if others wait for that.
 const ARRIVED: &str = "arrived";
@@ -144,7 +148,7 @@ impl Context {
 
     /// A connection to urdmad once the quotas have room.
     fn connect(&self) -> Result<ControlClient, String> {
-        let connect = || ControlClient::connect(&self.run_dir, "hostile");
+        let connect = || ControlClient::connect(&self.run_dir, PROGRAM);
         let connected = attach::once_admitted(conversation::CLOSING, connect);
         connected.map_err(|error| error.to_string())
     }
@@ -153,7 +157,17 @@ impl Context {
         Session::attach(&self.run_dir).map_err(|error| format!("no slot: {error}"))
     }
 
-    /// The attached processes of other users, and urdmad.
+    /// An address of the instance.
+    fn address(&self) -> Result<IpAddr, String> {
+        let status = self.connect()?.status();
+        let status = status.map_err(|error| format!("no status: {error}"))?;
+        let address = status.addresses.first();
+        address
+            .copied()
+            .ok_or("the instance has no address".to_owned())
+    }
+
+    /// The attached processes of other users that do not attack, and urdmad.
     fn processes(&self) -> Result<Vec<Target>, String> {
         let status = self.connect()?.status();
         let status = status.map_err(|error| format!("no status: {error}"))?;
@@ -163,11 +177,12 @@ impl Context {
             pid: i32::try_from(status.pid).unwrap_or(0),
         };
         let others = status.slots.iter().filter(|slot| slot.uid != own);
-        let others = others.map(|slot| Target {
+        let honest = others.filter(|slot| slot.program != PROGRAM);
+        let honest = honest.map(|slot| Target {
             slot: slot.slot,
             pid: slot.pid,
         });
-        Ok(others.chain([urdmad]).collect())
+        Ok(honest.chain([urdmad]).collect())
     }
 
     /// The slots of these.

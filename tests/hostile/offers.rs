@@ -14,7 +14,7 @@ use urdma_ipc::{ControlClient, ControlError};
 use crate::attach::{page, Region, Session};
 use crate::conversation::{Conversation, Outcome, CLOSING};
 use crate::memory::{memfd, SEALS};
-use crate::{Context, Tally};
+use crate::{Context, Tally, PROGRAM};
 
 /// The last slot that an instance can have.
 const LAST_SLOT: u8 = 253;
@@ -56,6 +56,27 @@ fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Res
             return Err(format!("an offer cannot be sent: {error}"));
         }
         std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Offers until urdmad has passed the offer on: it refuses those of a user whose processes read
+/// none.
+fn offer_until_passed(session: &mut Session, slot: u8, region: &Region) -> Result<(), String> {
+    let deadline = Instant::now() + CLOSING;
+    while !session.passed.contains(&slot) {
+        let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
+        offer_until_taken(session, slot, &fds)?;
+        session.refused.clear();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let is_answered =
+            |session: &Session| session.passed.contains(&slot) || session.refused.contains(&slot);
+        if !session.listen_until(left, is_answered) {
+            return Err(format!(
+                "slot {}: no answer to an offer to {slot}",
+                session.slot
+            ));
+        }
     }
     Ok(())
 }
@@ -123,7 +144,7 @@ pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
     while !context.is_over() {
         for slot in context.lasting_slots() {
             let mut session = context.attach()?;
-            session.offer(slot, [&region.fd, session.page_fd()]);
+            offer_until_passed(&mut session, slot, &region)?;
             session.offer(slot, [&region.fd, session.page_fd()]);
             tally.refused("a second offer", session.listen(CLOSING))?;
         }
@@ -258,7 +279,7 @@ pub(crate) fn quotas(context: &Context) -> Result<Tally, String> {
             if sessions.len() == CONVERSATIONS {
                 return Err(format!("one user has {CONVERSATIONS} conversations"));
             }
-            let opened = ControlClient::connect(&context.run_dir, "hostile");
+            let opened = ControlClient::connect(&context.run_dir, PROGRAM);
             match opened.and_then(|client| client.attach(false).map(|_| client)) {
                 Ok(client) => sessions.push(client),
                 Err(ControlError::Refused(refusal)) => break refusal,

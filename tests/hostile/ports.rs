@@ -1,6 +1,6 @@
 //! Attacks by ports of rdma_cm.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use urdma_ipc::{CmPort, ControlError, PortSharing, PortTable, RefusalKind};
 
@@ -17,9 +17,10 @@ const AGAIN: u32 = 16;
 pub(crate) fn ports(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let mut sessions: Vec<Session> = Vec::new();
+    let address = context.address()?;
     loop {
         let session = context.attach()?;
-        let bound = bind_all(&session)?;
+        let bound = bind_all(&session, address)?;
         tally.tries += u64::from(bound);
         sessions.push(session);
         if bound == 0 {
@@ -36,11 +37,11 @@ pub(crate) fn ports(context: &Context) -> Result<Tally, String> {
     let (first, last) = (&sessions[0], &sessions[sessions.len() - 1]);
     while !context.is_over() {
         for binding in 0..AGAIN {
-            tally.refused("a port beyond the limit", bind(last, 0)?.is_some())?;
+            tally.refused("a port beyond the limit", bind(last, address, 0)?.is_some())?;
             let released = first.client.cm_release(binding);
             released.map_err(|error| error.to_string())?;
             // Others may have bound the port meanwhile, and another is free.
-            if bind(first, binding)?.is_none() {
+            if bind(first, address, binding)?.is_none() {
                 return Err("a port of the user's own is not free again".to_owned());
             }
             tally.tries += 1;
@@ -50,19 +51,19 @@ pub(crate) fn ports(context: &Context) -> Result<Tally, String> {
 }
 
 /// Binds ports until the limit of the process or of the user; returns how many.
-fn bind_all(session: &Session) -> Result<u32, String> {
+fn bind_all(session: &Session, address: IpAddr) -> Result<u32, String> {
     let mut bound = 0;
-    while bind(session, bound)?.is_some() {
+    while bind(session, address, bound)?.is_some() {
         bound += 1;
     }
     Ok(bound)
 }
 
 /// An ephemeral port, unless that is beyond a limit.
-fn bind(session: &Session, binding: u32) -> Result<Option<u16>, String> {
+fn bind(session: &Session, address: IpAddr, binding: u32) -> Result<Option<u16>, String> {
     let wanted = CmPort {
         space: PortTable::Tcp,
-        addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        addr: address,
         port: 0,
         sharing: PortSharing::default(),
     };

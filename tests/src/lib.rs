@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
 pub mod bridges;
+pub mod hostile;
 pub mod sockets;
 
 use std::num::NonZero;
