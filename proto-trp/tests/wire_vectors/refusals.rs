@@ -27,8 +27,8 @@ fn packet_with_bad_trp_field_is_refused_without_terminate() {
     refuse(&good, 0, 0x17, ParseError::ConnectionManagement);
     refuse(&good, 0, 0x11, ParseError::Trailing);
     refuse(&good, 8, 0, ParseError::Window);
-    refuse(&good, 12, 25, ParseError::Extension);
-    refuse(&good, 12, 24, ParseError::Truncated);
+    refuse(&good, 12, 26, ParseError::Extension);
+    refuse(&good, 12, 25, ParseError::Truncated);
     for error in [
         ParseError::Version,
         ParseError::Window,
