@@ -316,8 +316,8 @@ impl Control {
             }
             let detaching = broken.iter().filter_map(|token| self.begin_detach(*token));
             let detaching: Vec<_> = detaching.collect();
-            for slot in detaching {
-                self.end_detach(slot, true);
+            for ended in detaching {
+                self.end_detach(ended, true);
             }
             for token in broken {
                 self.forget_attach(token);
@@ -325,6 +325,7 @@ impl Control {
                     self.end_capture_of(&client);
                     self.close(client);
                 }
+                self.pending.retain(|status| status.token != token);
                 for pending in &mut self.pending {
                     pending.missing.remove(&token);
                 }

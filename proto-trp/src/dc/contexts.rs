@@ -141,10 +141,9 @@ impl Contexts {
         self.by_source.get(source).copied()
     }
 
-    /// The context of which a stream has this id, and its initiator.
-    pub(super) fn find_by_id(&self, address: IpAddr, id: ConnectionId) -> Option<DcSource> {
-        let place = *self.by_id.get(&(address, id))?;
-        self.source(place)
+    /// The context of which a stream has this id.
+    pub(super) fn find_by_id(&self, address: IpAddr, id: ConnectionId) -> Option<u32> {
+        self.by_id.get(&(address, id)).copied()
     }
 
     /// The initiator of the context in a place.

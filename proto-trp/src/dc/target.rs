@@ -375,9 +375,11 @@ impl DcTarget {
     fn on_reset<H: Host>(&mut self, address: IpAddr, trp: &TrpHeader, host: &mut H) -> DcVerdict {
         let found = self.contexts.find_by_id(address, trp.connection_id);
         let index = trp.psn.to_u32();
-        let is_meant = |source: &DcSource| u32::from(source.initiator.index()) == index;
-        let found = found.filter(is_meant);
-        let Some(place) = found.and_then(|source| self.contexts.find(&source)) else {
+        let is_meant = |place: &u32| {
+            let source = self.contexts.source(*place);
+            source.is_some_and(|source| u32::from(source.initiator.index()) == index)
+        };
+        let Some(place) = found.filter(is_meant) else {
             return self.dropped();
         };
         // R17.5-4

@@ -64,9 +64,6 @@ impl Control {
             .partition(|status| status.missing.is_empty() || status.deadline <= now);
         self.pending = pending;
         for asked in due {
-            if !self.clients.contains_key(&asked.token) {
-                continue;
-            }
             let mut status = self.status(&asked.missing);
             if !status.fit(STATUS_OCTETS_MAX) {
                 tracing::warn!("the status is too long: ports or reports are left out");

@@ -1,22 +1,10 @@
 //! The end of a stream on a connection whose last acknowledgements are lost.
 
-use super::world::{Ending, Plan, World};
-use crate::{CallError, Config};
+use super::world::{Plan, World};
+use crate::CallError;
 
 const LEN_OCTETS: u64 = 100;
-
-fn plan() -> Plan {
-    Plan {
-        configs: [Config::default(); 2],
-        rings: [1000; 2],
-        longest: LEN_OCTETS,
-        waitall_percent: 0,
-        cancel_percent: 0,
-        ending: Ending::Later,
-        fault: None,
-        early_immediates: false,
-    }
-}
+const RING_OCTETS: u64 = 1000;
 
 /// Passes everything on until nothing happens; work requests of end `lossy` do not complete.
 fn run(world: &mut World, lossy: usize) {
@@ -37,7 +25,7 @@ fn run(world: &mut World, lossy: usize) {
 
 /// Each end sends and finishes, end `first` before the other; the completions of one are lost.
 fn finish_without_completions(lossy: usize, first: usize) {
-    let mut world = World::new(&plan());
+    let mut world = World::new(&Plan::quiet(RING_OCTETS, LEN_OCTETS));
     for end in &mut world.ends {
         assert!(end.recv(LEN_OCTETS, false));
         end.send(LEN_OCTETS);
@@ -66,7 +54,7 @@ fn finish_that_is_received_and_not_acknowledged_closes_both_ends() {
 /// What is closed by end 0 while its octets are in the ring of end 1; `is_known`: end 0 has end 1's
 /// FINISH before the connection ends.
 fn close_before_receives(is_known: bool) {
-    let mut world = World::new(&plan());
+    let mut world = World::new(&Plan::quiet(RING_OCTETS, LEN_OCTETS));
     for _ in 0..3 {
         world.ends[0].send(LEN_OCTETS);
     }

@@ -1,7 +1,6 @@
 //! A sender that has run out of adverts, on a path that is busy and on one that is idle.
 
-use super::world::{Ending, Plan, World};
-use crate::Config;
+use super::world::{Plan, World};
 
 const LEN_OCTETS: u64 = 5000;
 const IDLE_NS: u64 = 1000;
@@ -9,16 +8,7 @@ const IDLE_NS: u64 = 1000;
 /// End 0 has used both adverts of end 1, after a transfer that was complete after a nanosecond and
 /// answered after so many, and has one send more.
 fn without_adverts(answer_ns: u64) -> World {
-    let mut world = World::new(&Plan {
-        configs: [Config::default(); 2],
-        rings: [10 * LEN_OCTETS; 2],
-        longest: LEN_OCTETS,
-        waitall_percent: 0,
-        cancel_percent: 0,
-        ending: Ending::Later,
-        fault: None,
-        early_immediates: false,
-    });
+    let mut world = World::new(&Plan::quiet(10 * LEN_OCTETS, LEN_OCTETS));
     advertise(&mut world, 2);
     world.ends[0].now_ns = IDLE_NS;
     world.ends[0].send(LEN_OCTETS);

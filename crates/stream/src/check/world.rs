@@ -49,6 +49,23 @@ pub(super) struct Plan {
     pub(super) early_immediates: bool,
 }
 
+impl Plan {
+    /// Two ends with rings of this many octets, without faults, cancellations or an end of their
+    /// own.
+    pub(super) fn quiet(ring_octets: u64, longest: u64) -> Self {
+        Self {
+            configs: [Config::default(); 2],
+            rings: [ring_octets; 2],
+            longest,
+            waitall_percent: 0,
+            cancel_percent: 0,
+            ending: Ending::Later,
+            fault: None,
+            early_immediates: false,
+        }
+    }
+}
+
 /// The octet at an offset of a send of an end.
 fn octet(end: usize, send: SendId, offset: u64) -> u8 {
     (mix((send.0 << 34) ^ (offset << 1) ^ end as u64) >> 7) as u8

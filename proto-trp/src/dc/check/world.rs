@@ -42,7 +42,7 @@ enum Node {
     Target(usize),
 }
 
-/// What befalls the network and processes.
+/// Impairments of the network, and whether paths are cut and processes restarted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trouble {
     loss_ppm: u32,
