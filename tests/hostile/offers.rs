@@ -60,57 +60,51 @@ fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Res
     Ok(())
 }
 
-/// Offers until urdmad has passed the offer on: it refuses those of a user whose processes read
-/// none.
-fn offer_until_passed(session: &mut Session, slot: u8, region: &Region) -> Result<(), String> {
+/// Waits until urdmad has passed on the offers to these slots, and offers again what it has
+/// refused: it does not pass on those to a user whose processes read none.
+fn await_passed_to(
+    session: &mut Session,
+    slots: &[u8],
+    offer: impl Fn(&Session, u8) -> Result<(), String>,
+) -> Result<(), String> {
     let deadline = Instant::now() + CLOSING;
-    while !session.passed.contains(&slot) {
-        let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
-        offer_until_taken(session, slot, &fds)?;
-        session.refused.clear();
-        let left = deadline.saturating_duration_since(Instant::now());
+    let is_meant = |slot: &u8| slots.contains(slot);
+    let is_done = |session: &Session| slots.iter().all(|slot| session.passed.contains(slot));
+    while !is_done(session) {
         let is_answered =
-            |session: &Session| session.passed.contains(&slot) || session.refused.contains(&slot);
+            |session: &Session| session.refused.iter().any(is_meant) || is_done(session);
+        let left = deadline.saturating_duration_since(Instant::now());
         if !session.listen_until(left, is_answered) {
+            let (own, passed) = (session.slot, &session.passed);
+            let state = match session.is_alive() {
+                true => "answers",
+                false => "has disconnected this process",
+            };
             return Err(format!(
-                "slot {}: no answer to an offer to {slot}",
-                session.slot
+                "slot {own}: of offers to {slots:?} those to {passed:?} have been passed on; \
+                 urdmad {state}"
             ));
+        }
+        let refused = std::mem::take(&mut session.refused);
+        for slot in refused.into_iter().filter(is_meant) {
+            offer(session, slot)?;
         }
     }
     Ok(())
 }
 
-/// Waits until urdmad has passed on the offers to the processes that stay, and repeats those that
-/// it has refused; counts all of them.
+/// Offers a channel with a region, without a socket.
+fn offer_region(session: &Session, slot: u8, region: &Region) -> Result<(), String> {
+    let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
+    offer_until_taken(session, slot, &fds)
+}
+
+/// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
 fn await_passed(context: &Context, session: &mut Session, region: &Region) -> Result<u64, String> {
-    let deadline = Instant::now() + CLOSING;
     let lasting: Vec<u8> = context.lasting_slots().collect();
-    let lasts = |slot: &u8| lasting.contains(slot);
-    let is_done = |session: &Session| lasting.iter().all(|slot| session.passed.contains(slot));
-    while !is_done(session) {
-        let is_answered = |session: &Session| session.refused.iter().any(lasts) || is_done(session);
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !session.listen_until(left, is_answered) {
-            return Err(format!(
-                "slot {}: of offers to {lasting:?} those to {:?} have been passed on; urdmad {}",
-                session.slot,
-                session.passed,
-                if session.is_alive() {
-                    "answers"
-                } else {
-                    "has disconnected this process"
-                }
-            ));
-        }
-        for slot in std::mem::take(&mut session.refused)
-            .iter()
-            .filter(|slot| lasts(slot))
-        {
-            let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
-            offer_until_taken(session, *slot, &fds)?;
-        }
-    }
+    await_passed_to(session, &lasting, |session, slot| {
+        offer_region(session, slot, region)
+    })?;
     context.announce();
     Ok(session.passed.len() as u64)
 }
@@ -126,12 +120,18 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
             break;
         };
         let socket = WakeSocket::create().map_err(|error| error.to_string())?;
-        for slot in context.lasting_slots() {
+        let lasting: Vec<u8> = context.lasting_slots().collect();
+        let offer = |session: &Session, slot| {
             let waker = socket.for_peer().map_err(|error| error.to_string())?;
             let fds = [&region.fd, session.page_fd(), &waker].map(AsFd::as_fd);
-            offer_until_taken(&session, slot, &fds)?;
+            offer_until_taken(session, slot, &fds)
+        };
+        for slot in &lasting {
+            offer(&session, *slot)?;
         }
-        tally.tries += await_passed(context, &mut session, &region)?;
+        await_passed_to(&mut session, &lasting, offer)?;
+        context.announce();
+        tally.tries += session.passed.len() as u64;
         sessions.push((session, socket));
     }
     Ok(tally)
@@ -144,7 +144,9 @@ pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
     while !context.is_over() {
         for slot in context.lasting_slots() {
             let mut session = context.attach()?;
-            offer_until_passed(&mut session, slot, &region)?;
+            let offer = |session: &Session, slot| offer_region(session, slot, &region);
+            offer(&session, slot)?;
+            await_passed_to(&mut session, &[slot], offer)?;
             session.offer(slot, [&region.fd, session.page_fd()]);
             tally.refused("a second offer", session.listen(CLOSING))?;
         }
