@@ -90,7 +90,7 @@ impl Driven for Engine {
             blocked,
         };
         let waited = self.drive_until_event(&wait, seen);
-        let others_wait = bystanders.wait() || channel.has_armed_rival();
+        let others_wait = bystanders.need_progress() || channel.has_armed_rival();
         if others_wait {
             bystanders.rest();
         }
@@ -125,10 +125,11 @@ impl Driven for Engine {
         control.set_cm_driver(!has_channel);
         let waited = self.drive_until_found(interrupts, seated, mask, call);
         control.set_cm_driver(false);
-        let others_wait = bystanders.wait() || (!has_channel && armed_queues() > 0);
-        if bystanders.wait() {
+        let bystanders_wait = bystanders.need_progress();
+        if bystanders_wait {
             bystanders.rest();
         }
+        let others_wait = bystanders_wait || (!has_channel && armed_queues() > 0);
         if waited == Waited::Bystander {
             if !has_channel {
                 self.leave(seated, true);
@@ -197,9 +198,9 @@ impl Engine {
     /// waits next.
     fn stand_by(&self) -> Waited {
         let control = &self.sleep_control;
-        control.bystanders.enter();
+        let in_a_row = control.bystanders.enter();
         control.seat.recall();
-        control.want_seat();
+        control.want_seat(in_a_row);
         Waited::Bystander
     }
 

@@ -2,7 +2,7 @@
 //! `background.rs`.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,13 +79,30 @@ pub(super) struct SleepControl {
     doze_until: AtomicU64,
 }
 
-/// Threads that wait for an event in read(2) while another thread drives the engine.
+/// Threads that wait for an event in the kernel while another thread drives the engine.
+///
+/// Such a thread is *quiet* while another one waits again and again: its own events are rare then,
+/// and may be late by a bounded sleep of the background thread. UCX has one of that kind for each
+/// worker.
 #[derive(Debug, Default)]
 pub(super) struct Bystanders {
-    /// A thread that is cancelled stays counted, and no wait is driven then.
+    /// A thread that is cancelled stays counted.
     count: AtomicU32,
     /// Waits that are still to be left to the background thread.
     rest_waits: AtomicU32,
+    /// The thread that was the last to become one.
+    last: AtomicUsize,
+    /// How often it has since another one did.
+    in_a_row: AtomicU32,
+}
+
+/// A number of the calling thread.
+fn own_number() -> usize {
+    thread_local! {
+        static OWN: u8 = const { 0 };
+    }
+    OWN.try_with(|own| std::ptr::from_ref(own).addr())
+        .unwrap_or(0)
 }
 
 impl Bystanders {
@@ -94,12 +111,14 @@ impl Bystanders {
         let order = Ordering::Relaxed;
         let less = |left: u32| left.checked_sub(1);
         let rests = self.rest_waits.fetch_update(order, order, less).is_ok();
-        !rests && !self.wait()
+        !rests && !self.need_progress()
     }
 
-    /// Whether there are any.
-    pub(super) fn wait(&self) -> bool {
+    /// Whether there are any that are not quiet beside the calling thread.
+    pub(super) fn need_progress(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
+            && (self.in_a_row.load(Ordering::Relaxed) < REST_WAITS
+                || self.last.load(Ordering::Relaxed) != own_number())
     }
 
     /// Leaves the next waits to the background thread.
@@ -107,8 +126,15 @@ impl Bystanders {
         self.rest_waits.store(REST_WAITS, Ordering::Relaxed);
     }
 
-    pub(super) fn enter(&self) {
+    /// The calling thread becomes one; returns how often it has in a row.
+    pub(super) fn enter(&self) -> u32 {
         self.count.fetch_add(1, Ordering::Relaxed);
+        if self.last.swap(own_number(), Ordering::Relaxed) != own_number() {
+            self.in_a_row.store(0, Ordering::Relaxed);
+        }
+        self.in_a_row
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
     }
 
     pub(super) fn leave(&self) {
@@ -372,10 +398,11 @@ impl SleepControl {
         self.has_cm_driver.store(has, Ordering::SeqCst);
     }
 
-    /// A thread that waits for completions has not got the seat: has it free for the next wait if
-    /// the driver waits for connection management alone.
-    pub(super) fn want_seat(&self) {
-        if self.has_cm_driver.load(Ordering::SeqCst) {
+    /// A thread that waits for completions has not got the seat, `in_a_row` times: has it free for
+    /// the next wait if the driver waits for connection management alone, or has sat all the time.
+    pub(super) fn want_seat(&self, in_a_row: u32) {
+        let is_due = in_a_row.is_multiple_of(REST_WAITS);
+        if is_due || self.has_cm_driver.load(Ordering::SeqCst) {
             self.is_seat_wanted.store(true, Ordering::SeqCst);
             self.page.unpark();
         }
@@ -457,5 +484,27 @@ mod tests {
         bystanders.rest();
         assert!((0..REST_WAITS).all(|_| !bystanders.allow_driver()));
         assert!(bystanders.allow_driver());
+    }
+
+    fn enters_on_another_thread(bystanders: &Bystanders) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| bystanders.enter()).join().unwrap();
+        });
+    }
+
+    // Beside one that only waited, each message of another thread woke the background thread first.
+    #[test]
+    fn thread_that_alone_waits_again_and_again_drives_beside_a_quiet_one() {
+        let bystanders = Bystanders::default();
+        enters_on_another_thread(&bystanders);
+        for wait in 1..=REST_WAITS {
+            assert!(!bystanders.allow_driver(), "{wait}");
+            assert_eq!(bystanders.enter(), wait);
+            bystanders.leave();
+        }
+        assert!(bystanders.allow_driver());
+        bystanders.leave();
+        enters_on_another_thread(&bystanders);
+        assert!(!bystanders.allow_driver(), "the other one has had an event");
     }
 }
