@@ -90,6 +90,7 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     render_slots(text, status)?;
     render_listeners(text, status)?;
     render_groups(text, status)?;
+    render_sockets(text, status)?;
     let counters = &status.counters;
     let of_control = [
         ("attach_delayed", &counters.attach_delayed),
@@ -104,6 +105,18 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+fn render_sockets(text: &mut String, status: &Status) -> std::fmt::Result {
+    let sockets = &status.sockets;
+    if sockets.offered == 0 {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "sockets  {} connections over rings, {} since the start, {} octets; {} wait for their peer",
+        sockets.open, sockets.joined, sockets.ring_octets, sockets.waiting
+    )
 }
 
 fn render_leases(text: &mut String, status: &Status) -> std::fmt::Result {

@@ -6,8 +6,8 @@
 //! those for slots (`attaches` limits their rate), `accept` new connections (`acceptor` has the
 //! listening socket, `places` the limits), `channels` passes channels on, `counting` gives the
 //! counters of the port to their readers, `recordings` takes and passes flight recordings, `reap`
-//! reclaims the resources of processes, `report` answers status requests, `kernel` serves the
-//! kernel module.
+//! reclaims the resources of processes, `report` answers status requests, `sockets` takes
+//! offers of TCP connections, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -21,6 +21,7 @@ mod reap;
 mod recordings;
 mod report;
 mod requests;
+mod sockets;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,6 +51,7 @@ use crate::lease::Leases;
 use crate::recordings::Recordings;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
+use crate::sockets::Sockets;
 use crate::tally::Counting;
 
 /// Maximum length of a request.
@@ -90,6 +92,8 @@ pub(crate) struct Control {
     pub(crate) next_token: Token,
     pub(crate) recordings: Recordings,
     pub(crate) closer: Closer,
+    /// TCP connections over rings.
+    pub(crate) sockets: Sockets,
     pub(crate) attaches: Attaches,
     pub(crate) pending: Vec<PendingStatus>,
     pub(crate) counters: Counters,
@@ -321,6 +325,7 @@ impl Control {
             }
             for token in broken {
                 self.forget_attach(token);
+                self.sockets.forget_all(token);
                 if let Some(client) = self.clients.remove(&token) {
                     self.end_capture_of(&client);
                     self.close(client);

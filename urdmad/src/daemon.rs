@@ -36,6 +36,7 @@ use crate::rundir::{OwnedRunDir, RunDirError};
 use crate::sandbox;
 use crate::shared::Shared;
 use crate::slots::{SlotLimits, Slots};
+use crate::sockets::Sockets;
 use crate::sysfs;
 
 /// Options of the daemon.
@@ -191,6 +192,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         next_token: 1,
         recordings,
         closer,
+        sockets: Sockets::new(),
         attaches: Attaches::new(),
         pending: Vec::new(),
         counters: Counters::default(),

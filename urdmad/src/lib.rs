@@ -19,6 +19,7 @@
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
 //! | `closing` | closing the sockets of clients, and what they have sent |
 //! | `recordings` | the flight recordings of processes, also of some that have ended |
+//! | `sockets` | the ends of TCP connections of this host, which get rings |
 //! | `users`, `user_limits` | the groups of users; rate limits per user |
 //! | `tally`, `port_counters` | traffic of processes; the counters of the port by name |
 //! | `counter_files` | these counters as files, whose values are computed when they are opened |
@@ -59,6 +60,7 @@ mod sandbox;
 pub mod shared;
 mod shown;
 pub mod slots;
+mod sockets;
 pub mod sysfs;
 mod tally;
 mod user_limits;

@@ -4,6 +4,7 @@
 //! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
 //! - [`port`]: the table through which urdmad calls `liburdma_dpdk.so`;
 //! - [`library`]: loading of a library that provides a table;
+//! - [`next`]: the functions behind those that a preloaded library replaces;
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
 //!   it did not open;
 //! - [`cancel`]: thread cancellation, which each library disables while its own code runs;
@@ -13,6 +14,7 @@ pub mod cancel;
 pub mod front;
 pub mod lease;
 pub mod library;
+pub mod next;
 pub mod port;
 pub mod signals;
 pub mod spared;

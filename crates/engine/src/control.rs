@@ -71,6 +71,11 @@ impl Engine {
                 true
             }
             Ok(Some((Event::ChannelPassed { .. }, _))) => true,
+            // Outcomes of offers that another connection makes.
+            Ok(Some((
+                Event::SocketWaits { .. } | Event::SocketJoined(_) | Event::SocketRefused { .. },
+                _,
+            ))) => true,
             Ok(Some((Event::ChannelRefused { slot, generation }, _))) => {
                 if let (Some(slot), Some(generation)) = (SlotId::new(slot), generation) {
                     self.offer_refused(slot, generation);

@@ -425,7 +425,8 @@ impl ControlClient {
     }
 
     /// Waits for an event for at most `limit`; `None` after that. Descriptors come with
-    /// [`Event::ChannelOffered`] only, and not if this process cannot open them.
+    /// [`Event::ChannelOffered`] and [`Event::SocketJoined`] only, and not if this process cannot
+    /// open them.
     ///
     /// # Errors
     /// [`ControlError::Gone`] when urdmad has ended.
@@ -454,6 +455,30 @@ impl ControlClient {
             request: Request::OfferChannel { slot, generation },
         };
         Ok(self.socket.send(&message, fds)?)
+    }
+
+    /// Offers a TCP connection for rings: its socket, and the bells of the connection and of the
+    /// agent. Returns the number of the offer. Does not wait; the outcome is an event.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn offer_socket(&self, fds: [BorrowedFd<'_>; 3]) -> Result<u64, ControlError> {
+        let id = self.take_id();
+        let request = Request::SocketOffer;
+        self.socket.try_send(&FromClient { id, request }, &fds)?;
+        Ok(id)
+    }
+
+    /// Says that an offered connection is closed or uses its rings no more. Does not wait.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn forget_socket(&self, offer: u64) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::SocketForget { offer },
+        };
+        Ok(self.socket.try_send(&message, &[])?)
     }
 
     fn call_done(&self, request: Request) -> Result<(), ControlError> {

@@ -40,15 +40,15 @@ pub use client::{Attaching, ControlClient, HostMemory};
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use hugepages::HugepageInfo;
 pub use message::{
-    gid_table_len, Answer, Attached, Event, GidEntry, LeaseAnswer, LeaseParams, Request,
-    Resolution, GROUPS_PER_PROCESS_MAX,
+    gid_table_len, Answer, Attached, Event, GidEntry, JoinedSocket, LeaseAnswer, LeaseParams,
+    Request, Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
 pub use personality::Personality;
 pub use port_table::{CmPort, PortSharing, PortTable};
 pub use process_counters::ProcessCounter;
 pub use recordings::{Ended, RecordingInfo};
-pub use status::{ProcessReport, Status};
+pub use status::{ProcessReport, SocketStatus, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;

@@ -118,6 +118,16 @@ pub enum Request {
     /// Gives urdmad the flight recording of this process, with one descriptor, sealed as those of
     /// channels are; once, after [`Answer::Attached`]. Answer: none.
     OfferRecording,
+    /// Offers a TCP connection for rings, with three descriptors: the socket, the bell of this end
+    /// of the connection, and the bell of the process's agent, both eventfd (doc/sockets.md). The
+    /// id of the request is the number of the offer. Answer: none; the outcome is
+    /// [`Event::SocketWaits`], [`Event::SocketJoined`] or [`Event::SocketRefused`].
+    SocketOffer,
+    /// An offered socket is closed, or uses its rings no more. Answer: none.
+    SocketForget {
+        /// The id of the offer.
+        offer: u64,
+    },
     /// The recordings that this client may read: root and the owner of the instance those of all
     /// users. Answer: [`Answer::Recordings`].
     Recordings,
@@ -256,6 +266,33 @@ pub enum Event {
         /// The queue pair.
         qpn: u32,
     },
+    /// The other end of an offered connection is not known yet. urdmad closes its copy of the
+    /// socket.
+    SocketWaits {
+        /// The id of the offer.
+        offer: u64,
+    },
+    /// Both ends of a connection are offered; with three descriptors: the memory of its rings, and
+    /// the bells of the peer's offer.
+    SocketJoined(JoinedSocket),
+    /// A connection stays with TCP.
+    SocketRefused {
+        /// The id of the offer.
+        offer: u64,
+    },
+}
+
+/// An end of a connection whose rings both ends have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedSocket {
+    /// The id of the offer.
+    pub offer: u64,
+    /// Whether this end is the first one: that with the lower address and port.
+    pub is_first: bool,
+    /// urdmad's number of this process, not 0, which no other process has while urdmad runs.
+    pub process: u64,
+    /// That of the process of the other end.
+    pub peer_process: u64,
 }
 
 /// Parameters of the queue pair of a connection that urdmad manages.

@@ -57,6 +57,26 @@ pub struct Status {
     pub kernel: Option<KernelStatus>,
     /// File of the active capture.
     pub capture: Option<PathBuf>,
+    /// TCP connections over rings.
+    #[serde(default)]
+    pub sockets: SocketStatus,
+}
+
+/// TCP connections whose programs run with `urdma run --sockets` (doc/sockets.md).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketStatus {
+    /// Sockets that were offered since the start.
+    pub offered: u64,
+    /// Those that were refused: no TCP connection of this host, or a limit.
+    pub refused: u64,
+    /// Sockets whose other end is not offered.
+    pub waiting: u64,
+    /// Connections whose ends have met since the start.
+    pub joined: u64,
+    /// Those among them that a process still has.
+    pub open: u64,
+    /// Octets that were sent over rings since the start, as the programs' memory says.
+    pub ring_octets: u64,
 }
 
 /// Ports or groups that a status which is too long keeps of each list.

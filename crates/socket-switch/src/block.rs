@@ -1,5 +1,6 @@
 //! The words that both ends of a connection share.
 
+use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
 /// One of the two ends of a connection. An end is a socket: all processes that have a descriptor of
@@ -124,6 +125,12 @@ impl Block {
             refusals: [AtomicU64::new(1), AtomicU64::new(1)],
             directions: Default::default(),
         }
+    }
+
+    /// Where the word [`Word::Head`] of a direction is in the block: what an observer reads.
+    pub fn head_at(sender: End) -> usize {
+        let directions = offset_of!(Self, directions) + sender.index() * size_of::<Direction>();
+        directions + offset_of!(Direction, sender) + offset_of!(SenderWords, head)
     }
 
     /// The atomic of a word. All accesses are sequentially consistent: a sleeper stores its word

@@ -8,8 +8,9 @@
 //!
 //! Files, each of which uses only those before it: `fault`; `block`, the shared words; `host`;
 //! `lock`; `mode`, the two changes of a direction; `transfer`, send and receive; `leave`, the calls
-//! that end or suspend the use of rings. `check` holds the checker: processes of both ends under
-//! random schedules against a model of TCP.
+//! that end or suspend the use of rings; [`layout`], where block and rings are in the memory that
+//! both ends map. `check` holds the checker: processes of both ends under random schedules against
+//! a model of TCP.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -18,6 +19,7 @@ mod block;
 mod check;
 mod fault;
 mod host;
+pub mod layout;
 mod leave;
 mod lock;
 mod mode;

@@ -52,8 +52,7 @@ async fn settle_move<H: Host>(h: &H, sender: End) {
         h.tcp_sent(sender).await
     };
     let moved = sent.saturating_sub(until);
-    h.store(Word::Tail(sender), tail.saturating_add(moved))
-        .await;
+    h.store(Word::Tail(sender), tail.wrapping_add(moved)).await;
     h.store(Word::TcpUntil(sender), sent).await;
     h.store(Word::Moving(sender), 0).await;
 }

@@ -75,7 +75,7 @@ async fn empty_ring<H: Host>(h: &H) -> Result<(), Refused> {
         if !is_late {
             begin_move(h, tail, until).await;
         }
-        let moved = match h.tcp_return(tail, head - tail).await {
+        let moved = match h.tcp_return(tail, head.wrapping_sub(tail)).await {
             Ok(moved) => moved,
             Err(Refused::WouldBlock) => {
                 h.store(Word::Moving(me), 0).await;
@@ -91,8 +91,8 @@ async fn empty_ring<H: Host>(h: &H) -> Result<(), Refused> {
         if is_late {
             begin_move(h, tail, until).await;
         }
-        h.store(Word::Tail(me), tail + moved).await;
-        h.store(Word::TcpUntil(me), until + moved).await;
+        h.store(Word::Tail(me), tail.wrapping_add(moved)).await;
+        h.store(Word::TcpUntil(me), until.wrapping_add(moved)).await;
         h.store(Word::Moving(me), 0).await;
     }
 }

@@ -72,7 +72,7 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
         return Err(Refused::WouldBlock);
     }
     h.copy_in(head, len).await;
-    h.store(Word::Head(me), head + len).await;
+    h.store(Word::Head(me), head.wrapping_add(len)).await;
     if !has(Fault::NoWakeReader) {
         wake_sleepers(h, Word::ReaderSleeps(me), me.peer()).await;
     }
@@ -160,7 +160,7 @@ async fn take_locked<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
         return None;
     }
     h.copy_out(tail, len).await;
-    h.store(Word::Tail(peer), tail + len).await;
+    h.store(Word::Tail(peer), tail.wrapping_add(len)).await;
     if !has(Fault::NoWakeWriter) {
         wake_sleepers(h, Word::WriterSleeps(peer), peer).await;
     }

@@ -1,74 +1,10 @@
-//! The C library's functions behind the hooks, looked up once.
-//!
-//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence
-//! the ABI `C-unwind`, here and of the hooks. A hook that passes a call on has no values to drop;
-//! one that does more holds [`urdma_abi::cancel::Disabled`].
+//! The C library's functions behind the hooks ([`urdma_abi::next`]).
 
-use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{mode_t, size_t, ssize_t, DIR, FILE};
 
-/// Looks `name` up in the libraries after this one, once.
-fn lookup(cell: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = cell.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: `name` is a C string; RTLD_NEXT is meant for exactly this.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    cell.store(found, Ordering::Release);
-    found
-}
-
-/// Declares one function of the C library: `name` calls it, or fails with ENOSYS and the given
-/// value if there is none.
-macro_rules! real {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $failed:expr;)*) => {
-        $(
-            /// The C library's function of this name.
-            ///
-            /// # Safety
-            /// As the C library's.
-            #[inline]
-            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-                static CELL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                const NAME: &CStr = match CStr::from_bytes_with_nul(
-                    concat!(stringify!($name), "\0").as_bytes(),
-                ) {
-                    Ok(name) => name,
-                    Err(_) => panic!("not a C string"),
-                };
-                let found = lookup(&CELL, NAME);
-                if found.is_null() {
-                    set_errno(libc::ENOSYS);
-                    return $failed;
-                }
-                // SAFETY: the C library declares the function with this signature.
-                let function = unsafe {
-                    std::mem::transmute::<
-                        *mut c_void,
-                        unsafe extern "C-unwind" fn($($ty),*) -> $ret,
-                    >(found)
-                };
-                // SAFETY: the caller guarantees it.
-                unsafe { function($($arg),*) }
-            }
-        )*
-    };
-}
-
-/// `errno`, set.
-pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the C library gives a valid address of this thread's errno.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-/// `errno`, read.
-pub(crate) fn errno() -> c_int {
-    // SAFETY: the C library gives a valid address of this thread's errno.
-    unsafe { *libc::__errno_location() }
-}
+pub(crate) use urdma_abi::next::{errno, set_errno};
 
 /// `struct stat`, which is the same as the 64-bit one on the supported targets.
 pub(crate) type Stat = libc::stat;
@@ -89,7 +25,7 @@ const NO_DIR: *mut DIR = std::ptr::null_mut();
 /// `char *` of a failed call.
 const NO_STR: *mut c_char = std::ptr::null_mut();
 
-real! {
+urdma_abi::next! {
     fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
     fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
     ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int, -1;

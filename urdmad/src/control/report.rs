@@ -112,6 +112,7 @@ impl Control {
             no_leases_because: self.leases.impossible_because().map(str::to_owned),
             kernel: self.kernel.status(),
             capture: self.shared.capture_file(),
+            sockets: self.sockets.status(),
         }
     }
 

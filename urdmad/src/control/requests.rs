@@ -43,6 +43,9 @@ impl Control {
         if matches!(message.request, Request::OfferRecording) {
             return self.take_recording(token, fds);
         }
+        if matches!(message.request, Request::SocketOffer) {
+            return self.offer_socket(token, message.id, fds);
+        }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {
             return;
@@ -85,7 +88,8 @@ impl Control {
                 .and_then(|slot| self.shared.groups().leave(slot, group))
                 .map(|()| self.groups_changed()),
             // Handled above.
-            Request::OfferChannel { .. } | Request::OfferRecording => return,
+            Request::OfferChannel { .. } | Request::OfferRecording | Request::SocketOffer => return,
+            Request::SocketForget { offer } => return self.sockets.forget((token, offer)),
             Request::Recordings => self.readable_recordings(token),
             Request::Recording { number } => return self.send_recording(token, id, number),
             Request::Resolve { ip } => return self.resolve(token, id, ip),

@@ -1,0 +1,74 @@
+//! The functions that a preloaded library stands before: those of the same name in the libraries
+//! after it, looked up once.
+//!
+//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence
+//! the ABI `C-unwind`, here and of the hooks. A hook that passes a call on has no values to drop;
+//! one that does more holds [`crate::cancel::Disabled`].
+
+use std::ffi::{c_int, c_void, CStr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The address of the function `name` in the libraries after the one that this is linked into,
+/// looked up once; null if there is none.
+#[must_use]
+pub fn lookup(cell: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = cell.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: `name` is a C string; RTLD_NEXT is meant for exactly this.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    cell.store(found, Ordering::Release);
+    found
+}
+
+/// `errno`, set.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives a valid address of this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// `errno`, read.
+pub fn errno() -> c_int {
+    // SAFETY: the C library gives a valid address of this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Declares functions of the libraries after this one: `name` calls it, or fails with ENOSYS and
+/// the given value if there is none.
+#[macro_export]
+macro_rules! next {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $failed:expr;)*) => {
+        $(
+            /// The next function of this name.
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                static CELL: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+                    std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => panic!("not a C string"),
+                };
+                let found = $crate::next::lookup(&CELL, NAME);
+                if found.is_null() {
+                    $crate::next::set_errno(libc::ENOSYS);
+                    return $failed;
+                }
+                // SAFETY: the C library declares the function with this signature.
+                let function = unsafe {
+                    std::mem::transmute::<
+                        *mut std::ffi::c_void,
+                        unsafe extern "C-unwind" fn($($ty),*) -> $ret,
+                    >(found)
+                };
+                // SAFETY: the caller guarantees it.
+                unsafe { function($($arg),*) }
+            }
+        )*
+    };
+}

@@ -1,0 +1,179 @@
+//! Offers of TCP connections for rings: urdmad asks the kernel about each socket that it is given,
+//! and passes memory and bells to both ends (doc/sockets.md).
+
+use std::io;
+use std::mem::{size_of, MaybeUninit};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{getsockopt, sockopt};
+use urdma_ipc::message::FromDaemon;
+use urdma_ipc::{Event, JoinedSocket};
+
+use super::Control;
+use crate::slots::Token;
+use crate::sockets::{Joined, Offer, Outcome, Place};
+
+/// Memory of connections that a client may leave unread.
+const UNREAD_MAX: usize = 64;
+/// `TCP_ESTABLISHED` of `enum` in `linux/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+
+impl Control {
+    /// Takes the offer of a socket, with its bells. A client that sends other descriptors is
+    /// disconnected.
+    pub(super) fn offer_socket(&mut self, token: Token, offer: u64, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let is_known = client.program.is_some();
+        let [socket, bell, agent] = match <[OwnedFd; 3]>::try_from(fds) {
+            Ok(fds) if is_known && fds[1..].iter().all(is_eventfd) => fds,
+            Ok(fds) => return client.reject(fds.into()),
+            Err(fds) => return client.reject(fds),
+        };
+        let uid = client.peer.uid();
+        let (identity, socket) = identify(socket);
+        // The close may block as long as the program chooses.
+        self.closer.close(uid, None, vec![socket]);
+        let taken = match identity {
+            Err(_) => {
+                self.sockets.refuse();
+                Err("it is no TCP connection")
+            }
+            Ok((place, cookie)) => self.sockets.offer(Offer {
+                id: (token, offer),
+                uid,
+                place,
+                cookie,
+                bells: [bell, agent],
+            }),
+        };
+        match taken {
+            Ok(Outcome::Waits) => self.tell(token, Event::SocketWaits { offer }),
+            Ok(Outcome::Joined(joined)) => self.pass_memory(&joined),
+            Err(reason) => {
+                tracing::debug!("a socket of user {uid} stays with TCP: {reason}");
+                self.tell(token, Event::SocketRefused { offer });
+            }
+        }
+    }
+
+    /// Gives the ends of a connection its memory and each other's bells.
+    fn pass_memory(&mut self, joined: &Joined) {
+        let Joined { waited, offer, .. } = joined;
+        let reads = [waited, offer].map(|end| {
+            let client = self.clients.get_mut(&end.id.0);
+            client.is_some_and(|client| client.unread() < UNREAD_MAX)
+        });
+        if reads != [true; 2] {
+            return self.part(joined);
+        }
+        let is_first = joined.is_waited_first;
+        for (end, peer, is_first) in [(waited, offer, is_first), (offer, waited, !is_first)] {
+            let event = FromDaemon::Event(Event::SocketJoined(JoinedSocket {
+                offer: end.id.1,
+                is_first,
+                process: end.id.0,
+                peer_process: peer.id.0,
+            }));
+            let [bell, agent] = peer.bells();
+            let fds = [joined.memory.as_fd(), bell, agent];
+            let client = self.clients.get_mut(&end.id.0);
+            if !client.is_some_and(|client| client.send(&event, &fds)) {
+                // An end that never gets the memory never uses the rings, nor does its peer.
+                return self.part(joined);
+            }
+        }
+    }
+
+    /// The ends of a connection cannot have its memory.
+    fn part(&mut self, joined: &Joined) {
+        for end in [&joined.waited, &joined.offer] {
+            self.sockets.forget(end.id);
+            let offer = end.id.1;
+            self.tell(end.id.0, Event::SocketRefused { offer });
+        }
+    }
+
+    fn tell(&mut self, token: Token, event: Event) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.tell(event);
+        }
+    }
+}
+
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let file = std::fs::read_link(path);
+    file.is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]")
+}
+
+/// Addresses and cookies of an established TCP connection; the socket is given back.
+fn identify(socket: OwnedFd) -> (io::Result<(Place, u64)>, OwnedFd) {
+    let identity = || {
+        let fd = socket.as_fd();
+        let is_stream = getsockopt(&fd, sockopt::SockType)? == nix::sys::socket::SockType::Stream;
+        let protocol: libc::c_int = option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
+        if !is_stream || protocol != libc::IPPROTO_TCP {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // The first octet of `struct tcp_info` is the state.
+        let state: u8 = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        if state != ESTABLISHED {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let netns = option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
+        let cookie = option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)?;
+        let stream = TcpStream::from(fd.try_clone_to_owned()?);
+        let place = Place {
+            netns,
+            local: canonical(stream.local_addr()?)?,
+            remote: canonical(stream.peer_addr()?)?,
+        };
+        Ok((place, cookie))
+    };
+    (identity(), socket)
+}
+
+/// The same for an IPv4 address and its form in IPv6.
+fn canonical(address: SocketAddr) -> io::Result<SocketAddr> {
+    let ip = address.ip().to_canonical();
+    // Sockets of two interfaces may have the same link-local addresses.
+    if matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(SocketAddr::new(ip, address.port()))
+}
+
+/// Linux 5.14; not in the libc crate for all architectures.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// Types of which every pattern of octets is a value.
+trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for libc::c_int {}
+impl Plain for u64 {}
+
+fn option<T: Plain>(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    // SAFETY: the kernel writes at most `len` octets to `value`.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroes or what the kernel wrote, both of which are values of a plain type.
+    Ok(unsafe { value.assume_init() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! The meeting of both ends of a TCP connection of this host (doc/sockets.md): offers of sockets
+//! are paired by mirrored addresses in one network namespace, and both ends get the same memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use nix::sys::resource::{getrlimit, Resource};
+use nix::unistd::Uid;
+use urdma_ipc::SocketStatus;
+use urdma_socket_switch::{layout, Block, End};
+
+use crate::slots::Token;
+
+/// Connections of one user but the owner and root, those whose other end is unknown among them.
+const PER_USER_MAX: usize = 256;
+/// The part of the limit of open files that all connections may take.
+const PART_OF_FILES: u64 = 8;
+/// Descriptors of an offer that waits: two bells.
+const FDS_OF_OFFER: usize = 2;
+
+/// A connection and its number in the process: urdmad's number of the process, the offer's id.
+pub(crate) type OfferId = (Token, u64);
+
+/// What identifies a socket of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// The cookie of the network namespace.
+    pub(crate) netns: u64,
+    /// The address of the socket.
+    pub(crate) local: SocketAddr,
+    /// That of its peer.
+    pub(crate) remote: SocketAddr,
+}
+
+impl Place {
+    fn mirrored(self) -> Self {
+        Self {
+            local: self.remote,
+            remote: self.local,
+            ..self
+        }
+    }
+}
+
+/// A socket that a process offers.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    pub(crate) id: OfferId,
+    pub(crate) uid: u32,
+    pub(crate) place: Place,
+    /// The kernel's number of the socket.
+    pub(crate) cookie: u64,
+    /// The bells of the connection and of the process's agent.
+    pub(crate) bells: [OwnedFd; 2],
+}
+
+/// What becomes of an offer.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The other end is not offered yet.
+    Waits,
+    /// The other end was offered.
+    Joined(Box<Joined>),
+}
+
+/// Both ends of a connection: that which has waited, and the other one.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) waited: Offer,
+    pub(crate) offer: Offer,
+    /// The memory of block and rings.
+    pub(crate) memory: OwnedFd,
+    /// Whether the end that has waited is the first.
+    pub(crate) is_waited_first: bool,
+}
+
+/// What is known of an offer.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    Waits(Place),
+    Joined(u64),
+}
+
+/// A connection whose ends have met.
+#[derive(Debug)]
+struct Connection {
+    /// Its memory counts to this user, who offered the first end.
+    uid: u32,
+    memory: File,
+    ends: u8,
+}
+
+/// All offers and connections.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    owner: u32,
+    descriptors_max: usize,
+    waiting: HashMap<Place, Offer>,
+    connections: BTreeMap<u64, Connection>,
+    known: BTreeMap<OfferId, Known>,
+    next: u64,
+    counters: SocketStatus,
+}
+
+impl Sockets {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(limit, _)| limit);
+        Self::within(usize::try_from(limit / PART_OF_FILES).unwrap_or(usize::MAX))
+    }
+
+    fn within(descriptors_max: usize) -> Self {
+        Self {
+            owner: Uid::effective().as_raw(),
+            descriptors_max,
+            waiting: HashMap::new(),
+            connections: BTreeMap::new(),
+            known: BTreeMap::new(),
+            next: 0,
+            counters: SocketStatus::default(),
+        }
+    }
+
+    /// Counts an offer that is refused.
+    pub(crate) fn refuse(&mut self) {
+        self.counters.offered += 1;
+        self.counters.refused += 1;
+    }
+
+    /// Takes an offer.
+    ///
+    /// # Errors
+    /// Why the connection stays with TCP.
+    pub(crate) fn offer(&mut self, offer: Offer) -> Result<Outcome, &'static str> {
+        let outcome = self.take(offer);
+        match &outcome {
+            Ok(_) => self.counters.offered += 1,
+            Err(_) => self.refuse(),
+        }
+        outcome
+    }
+
+    fn take(&mut self, offer: Offer) -> Result<Outcome, &'static str> {
+        let place = offer.place;
+        if place == place.mirrored() {
+            return Err("its ends are one socket");
+        }
+        if let Some(waited) = self.waiting.remove(&place.mirrored()) {
+            return self.join(waited, offer);
+        }
+        if let Some(earlier) = self.waiting.get(&place) {
+            // The same socket again, or one that has its addresses after it.
+            if earlier.cookie == offer.cookie {
+                return Err("it is offered already");
+            }
+            let id = earlier.id;
+            self.forget(id);
+        }
+        if self.descriptors() + FDS_OF_OFFER > self.descriptors_max {
+            return Err("urdmad's limit of open files");
+        }
+        let is_member = offer.uid != 0 && offer.uid != self.owner;
+        if is_member && self.of_user(offer.uid) >= PER_USER_MAX {
+            return Err("the user has too many connections");
+        }
+        self.known.insert(offer.id, Known::Waits(place));
+        self.waiting.insert(place, offer);
+        Ok(Outcome::Waits)
+    }
+
+    fn join(&mut self, waited: Offer, offer: Offer) -> Result<Outcome, &'static str> {
+        self.known.remove(&waited.id);
+        let memory = new_memory().map_err(|_| "no memory for its rings")?;
+        let kept = memory.try_clone().map_err(|_| "no descriptor left")?;
+        let connection = Connection {
+            uid: waited.uid,
+            memory: File::from(kept),
+            ends: 2,
+        };
+        self.connections.insert(self.next, connection);
+        for id in [waited.id, offer.id] {
+            self.known.insert(id, Known::Joined(self.next));
+        }
+        self.next += 1;
+        self.counters.joined += 1;
+        let is_waited_first = waited.place.local < offer.place.local;
+        Ok(Outcome::Joined(Box::new(Joined {
+            waited,
+            offer,
+            memory,
+            is_waited_first,
+        })))
+    }
+
+    fn descriptors(&self) -> usize {
+        self.waiting.len() * FDS_OF_OFFER + self.connections.len()
+    }
+
+    fn of_user(&self, uid: u32) -> usize {
+        let waiting = self.waiting.values().map(|offer| offer.uid);
+        let open = self.connections.values().map(|connection| connection.uid);
+        waiting.chain(open).filter(|user| *user == uid).count()
+    }
+
+    /// The process has no use for an offer any more.
+    pub(crate) fn forget(&mut self, id: OfferId) {
+        match self.known.remove(&id) {
+            None => {}
+            Some(Known::Waits(place)) => {
+                self.waiting.remove(&place);
+            }
+            Some(Known::Joined(number)) => self.leave(number),
+        }
+    }
+
+    /// The process has ended.
+    pub(crate) fn forget_all(&mut self, token: Token) {
+        let of_process = self.known.range((token, 0)..=(token, u64::MAX));
+        let ids: Vec<OfferId> = of_process.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.forget(id);
+        }
+    }
+
+    /// One end of a connection has no process any more. With the last, its octets are counted.
+    fn leave(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        connection.ends -= 1;
+        if connection.ends == 0 {
+            self.counters.ring_octets += connection.ring_octets();
+            self.connections.remove(&number);
+        }
+    }
+
+    /// For `urdma status`.
+    pub(crate) fn status(&self) -> SocketStatus {
+        let open = self.connections.values().map(Connection::ring_octets);
+        SocketStatus {
+            waiting: self.waiting.len() as u64,
+            open: self.connections.len() as u64,
+            ring_octets: open.fold(self.counters.ring_octets, u64::saturating_add),
+            ..self.counters
+        }
+    }
+}
+
+impl Connection {
+    /// Octets that were put into its rings. Both processes can write any number there.
+    fn ring_octets(&self) -> u64 {
+        [End::First, End::Second]
+            .into_iter()
+            .map(|sender| {
+                let mut head = [0; 8];
+                let at = Block::head_at(sender) as u64;
+                let read = self.memory.read_exact_at(&mut head, at);
+                read.map_or(0, |()| u64::from_ne_bytes(head))
+            })
+            .fold(0, u64::saturating_add)
+    }
+}
+
+/// Memory for block and rings, whose length is fixed.
+fn new_memory() -> io::Result<OwnedFd> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let memory = File::from(memfd_create(c"urdma-socket", flags)?);
+    memory.set_len(layout::MEMORY_OCTETS as u64)?;
+    memory.write_all_at(&layout::first_octets(), 0)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(memory.into())
+}
+
+impl Offer {
+    /// The bells, in the order in which they are passed.
+    pub(crate) fn bells(&self) -> [BorrowedFd<'_>; 2] {
+        [self.bells[0].as_fd(), self.bells[1].as_fd()]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+
+const A: u32 = 64_001;
+const B: u32 = 64_002;
+
+fn place(local: u16, remote: u16) -> Place {
+    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    Place {
+        netns: 1,
+        local: address(local),
+        remote: address(remote),
+    }
+}
+
+fn offer(id: OfferId, uid: u32, place: Place) -> Offer {
+    let bell = || File::open("/dev/null").unwrap().into();
+    Offer {
+        id,
+        uid,
+        place,
+        cookie: id.0 << 32 | id.1,
+        bells: [bell(), bell()],
+    }
+}
+
+fn joined(outcome: Result<Outcome, &'static str>) -> Joined {
+    match outcome {
+        Ok(Outcome::Joined(joined)) => *joined,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(outcome: Result<Outcome, &'static str>) {
+    assert!(matches!(outcome, Ok(Outcome::Waits)), "{outcome:?}");
+}
+
+#[test]
+fn mirrored_addresses_of_one_namespace_meet() {
+    let mut sockets = Sockets::within(100);
+    waits(sockets.offer(offer((1, 7), A, place(20, 10))));
+    let other_netns = Place {
+        netns: 2,
+        ..place(10, 20)
+    };
+    waits(sockets.offer(offer((2, 1), B, other_netns)));
+    waits(sockets.offer(offer((2, 2), B, place(10, 21))));
+    let met = joined(sockets.offer(offer((2, 3), B, place(10, 20))));
+    assert_eq!((met.waited.id, met.offer.id), ((1, 7), (2, 3)));
+    assert!(!met.is_waited_first);
+    let status = sockets.status();
+    assert_eq!((status.offered, status.waiting), (4, 2));
+    assert_eq!((status.joined, status.open), (1, 1));
+}
+
+#[test]
+fn socket_that_is_connected_to_itself_is_refused() {
+    let mut sockets = Sockets::within(100);
+    assert!(sockets.offer(offer((1, 1), A, place(10, 10))).is_err());
+    assert_eq!(sockets.status().refused, 1);
+}
+
+#[test]
+fn memory_has_a_fixed_length_and_two_refusals() {
+    let memory = File::from(new_memory().unwrap());
+    assert!(memory.set_len(0).is_err() && memory.set_len(1 << 20).is_err());
+    let mut first = [0; 16];
+    memory.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(first, layout::first_octets());
+}
+
+#[test]
+fn connection_is_open_until_both_ends_are_forgotten_and_its_octets_stay_counted() {
+    let mut sockets = Sockets::within(100);
+    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
+    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
+    let memory = File::from(met.memory);
+    for (sender, octets) in [(End::First, 5_u64), (End::Second, 6)] {
+        let at = Block::head_at(sender) as u64;
+        memory.write_all_at(&octets.to_ne_bytes(), at).unwrap();
+    }
+    assert_eq!(sockets.of_user(A), 1);
+    sockets.forget((1, 1));
+    assert_eq!(
+        (sockets.status().open, sockets.status().ring_octets),
+        (1, 11)
+    );
+    sockets.forget((1, 1));
+    sockets.forget_all(2);
+    assert_eq!(
+        (sockets.status().open, sockets.status().ring_octets),
+        (0, 11)
+    );
+    assert_eq!(sockets.of_user(A), 0);
+}
+
+#[test]
+fn offers_end_with_their_process() {
+    let mut sockets = Sockets::within(100);
+    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
+    waits(sockets.offer(offer((2, 1), A, place(11, 20))));
+    sockets.forget_all(1);
+    assert_eq!(sockets.status().waiting, 1);
+    waits(sockets.offer(offer((3, 1), B, place(20, 10))));
+}
+
+#[test]
+fn later_socket_with_the_same_addresses_replaces_the_earlier_one() {
+    let mut sockets = Sockets::within(100);
+    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
+    let again = Offer {
+        id: (1, 2),
+        ..offer((1, 1), A, place(10, 20))
+    };
+    assert!(sockets.offer(again).is_err());
+    waits(sockets.offer(offer((1, 3), A, place(10, 20))));
+    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
+    assert_eq!(met.waited.id, (1, 3));
+}
+
+#[test]
+fn one_user_leaves_room_for_others_and_all_for_urdmad() {
+    let mut sockets = Sockets::within(2 * PER_USER_MAX + 4);
+    let mut port = 0;
+    let mut fill = |sockets: &mut Sockets, uid| {
+        let mut taken = 0;
+        loop {
+            port += 1;
+            let next = offer((1, port.into()), uid, place(port, 60_000));
+            match sockets.offer(next) {
+                Ok(_) => taken += 1,
+                Err(_) => return taken,
+            }
+        }
+    };
+    assert_eq!(fill(&mut sockets, A), PER_USER_MAX);
+    assert_eq!(fill(&mut sockets, B), 2);
+}
