@@ -27,6 +27,7 @@ use std::sync::Arc;
 use super::clock;
 use super::events::CompletionSink;
 use urdma_types::SlotId;
+use urdma_zeroed::{zeroed, ZeroedSlice};
 
 use super::lock::SpinLock;
 use super::types::{EngineError, WorkCompletion, LIMITS};
@@ -95,6 +96,8 @@ pub struct CompletionTime {
     pub wall_ns: u64,
 }
 
+zeroed!(CompletionTime);
+
 impl CompletionTime {
     /// The later of each.
     fn max(self, other: Self) -> Self {
@@ -107,9 +110,9 @@ impl CompletionTime {
 
 #[derive(Debug)]
 struct Ring {
-    entries: Box<[WorkCompletion]>,
+    entries: ZeroedSlice<WorkCompletion>,
     /// When each of them came; empty unless the queue keeps times.
-    times: Box<[CompletionTime]>,
+    times: ZeroedSlice<CompletionTime>,
     keeps_time: bool,
     /// When the newest completion came; no later one may have come before.
     newest: CompletionTime,
@@ -156,8 +159,8 @@ impl Cq {
             is_watched: AtomicBool::new(config.keeps_time),
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
-                entries: Box::default(),
-                times: Box::default(),
+                entries: ZeroedSlice::default(),
+                times: ZeroedSlice::default(),
                 keeps_time: config.keeps_time,
                 newest: CompletionTime::default(),
                 taken: CompletionTime::default(),
@@ -431,8 +434,8 @@ impl Ring {
     }
 
     fn grow(&mut self, room: usize) {
-        let mut entries = vec![WorkCompletion::NONE; room].into_boxed_slice();
-        let mut times = vec![CompletionTime::default(); room].into_boxed_slice();
+        let mut entries = ZeroedSlice::new(room);
+        let mut times = ZeroedSlice::new(if self.keeps_time { room } else { 0 });
         for offset in 0..self.len {
             let position = self.head.wrapping_add(offset);
             let from = position & self.entries.len().wrapping_sub(1);
@@ -442,9 +445,7 @@ impl Ring {
                 times[to] = self.times[from];
             }
         }
-        if self.keeps_time {
-            self.times = times;
-        }
+        self.times = times;
         self.entries = entries;
     }
 }

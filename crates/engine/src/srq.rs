@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use proto_trp::conn::{PostError, RecvWr, Sge, SharedRecv};
+use urdma_zeroed::ZeroedSlice;
 
 use super::events::{AsyncEvent, AsyncKind, EventSink};
 use super::lock::SpinLock;
@@ -61,8 +62,8 @@ pub(super) enum NotTaken {
 
 /// Requests in the order in which they were posted, each with `max_sge` elements.
 struct Ring {
-    requests: Box<[SharedRecv]>,
-    sges: Box<[Sge]>,
+    requests: ZeroedSlice<SharedRecv>,
+    sges: ZeroedSlice<Sge>,
     head: usize,
     len: usize,
     limit: u32,
@@ -72,8 +73,8 @@ impl Ring {
     fn new(max_wr: u32, max_sge: u32, limit: u32) -> Self {
         let entries = max_wr as usize;
         Self {
-            requests: vec![SharedRecv::default(); entries].into(),
-            sges: vec![Sge::default(); entries * max_sge as usize].into(),
+            requests: ZeroedSlice::new(entries),
+            sges: ZeroedSlice::new(entries * max_sge as usize),
             head: 0,
             len: 0,
             limit,

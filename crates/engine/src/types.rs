@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use proto_trp::conn::{Completion, CompletionOp, QpState, Status};
 use urdma_ipc::Personality;
 use urdma_types::{Ip16, Qpn, SlotId};
+use urdma_zeroed::zeroed;
 
 impl Access {
     /// All rights that peers may have.
@@ -335,6 +336,8 @@ pub struct WorkCompletion {
     /// of the receive buffer are a GRH.
     pub packet_type: u8,
 }
+
+zeroed!(WorkCompletion);
 
 impl WorkCompletion {
     /// Fills places that hold no completion.

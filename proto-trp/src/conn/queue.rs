@@ -6,16 +6,17 @@ use super::host::{Host, ProtectionError};
 use super::num::{low32, slot32};
 use super::types::{NoSharedRecv, Payload, PostError, RecvWr, SendOp, SendWr, Sge, Status};
 use super::wqe::{Extra, Kind, Response, SendWqe};
+use urdma_zeroed::{zeroed, ZeroedSlice};
 
 /// What of the requests of a queue their entries have no room for.
 #[derive(Debug)]
 pub(super) struct Lists {
     /// Scatter-gather lists that have not just one element.
-    sges: Box<[Sge]>,
+    sges: ZeroedSlice<Sge>,
     /// Inline data.
-    inline: Box<[u8]>,
+    inline: ZeroedSlice<u8>,
     /// None until there is a request that needs it, then one for each entry.
-    extras: Box<[Extra]>,
+    extras: ZeroedSlice<Extra>,
     max_sge: usize,
     max_inline: usize,
 }
@@ -25,9 +26,9 @@ impl Lists {
         let (entries, max_sge) = (entries as usize, usize::from(max_sge));
         let max_inline = max_inline as usize;
         Self {
-            sges: vec![Sge::default(); entries * max_sge].into(),
-            inline: vec![0; entries * max_inline].into(),
-            extras: Box::default(),
+            sges: ZeroedSlice::new(entries * max_sge),
+            inline: ZeroedSlice::new(entries * max_inline),
+            extras: ZeroedSlice::default(),
             max_sge,
             max_inline,
         }
@@ -84,7 +85,7 @@ impl Lists {
     #[inline(never)]
     fn keep(&mut self, slot: usize, mask: u32, wr: &SendWr<'_>) {
         if self.extras.is_empty() {
-            self.extras = vec![Extra::NONE; mask as usize + 1].into();
+            self.extras = ZeroedSlice::new(mask as usize + 1);
         }
         self.extras[slot] = Extra {
             op: wr.op,
@@ -138,7 +139,7 @@ impl Lists {
 /// The send queue: `head <= next <= tail`.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    wqes: Box<[SendWqe]>,
+    wqes: ZeroedSlice<SendWqe>,
     lists: Lists,
     mask: u32,
     /// Whether requests name a shared receive queue of the peer.
@@ -158,7 +159,7 @@ impl SendQueue {
     pub(super) fn new(config: &ConnConfig) -> Self {
         let depth = config.sq_depth;
         Self {
-            wqes: vec![SendWqe::EMPTY; depth as usize].into(),
+            wqes: ZeroedSlice::new(depth as usize),
             lists: Lists::new(depth, config.max_send_sge, config.max_inline),
             mask: depth - 1,
             names_shared_queue: config.names_shared_queue,
@@ -406,7 +407,7 @@ fn check_operation(wr: &SendWr<'_>, length: u32) -> Result<(), PostError> {
 }
 
 /// A posted receive request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RecvWqe {
     pub(super) wr_id: u64,
     /// Capacity of its scatter-gather list, in octets.
@@ -418,11 +419,13 @@ pub(super) struct RecvWqe {
     pub(super) shared_queue: u32,
 }
 
+zeroed!(RecvWqe);
+
 /// The receive queue, or the requests taken from the shared receive queue. The request at `head`
 /// belongs to message `head_msn`.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
-    wqes: Box<[RecvWqe]>,
+    wqes: ZeroedSlice<RecvWqe>,
     lists: Lists,
     mask: u32,
     depth: u32,
@@ -441,7 +444,7 @@ impl RecvQueue {
     pub(super) fn new(depth: u32, max_sge: u8, shared: bool) -> Self {
         let entries = depth.max(1).next_power_of_two();
         Self {
-            wqes: vec![RecvWqe::default(); entries as usize].into(),
+            wqes: ZeroedSlice::new(entries as usize),
             lists: Lists::new(entries, max_sge, 0),
             mask: entries - 1,
             depth,

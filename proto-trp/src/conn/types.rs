@@ -1,5 +1,7 @@
 //! The interface between driver and connection: work requests, completions, events and errors.
 
+use urdma_zeroed::zeroed;
+
 /// One scatter-gather element of the application's memory; opaque to the connection, only the host
 /// interprets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -169,6 +171,8 @@ pub struct SharedRecv {
     /// Number of scatter-gather elements that were filled in.
     pub sge_count: u8,
 }
+
+zeroed!(Sge, SharedRecv);
 
 /// Why no work request could be taken from a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::types::{
     Completion, CompletionOp, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
+use urdma_zeroed::zeroed;
 
 /// The end of a request whose last segment was not sent.
 pub(super) const NOT_SENT: u64 = u64::MAX;
@@ -130,6 +131,8 @@ pub(super) struct SendWqe {
 }
 
 const _: () = assert!(size_of::<SendWqe>() == 64);
+// A place that was never used is not read.
+zeroed!(SendWqe, Extra);
 
 impl SendWqe {
     pub(super) const EMPTY: Self = Self {

@@ -8,6 +8,7 @@ use crate::conn::{
 };
 use std::collections::VecDeque;
 use urdma_types::Time;
+use urdma_zeroed::ZeroedSlice;
 
 /// A request that is not complete.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +47,8 @@ pub(super) struct Requests {
     /// The slot of the oldest request; those after it have the next ones.
     head: usize,
     /// Room for the list of each slot, and for its inline data.
-    sges: Box<[Sge]>,
-    inline: Box<[u8]>,
+    sges: ZeroedSlice<Sge>,
+    inline: ZeroedSlice<u8>,
     max_sge: usize,
     max_inline: usize,
 }
@@ -61,8 +62,8 @@ impl Requests {
             queue: VecDeque::with_capacity(depth),
             depth,
             head: 0,
-            sges: vec![Sge::default(); depth * max_sge].into(),
-            inline: vec![0; depth * max_inline].into(),
+            sges: ZeroedSlice::new(depth * max_sge),
+            inline: ZeroedSlice::new(depth * max_inline),
             max_sge,
             max_inline,
         }

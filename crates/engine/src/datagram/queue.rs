@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proto_trp::conn::{CompletionOp, Payload, PostError, RecvWr, SendFlags, Sge};
 
 use super::handle::AddressHandle;
+use urdma_zeroed::{zeroed, ZeroedSlice};
 
 /// A send request of a datagram queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +50,15 @@ pub(super) enum Source<'a> {
     Inline(&'a [u8]),
 }
 
+// A place that was never used is not read; its handle is none, which is dropped.
+zeroed!(SendRequest, RecvRequest);
+
 /// Ring of send requests.
 #[derive(Debug)]
 pub(super) struct SendRing {
-    requests: Box<[SendRequest]>,
-    sges: Box<[Sge]>,
-    inline: Box<[u8]>,
+    requests: ZeroedSlice<SendRequest>,
+    sges: ZeroedSlice<Sge>,
+    inline: ZeroedSlice<u8>,
     max_sge: usize,
     max_inline: usize,
     head: usize,
@@ -65,9 +69,9 @@ impl SendRing {
     pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let (depth, max_sge, max_inline) = (depth as usize, max_sge as usize, max_inline as usize);
         Self {
-            requests: vec![SendRequest::default(); depth].into(),
-            sges: vec![Sge::default(); depth * max_sge].into(),
-            inline: vec![0; depth * max_inline].into(),
+            requests: ZeroedSlice::new(depth),
+            sges: ZeroedSlice::new(depth * max_sge),
+            inline: ZeroedSlice::new(depth * max_inline),
             max_sge,
             max_inline,
             head: 0,
@@ -174,7 +178,7 @@ impl SendRing {
 }
 
 /// A posted receive request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RecvRequest {
     pub(super) wr_id: u64,
     sge_count: usize,
@@ -183,8 +187,8 @@ pub(super) struct RecvRequest {
 /// Ring of receive requests.
 #[derive(Debug)]
 pub(super) struct RecvRing {
-    requests: Box<[RecvRequest]>,
-    sges: Box<[Sge]>,
+    requests: ZeroedSlice<RecvRequest>,
+    sges: ZeroedSlice<Sge>,
     max_sge: usize,
     head: usize,
     len: usize,
@@ -194,8 +198,8 @@ impl RecvRing {
     pub(super) fn new(depth: u32, max_sge: u32) -> Self {
         let (depth, max_sge) = (depth as usize, max_sge as usize);
         Self {
-            requests: vec![RecvRequest::default(); depth].into(),
-            sges: vec![Sge::default(); depth * max_sge].into(),
+            requests: ZeroedSlice::new(depth),
+            sges: ZeroedSlice::new(depth * max_sge),
             max_sge,
             head: 0,
             len: 0,

@@ -1,0 +1,182 @@
+//! Slices that begin as zeroes and take memory as they are written.
+//!
+//! The rings of a queue pair have room for all requests that the application may post, and most
+//! queue pairs never have that many. [`ZeroedSlice`] maps a long slice, so that the kernel gives it
+//! a page when the page is first written, and gives all pages back when the slice is dropped. The C
+//! library's `calloc` does so only for allocations above a threshold that rises with use, and
+//! writes zeroes into the others.
+//!
+//! [`zeroed!`](crate::zeroed!) states that zeroes are a value of a type, and has the compiler check
+//! it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Octets from which on a slice is mapped: a page of the smallest size.
+const MAPPED_OCTETS: usize = 4096;
+
+/// A type of which zeroes are a value; [`zeroed!`](crate::zeroed!) implements it.
+///
+/// # Safety
+/// Octets that are all zero are a value of the type.
+pub unsafe trait Zeroed {}
+
+/// States that zeroes are a value of each of these types.
+///
+/// The compiler evaluates that value, and refuses a type that has none: a reference, or an
+/// enumeration without a variant of number 0.
+///
+/// ```
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// struct Entry {
+///     at: u64,
+///     limit: Option<u32>,
+/// }
+/// urdma_zeroed::zeroed!(Entry);
+/// let entries = urdma_zeroed::ZeroedSlice::<Entry>::new(1000);
+/// assert_eq!(entries[999], Entry { at: 0, limit: None });
+/// ```
+///
+/// ```compile_fail
+/// #[repr(u8)]
+/// enum Kind {
+///     Send = 1,
+///     Read = 2,
+/// }
+/// urdma_zeroed::zeroed!(Kind);
+/// ```
+#[macro_export]
+macro_rules! zeroed {
+    ($($type:ty),+ $(,)?) => {$(
+        // SAFETY: the compiler checks that the constant is a value of the type.
+        unsafe impl $crate::Zeroed for $type {}
+        // SAFETY: it is evaluated by the compiler, which refuses what is no value.
+        const _: $type = unsafe { ::std::mem::zeroed() };
+    )+};
+}
+
+zeroed!(u8, u16, u32, u64);
+
+/// A slice of fixed length on the heap, whose elements are zeroes until they are written.
+pub struct ZeroedSlice<T: Zeroed> {
+    first: NonNull<T>,
+    len: usize,
+    /// Whether it has a mapping of its own.
+    is_mapped: bool,
+}
+
+// SAFETY: it owns its elements, as a box does.
+unsafe impl<T: Zeroed + Send> Send for ZeroedSlice<T> {}
+// SAFETY: it owns its elements, as a box does.
+unsafe impl<T: Zeroed + Sync> Sync for ZeroedSlice<T> {}
+
+impl<T: Zeroed> ZeroedSlice<T> {
+    /// `len` elements, each of which is zeroes. As with [`Vec`], a length that no memory has room
+    /// for ends the program.
+    pub fn new(len: usize) -> Self {
+        let Ok(layout) = Layout::array::<T>(len) else {
+            panic!("{len} elements exceed the address space");
+        };
+        if layout.size() == 0 {
+            return Self {
+                first: NonNull::dangling(),
+                len,
+                is_mapped: false,
+            };
+        }
+        let mapped = if layout.size() >= MAPPED_OCTETS && layout.align() <= MAPPED_OCTETS {
+            map(layout.size())
+        } else {
+            None
+        };
+        // SAFETY: the layout has a size.
+        let first = mapped.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        Self {
+            first: first.unwrap_or_else(|| handle_alloc_error(layout)).cast(),
+            len,
+            is_mapped: mapped.is_some(),
+        }
+    }
+}
+
+impl<T: Zeroed> Default for ZeroedSlice<T> {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl<T: Zeroed> Deref for ZeroedSlice<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: it has so many elements, and zeroes are a value of each.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Zeroed> DerefMut for ZeroedSlice<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: it has so many elements, and zeroes are a value of each.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Zeroed> Drop for ZeroedSlice<T> {
+    fn drop(&mut self) {
+        if std::mem::needs_drop::<T>() {
+            // SAFETY: the elements are not used any more.
+            unsafe { std::ptr::drop_in_place(&raw mut **self) };
+        }
+        let layout = Layout::for_value::<[T]>(self);
+        if self.is_mapped {
+            unmap(self.first.cast(), layout.size());
+        } else if layout.size() > 0 {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.first.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl<T: Zeroed + fmt::Debug> fmt::Debug for ZeroedSlice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Anonymous memory; none if the process may not have another mapping.
+fn map(octets: usize) -> Option<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: no memory is replaced.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), octets, access, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // With a huge page the first write would take 2 MB, which many queue pairs have together. A
+    // kernel without huge pages refuses.
+    // SAFETY: it was mapped above.
+    unsafe { libc::madvise(at, octets, libc::MADV_NOHUGEPAGE) };
+    NonNull::new(at.cast())
+}
+
+/// Gives back what [`map`] has returned.
+fn unmap(at: NonNull<u8>, octets: usize) {
+    let at = at.as_ptr().cast();
+    // SAFETY: it is used no more.
+    let is_unmapped = unsafe { libc::munmap(at, octets) } == 0;
+    if !is_unmapped {
+        // The process has as many mappings as it may, and a hole in one would make two of it. The
+        // addresses are lost, the memory is not.
+        // SAFETY: as above.
+        unsafe { libc::madvise(at, octets, libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(test)]
+mod tests;
