@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::hostile::{
-    beside_pairs_that_connect, Bed, Pair, Steady, ATTACKER, ATTACK_LIMIT, HONEST,
+    beside_pairs_that_connect, Bed, Pair, Steady, ATTACKER, ATTACK_LIMIT, HONEST, OTHER_ATTACKER,
 };
 use urdma_tests::{alone, descriptors_of, expect_all_taken_back, CHECK_LIMIT, SHORT};
 
@@ -18,6 +18,8 @@ const ATTACK: Duration = Duration::from_millis(1500);
 /// counts as one that takes more.
 const SHARE: f64 = 0.8;
 const COMPARISONS: usize = 12;
+/// How long two users take places.
+const TAKING: Duration = Duration::from_secs(10);
 /// The duration of an attack that a test ends.
 const UNTIL_KILLED: Duration = Duration::from_secs(3600);
 /// Programs that connect one after the other, some connections each.
@@ -122,6 +124,50 @@ fn honest_pair_keeps_its_share_beside_each_attack() {
             }
             println!("  the honest pair has {:.0} % of its share", 100.0 * kept);
             assert!(kept >= SHARE, "{name}: {:.0} % of the share", 100.0 * kept);
+        }
+    });
+}
+
+/// The kernel limits the descriptors of a user that are on their way, whichever process has sent
+/// them: an attack repeats what the kernel does not take, and does not find that urdmad permits it.
+#[test]
+fn attack_repeats_what_the_kernel_does_not_take() {
+    let _alone = alone();
+    let bed = Bed::up();
+    let mut steady = Steady::start(&bed);
+    let mut command = bed.hostile(ATTACKER, "jam", UNTIL_KILLED);
+    let mut jam = Process::start(&mut command).unwrap();
+    jam.wait_for_text("arrived\n", ATTACK_LIMIT).unwrap();
+    for name in ["repeats", "descriptors", "recordings"] {
+        attack(&bed, &mut steady, name, std::process::id() as usize);
+    }
+    assert!(jam.is_running(), "{}", jam.printed());
+    jam.signal(Signal::SIGKILL).unwrap();
+    jam.wait(SHORT).unwrap();
+    end(bed, steady);
+}
+
+/// Two users have all slots that they may, and then all conversations, again and again; programs of
+/// a third one connect.
+#[test]
+fn programs_go_on_connecting_while_two_users_take_all_places() {
+    with_honest_pairs(|bed, steady, expect_others| {
+        let start = |user| {
+            let mut command = bed.hostile(user, "quotas", TAKING);
+            Process::start(&mut command).unwrap()
+        };
+        let mut takers = [ATTACKER, OTHER_ATTACKER].map(start);
+        for taker in &mut takers {
+            taker.wait_for_text("arrived\n", ATTACK_LIMIT).unwrap();
+        }
+        while takers.iter_mut().any(Process::is_running) {
+            steady.expect_progress("quotas");
+            expect_others("quotas");
+        }
+        for taker in takers {
+            let ended = taker.wait(SHORT).unwrap();
+            assert!(ended.succeeded(), "{}{}", ended.output, ended.describe());
+            print!("{}", ended.output);
         }
     });
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use urdma_harness::process::Process;
 use urdma_tests::hostile::{
     beside_pairs_that_connect, Bed, Pair, Steady, Work, ATTACKER, ATTACK_LIMIT, HONEST,
+    OTHER_ATTACKER,
 };
 use urdma_tests::{alone, descriptors_of, expect_all_taken_back};
 
@@ -26,7 +27,7 @@ const SPIN: &str = "spin";
 const SHARE: f64 = 0.6;
 /// Whose attacks take all that a user may have of slots, connections or ports: beside them no other
 /// attack of that user could begin, and two users with them would leave no slot to a third.
-const HOARDER: u32 = 64_004;
+const HOARDER: u32 = OTHER_ATTACKER;
 const HOARDS: [&str; 7] = [
     "crowd",
     "lingering",

@@ -1,13 +1,14 @@
 //! The part that attaches to an instance and opens channels. What urdmad gives with a slot is dealt
 //! with here only: the directory, its region for this process, and its page.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use urdma_channel::{ChannelConfig, Layout};
 use urdma_ipc::{ControlClient, ControlError, Event, RunDir};
 
+use crate::conversation::once_taken;
 use crate::memory::Memory;
 use crate::PROGRAM;
 
@@ -139,7 +140,7 @@ impl Session {
             let fds = [region.fd.as_fd(), self.page_fd.as_fd()];
             let fds: Vec<_> = fds.into_iter().chain(records).collect();
             // A connection that urdmad has closed is seen at the next event.
-            let _ = self.client.offer_channel(slot, None, &fds);
+            let _ = self.offer(slot, &fds);
             // urdmad's region came with the slot.
             let readable = nix::sys::mman::ProtFlags::PROT_READ;
             let theirs = (slot == 0)
@@ -223,10 +224,10 @@ impl Session {
         peers.any(|peer| peer.slot == slot && peer.theirs.is_some())
     }
 
-    /// Offers a channel with any two descriptors; false if the kernel does not take them.
-    pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) -> bool {
-        let fds = fds.map(AsFd::as_fd);
-        self.client.offer_channel(slot, None, &fds).is_ok()
+    /// Offers a channel with any descriptors.
+    pub(crate) fn offer(&self, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        once_taken(|| self.client.offer_channel(slot, None, fds))
+            .map_err(|error| format!("an offer cannot be sent: {error}"))
     }
 
     pub(crate) fn page_fd(&self) -> &OwnedFd {

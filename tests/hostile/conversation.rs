@@ -1,14 +1,14 @@
 //! Packets to urdmad that need not be requests, and what urdmad makes of them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{send, shutdown, MsgFlags, Shutdown};
 use urdma_ipc::message::{FromClient, FromDaemon, Request};
 use urdma_ipc::packet::{PacketSocket, PACKET_OCTETS_MAX};
-use urdma_ipc::{RefusalKind, PROTOCOL_VERSION};
+use urdma_ipc::{ControlError, RefusalKind, PROTOCOL_VERSION};
 
 use crate::{Context, PROGRAM};
 
@@ -23,6 +23,24 @@ pub(crate) enum Outcome {
     Ended,
     /// The user has as many conversations as it may have.
     NotAdmitted,
+}
+
+/// Sends descriptors once the kernel takes them, for up to [`CLOSING`]: it limits those of a user
+/// that are on their way, whichever process has sent them.
+pub(crate) fn once_taken(
+    mut send: impl FnMut() -> Result<(), ControlError>,
+) -> Result<(), ControlError> {
+    let deadline = Instant::now() + CLOSING;
+    loop {
+        match send() {
+            Err(error)
+                if error.errno() == Errno::ETOOMANYREFS as i32 && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// A connection to the control socket.
@@ -46,7 +64,8 @@ impl Conversation {
 
     /// Sends a request; false if urdmad has ended the connection.
     pub(crate) fn ask(&self, id: u64, request: Request, fds: &[BorrowedFd<'_>]) -> bool {
-        self.0.send(&FromClient { id, request }, fds).is_ok()
+        let message = FromClient { id, request };
+        once_taken(|| Ok(self.0.send(&message, fds)?)).is_ok()
     }
 
     /// Sends any octets; false if urdmad has ended the connection or the kernel does not take them.

@@ -77,6 +77,9 @@ const ATTACKS: [(&str, Attack); 26] = [
 /// Programs that run attacks, and one that runs none.
 const OTHERS: [(&str, Attack); 2] = [("deaths", lies::deaths), ("spin", messages::spin)];
 
+/// Programs that keep others of their user from attacks; not in the list.
+const HELPERS: [(&str, Attack); 1] = [("jam", offers::jam)];
+
 /// The name by which attacks know one another.
 const PROGRAM: &str = "hostile";
 
@@ -244,7 +247,7 @@ fn run(arguments: &Arguments) -> Result<Tally, String> {
         let meet = arguments.meet.as_ref().ok_or("corrupt needs --meet")?;
         return corrupt::corrupt(&context, meet);
     }
-    let mut attacks = ATTACKS.iter().chain(&OTHERS);
+    let mut attacks = ATTACKS.iter().chain(&OTHERS).chain(&HELPERS);
     let (_, attack) = attacks
         .find(|(name, _)| *name == arguments.attack)
         .ok_or_else(|| format!("there is no attack {}", arguments.attack))?;

@@ -1,11 +1,15 @@
 //! Attacks by offers of channels.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
+use nix::sys::socket::{sendmsg, ControlMessage, MsgFlags};
 use urdma_channel::{ChannelConfig, WakeSocket};
 use urdma_ipc::message::Request;
 use urdma_ipc::RefusalKind;
@@ -18,8 +22,10 @@ use crate::{Context, Tally, PROGRAM};
 
 /// The last slot that an instance can have.
 const LAST_SLOT: u8 = 253;
-/// More conversations than one user may have.
-const CONVERSATIONS: usize = 400;
+/// The conversations and the slots that one user may have: half of all, of which a sixteenth of
+/// the slots is no part.
+const CONVERSATIONS_OF_USER_MAX: usize = 256;
+const SLOTS_OF_USER_MAX: usize = 119;
 
 /// A slot, an offer to every other one, and another slot, as fast as possible.
 pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
@@ -39,23 +45,11 @@ fn offer_to_all(context: &Context, session: &Session, region: &Region) -> Result
     // An offer to urdmad has one descriptor more, and one to itself ends the connection.
     for slot in (1..=LAST_SLOT).filter(|slot| *slot != session.slot) {
         if context.lasting_slots().any(|lasting| lasting == slot) {
-            offer_until_taken(session, slot, &fds)?;
+            session.offer(slot, &fds)?;
         } else {
             // The kernel may refuse it, and most slots are free.
             let _ = session.client.offer_channel(slot, None, &fds);
         }
-    }
-    Ok(())
-}
-
-/// Offers until the kernel takes the descriptors: it limits those of a user that are on their way.
-fn offer_until_taken(session: &Session, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
-    let deadline = Instant::now() + CLOSING;
-    while let Err(error) = session.client.offer_channel(slot, None, fds) {
-        if Instant::now() > deadline {
-            return Err(format!("an offer cannot be sent: {error}"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
@@ -95,8 +89,7 @@ fn await_passed_to(
 
 /// Offers a channel with a region, without a socket.
 fn offer_region(session: &Session, slot: u8, region: &Region) -> Result<(), String> {
-    let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
-    offer_until_taken(session, slot, &fds)
+    session.offer(slot, &[&region.fd, session.page_fd()].map(AsFd::as_fd))
 }
 
 /// Waits until urdmad has passed on the offers to the processes that stay; counts all of them.
@@ -115,7 +108,7 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
     let region = Region::create(&ChannelConfig::default());
     let mut tally = Tally::default();
     let mut sessions: Vec<(Session, WakeSocket)> = Vec::new();
-    while sessions.len() < CONVERSATIONS && !context.is_over() {
+    while sessions.len() < SLOTS_OF_USER_MAX && !context.is_over() {
         let Ok(mut session) = Session::attach_at_once(&context.run_dir) else {
             break;
         };
@@ -124,7 +117,7 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
         let offer = |session: &Session, slot| {
             let waker = socket.for_peer().map_err(|error| error.to_string())?;
             let fds = [&region.fd, session.page_fd(), &waker].map(AsFd::as_fd);
-            offer_until_taken(session, slot, &fds)
+            session.offer(slot, &fds)
         };
         for slot in &lasting {
             offer(&session, *slot)?;
@@ -147,11 +140,11 @@ pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
             let offer = |session: &Session, slot| offer_region(session, slot, &region);
             offer(&session, slot)?;
             await_passed_to(&mut session, &[slot], offer)?;
-            session.offer(slot, [&region.fd, session.page_fd()]);
+            offer(&session, slot)?;
             tally.refused("a second offer", session.listen(CLOSING))?;
         }
         let mut session = context.attach()?;
-        session.offer(session.slot, [&region.fd, session.page_fd()]);
+        offer_region(&session, session.slot, &region)?;
         tally.refused("an offer to itself", session.listen(CLOSING))?;
     }
     Ok(tally)
@@ -169,7 +162,7 @@ pub(crate) fn descriptors(context: &Context) -> Result<Tally, String> {
         for bad in no_regions()? {
             for fds in [[&bad, &good_page], [&good.fd, &bad]] {
                 let mut session = context.attach()?;
-                session.offer(slot, fds);
+                session.offer(slot, &fds.map(AsFd::as_fd))?;
                 tally.refused("a descriptor that is no region", session.listen(CLOSING))?;
             }
         }
@@ -181,7 +174,7 @@ pub(crate) fn descriptors(context: &Context) -> Result<Tally, String> {
         // urdmad passes on what is sealed; the other process does not use it.
         for odd in odd_regions()? {
             let mut session = context.attach()?;
-            session.offer(slot, [&odd, &good_page]);
+            session.offer(slot, &[&odd, &good_page].map(AsFd::as_fd))?;
             session.listen(Duration::from_millis(2));
             tally.tries += 1;
         }
@@ -272,27 +265,74 @@ pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
     Ok(tally)
 }
 
-/// More slots and conversations than a user may have.
+/// More slots, and more conversations without one, than a user may have.
 pub(crate) fn quotas(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
-    while !context.is_over() {
-        let mut sessions: Vec<ControlClient> = Vec::new();
+    while !context.is_over() || tally.tries < 2 {
+        let (want_slots, most) = match tally.tries % 2 {
+            0 => (true, SLOTS_OF_USER_MAX),
+            _ => (false, CONVERSATIONS_OF_USER_MAX),
+        };
+        let mut held: Vec<ControlClient> = Vec::new();
         let refusal = loop {
-            if sessions.len() == CONVERSATIONS {
-                return Err(format!("one user has {CONVERSATIONS} conversations"));
+            if held.len() > most {
+                return Err(format!("one user has {} conversations", held.len()));
             }
             let opened = ControlClient::connect(&context.run_dir, PROGRAM);
-            match opened.and_then(|client| client.attach(false).map(|_| client)) {
-                Ok(client) => sessions.push(client),
+            let attached = opened.and_then(|client| {
+                if want_slots {
+                    client.attach(false)?;
+                }
+                Ok(client)
+            });
+            match attached {
+                Ok(client) => held.push(client),
                 Err(ControlError::Refused(refusal)) => break refusal,
                 Err(error) => return Err(error.to_string()),
             }
         };
+        context.announce();
         let is_limit = matches!(
             refusal.kind,
             RefusalKind::QuotaExceeded | RefusalKind::NoFreeSlot
         );
-        tally.refused("a slot beyond the quota", !is_limit)?;
+        tally.refused("a place beyond the quota", !is_limit)?;
+    }
+    Ok(tally)
+}
+
+/// Keeps as many descriptors on their way as the kernel lets this user, so that other processes of
+/// the user can send none, and closes them, in turn.
+pub(crate) fn jam(context: &Context) -> Result<Tally, String> {
+    const PART: Duration = Duration::from_millis(10);
+    let file = File::open("/dev/null").map_err(|error| error.to_string())?;
+    let fds = vec![file.as_raw_fd(); 253];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let mut tally = Tally::default();
+    while !context.is_over() {
+        let mut pairs = Vec::new();
+        let refused = loop {
+            let pair = UnixStream::pair().map_err(|error| error.to_string())?;
+            let refused = loop {
+                let (octets, flags) = ([IoSlice::new(b"x")], MsgFlags::MSG_DONTWAIT);
+                let sent = sendmsg::<()>(pair.0.as_raw_fd(), &octets, &rights, flags, None);
+                if let Err(errno) = sent {
+                    break errno;
+                }
+            };
+            pairs.push(pair);
+            if refused != Errno::EAGAIN {
+                break refused;
+            }
+        };
+        if refused != Errno::ETOOMANYREFS {
+            return Err(format!("the kernel does not limit descriptors: {refused}"));
+        }
+        context.announce();
+        tally.tries += 1;
+        std::thread::sleep(PART);
+        drop(pairs);
+        std::thread::sleep(PART);
     }
     Ok(tally)
 }

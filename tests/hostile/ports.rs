@@ -10,7 +10,9 @@ use crate::{Context, Tally};
 /// More processes than one user needs to bind every port that it may.
 const PROCESSES: usize = 64;
 /// Ports that are released and bound again between two looks at the time.
-const AGAIN: u32 = 16;
+const AGAIN: usize = 16;
+/// Half of the ephemeral ports that are not kept for the owner and root.
+const PORTS_OF_USER_MAX: u64 = 13_234;
 
 /// Every ephemeral port that one user may bind, by several processes; then ports that are released
 /// and bound again, and more that must be refused.
@@ -35,15 +37,22 @@ pub(crate) fn ports(context: &Context) -> Result<Tally, String> {
     }
     context.announce();
     let (first, last) = (&sessions[0], &sessions[sessions.len() - 1]);
+    let mut own = tally.tries;
+    let (mut is_bound, mut extra) = ([true; AGAIN], 0);
     while !context.is_over() {
-        for binding in 0..AGAIN {
-            tally.refused("a port beyond the limit", bind(last, address, 0)?.is_some())?;
-            let released = first.client.cm_release(binding);
-            released.map_err(|error| error.to_string())?;
-            // Others may have bound the port meanwhile, and another is free.
-            if bind(first, address, binding)?.is_none() {
-                return Err("a port of the user's own is not free again".to_owned());
+        for (binding, is_bound) in (0..).zip(&mut is_bound) {
+            // Others may have released ports, and may bind those that are released here.
+            if bind(last, address, extra)?.is_some() {
+                (extra, own) = (extra + 1, own + 1);
             }
+            tally.refused("more than half of the ports", own > PORTS_OF_USER_MAX)?;
+            if *is_bound {
+                let released = first.client.cm_release(binding);
+                released.map_err(|error| error.to_string())?;
+                own -= 1;
+            }
+            *is_bound = bind(first, address, binding)?.is_some();
+            own += u64::from(*is_bound);
             tally.tries += 1;
         }
     }

@@ -8,7 +8,8 @@ use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
 use urdma_channel::recording::{header, TOTAL, TRACK_0_AT};
 
-use crate::conversation::CLOSING;
+use crate::attach::Session;
+use crate::conversation::{once_taken, CLOSING};
 use crate::memory::{memfd, Memory, SEALS};
 use crate::{Context, Tally};
 
@@ -24,13 +25,13 @@ pub(crate) fn recordings(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for fd in strange_descriptors() {
         let mut session = context.attach()?;
-        let _ = session.client.offer_recording(fd.as_fd());
+        offer(&session, &fd)?;
         tally.refused("a strange recording", session.listen(CLOSING))?;
     }
     let (memory, fd) = Memory::create(TOTAL).map_err(|errno| errno.to_string())?;
     memory.store(0, &header());
     let mut session = context.attach()?;
-    let _ = session.client.offer_recording(fd.as_fd());
+    offer(&session, &fd)?;
     while !context.is_over() {
         for _ in 0..RECORDS {
             let record = TRACK_0_AT + RECORD * random.below((TOTAL - TRACK_0_AT) / RECORD);
@@ -50,9 +51,14 @@ pub(crate) fn recordings(context: &Context) -> Result<Tally, String> {
         }
     }
     // A second one.
-    let _ = session.client.offer_recording(fd.as_fd());
+    offer(&session, &fd)?;
     tally.refused("a second recording", session.listen(CLOSING))?;
     Ok(tally)
+}
+
+fn offer(session: &Session, fd: &OwnedFd) -> Result<(), String> {
+    once_taken(|| session.client.offer_recording(fd.as_fd()))
+        .map_err(|error| format!("a recording cannot be offered: {error}"))
 }
 
 /// Descriptors that are not accepted.

@@ -19,6 +19,8 @@ use crate::{descriptors_of, CHECK_LIMIT, SHORT, VERBS_CHECK};
 
 /// User ids without accounts.
 pub const ATTACKER: u32 = 64_001;
+/// Another user that attacks.
+pub const OTHER_ATTACKER: u32 = 64_004;
 /// Users that are attacked.
 pub const HONEST: [u32; 2] = [64_002, 64_003];
 /// How long an attack may take to end after its duration: it waits for slots and for urdmad.

@@ -112,24 +112,16 @@ pub enum Sandbox {
 /// Limits per user and process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Attached processes of one user; `None`: as [`crate::slots::SlotLimits`] has it.
+    /// Attached processes of one user; `None`: no limit but its share of all slots.
     pub slots_per_user: Option<u16>,
     /// CM ports of one process.
     pub cm_ports_per_process: u32,
     /// Open control connections, attached or not, of all users; the owner and root have some more.
     pub connections: u16,
-    /// Connections of one user but the owner and root; `None` for three quarters of all.
+    /// Connections of one user but the owner and root; `None`: no limit but its share of all.
     pub connections_per_user: Option<u16>,
     /// Connection requests of one user in a second.
     pub requests_per_second: u32,
-}
-
-impl Quota {
-    /// The control connections that one user can have.
-    pub fn connections_per_user(&self) -> usize {
-        let default = self.connections - self.connections / 4;
-        usize::from(self.connections_per_user.unwrap_or(default))
-    }
 }
 
 /// A port of the instance.

@@ -20,7 +20,7 @@
 //! | `closing` | closing the sockets of clients, and what they have sent |
 //! | `recordings` | the flight recordings of processes, also of some that have ended |
 //! | `sockets` | the ends of TCP connections of this host, which get rings |
-//! | `users`, `user_limits` | the groups of users; rate limits per user |
+//! | `users`, `user_limits`, `fair` | the groups of users; rate limits per user; how users share |
 //! | `tally`, `port_counters` | traffic of processes; the counters of the port by name |
 //! | `counter_files` | these counters as files, whose values are computed when they are opened |
 //!
@@ -41,6 +41,7 @@ pub mod counters;
 pub mod daemon;
 pub mod data;
 mod descriptors;
+mod fair;
 pub mod groups;
 pub mod identity;
 pub mod interfaces;

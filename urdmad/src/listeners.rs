@@ -14,13 +14,12 @@ use urdma_ipc::status::ListenerStatus;
 use urdma_ipc::{CmPort, PortSharing, PortTable, Refusal, RefusalKind};
 use urdma_types::SlotId;
 
-use free::{FreePorts, EPHEMERAL};
+use crate::fair;
+use free::{is_ephemeral, FreePorts, EPHEMERAL};
 
-/// Bindings of all users other than the owner and root, and of one of these.
+/// Bindings of all users other than the owner and root.
 const BINDINGS_OF_MEMBERS: usize = 65_536;
-const BINDINGS_OF_MEMBER: usize = 19_851;
-/// Ephemeral ports of each table that are kept for the owner and root, a sixteenth. One other user
-/// can have three quarters of the rest.
+/// Ephemeral ports of each table that are kept for the owner and root, a sixteenth.
 const KEPT_EPHEMERAL: usize = EPHEMERAL / 16;
 /// Bindings that are listed of each kind: a status with more is longer than a packet.
 const LISTED_MAX: usize = 2048;
@@ -135,6 +134,8 @@ pub struct Listeners {
     free: BTreeMap<PortTable, FreePorts>,
     of_slot: BTreeMap<SlotId, usize>,
     of_member: BTreeMap<u32, usize>,
+    /// Those of a table to ephemeral ports.
+    ephemeral_of_member: BTreeMap<(PortTable, u32), usize>,
     of_members: usize,
     bound_ever: u64,
 }
@@ -153,7 +154,7 @@ impl Listeners {
                 format!("this process has a CM port {} already", id.number),
             ));
         }
-        let at = self.place(wanted, by.member.is_some())?;
+        let at = self.place(wanted, by.member)?;
         let kind = BindingKind { at, backlog: None };
         let binding = Binding {
             kind,
@@ -166,6 +167,10 @@ impl Listeners {
         if let Some(uid) = by.member {
             *self.of_member.entry(uid).or_default() += 1;
             self.of_members += 1;
+            if is_ephemeral(at.port) {
+                let of_table = self.ephemeral_of_member.entry((at.space, uid));
+                *of_table.or_default() += 1;
+            }
         }
         self.insert(id, &binding);
         Ok(at.port)
@@ -213,6 +218,10 @@ impl Listeners {
         if let Some(uid) = binding.member {
             count_one_less(&mut self.of_member, uid);
             self.of_members -= 1;
+            let at = binding.kind.at;
+            if is_ephemeral(at.port) {
+                count_one_less(&mut self.ephemeral_of_member, (at.space, uid));
+            }
         }
         Ok(())
     }
@@ -293,15 +302,17 @@ impl Listeners {
             return Ok(());
         };
         let taken = self.of_member.get(&uid).copied().unwrap_or(0);
-        if taken >= BINDINGS_OF_MEMBER {
-            return refuse(format!(
-                "user {uid} has {taken} CM ports already, as many as one user may have"
-            ));
-        }
-        if self.of_members >= BINDINGS_OF_MEMBERS {
+        let free = BINDINGS_OF_MEMBERS - self.of_members;
+        if free == 0 {
             return refuse(format!(
                 "{} CM ports are bound, and the rest is kept for root and the instance's owner",
                 self.of_members
+            ));
+        }
+        if !fair::may_take(taken, free) {
+            return refuse(format!(
+                "user {uid} has {taken} CM ports, and the {free} that can be bound are kept for \
+                 other users"
             ));
         }
         Ok(())
@@ -379,32 +390,48 @@ impl Listeners {
 
     /// The address and port that a process gets. A port that is bound by whatever other id is not
     /// free, as in the kernel's `cma_alloc_any_port`.
-    fn place(&mut self, wanted: CmPort, is_member: bool) -> Result<CmPort, Refusal> {
-        let refuse = |message| Err(Refusal::new(RefusalKind::AddressNotAvailable, message));
-        let free = self.free.entry(wanted.space).or_default();
-        let are_kept = is_member && free.count() <= KEPT_EPHEMERAL;
-        let mut at = wanted;
+    fn place(&mut self, wanted: CmPort, member: Option<u32>) -> Result<CmPort, Refusal> {
         if wanted.port != 0 {
-            if are_kept && free.has(wanted.port) {
-                return refuse(
-                    "the ephemeral CM ports that are free are kept for root and the owner of the \
-                     instance",
-                );
-            }
             self.refuse_taken(&wanted, None)?;
-            return Ok(at);
         }
-        match free.next().filter(|_| !are_kept) {
-            Some(port) => at.port = port,
-            None if are_kept => {
-                return refuse(
-                    "every ephemeral CM port is taken, but for those that are kept for root and \
-                     the owner of the instance",
-                );
-            }
-            None => return refuse("every ephemeral CM port is taken"),
+        if let Some(uid) = member.filter(|_| wanted.port == 0 || is_ephemeral(wanted.port)) {
+            self.check_share_of_ephemeral(uid, wanted.space)?;
+        }
+        let mut at = wanted;
+        if wanted.port == 0 {
+            let free = self.free.entry(wanted.space).or_default();
+            at.port = free.next().ok_or_else(|| {
+                let message = "every ephemeral CM port is taken";
+                Refusal::new(RefusalKind::AddressNotAvailable, message)
+            })?;
         }
         Ok(at)
+    }
+
+    /// Refuses a member an ephemeral port if those that are free are kept for others. A port that
+    /// is shared counts too: it stays taken when the others release it.
+    fn check_share_of_ephemeral(&mut self, uid: u32, space: PortTable) -> Result<(), Refusal> {
+        let free = self.free.entry(space).or_default().count();
+        let free = free.saturating_sub(KEPT_EPHEMERAL);
+        if free == 0 {
+            return Err(Refusal::new(
+                RefusalKind::AddressNotAvailable,
+                "every ephemeral CM port is taken, but for those that are kept for root and the \
+                 owner of the instance",
+            ));
+        }
+        let taken = self.ephemeral_of_member.get(&(space, uid));
+        let taken = taken.copied().unwrap_or(0);
+        if fair::may_take(taken, free) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::QuotaExceeded,
+            format!(
+                "user {uid} has {taken} ephemeral CM ports, and the {free} that are free are kept \
+                 for other users"
+            ),
+        ))
     }
 }
 

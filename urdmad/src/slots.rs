@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use urdma_types::SlotId;
 
+use crate::fair;
+
 /// Identifies a control connection for the life of urdmad.
 pub type Token = u64;
 
@@ -16,10 +18,8 @@ const NONE_KEPT_BELOW: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotLimits {
     owner: u32,
-    /// Of one user, whoever it is.
+    /// Of one user.
     per_user: usize,
-    /// Of one user other than the owner and root.
-    per_member: usize,
     /// Of all users other than the owner and root.
     members: usize,
 }
@@ -27,42 +27,50 @@ pub struct SlotLimits {
 impl SlotLimits {
     /// The limits for `processes` slots of an instance of `owner`: `configured` for every user. If
     /// the instance is shared with other users, a sixteenth of the slots is kept for the owner and
-    /// root, and without a configured limit one other user gets three quarters of the rest.
+    /// root.
     pub fn new(processes: u16, owner: u32, configured: Option<u16>, is_shared: bool) -> Self {
         let all = usize::from(processes);
-        let per_user = configured.map_or(usize::MAX, usize::from);
         let kept = if is_shared && all >= NONE_KEPT_BELOW {
             all.div_ceil(KEPT_ONE_OF)
         } else {
             0
         };
-        let members = all - kept;
-        let share = members - members / 4;
         Self {
             owner,
-            per_user,
-            per_member: match configured {
-                None if is_shared => share,
-                _ => per_user,
-            },
-            members,
+            per_user: configured.map_or(usize::MAX, usize::from),
+            members: all - kept,
         }
     }
 
-    fn admit(&self, uid: u32, users: impl Iterator<Item = u32> + Clone) -> Result<(), NoSlot> {
+    /// Whether `uid` may have one more slot, beside those of `users`, of `total`.
+    fn admit(
+        &self,
+        uid: u32,
+        users: impl Iterator<Item = u32> + Clone,
+        total: usize,
+    ) -> Result<(), NoSlot> {
         let is_member = |uid| uid != 0 && uid != self.owner;
-        let limit = if is_member(uid) {
-            self.per_member
-        } else {
-            self.per_user
-        };
-        if users.clone().filter(|user| *user == uid).count() >= limit {
-            return Err(NoSlot::Quota { uid, limit });
+        let of_user = users.clone().filter(|user| *user == uid).count();
+        if of_user >= self.per_user {
+            return Err(NoSlot::Quota {
+                uid,
+                limit: self.per_user,
+            });
         }
-        if is_member(uid) && users.filter(|user| is_member(*user)).count() >= self.members {
-            return Err(NoSlot::Kept(self.members));
+        let left = total - users.clone().count();
+        if left == 0 {
+            return Err(NoSlot::AllTaken(total));
         }
-        Ok(())
+        if !is_member(uid) {
+            return Ok(());
+        }
+        let of_members = users.filter(|user| is_member(*user)).count();
+        let free = left.min(self.members.saturating_sub(of_members));
+        match free {
+            0 => Err(NoSlot::Kept(self.members)),
+            _ if fair::may_take(of_user, free) => Ok(()),
+            _ => Err(NoSlot::Share { uid, of_user, free }),
+        }
     }
 }
 
@@ -102,6 +110,18 @@ pub enum NoSlot {
         /// The limit.
         limit: usize,
     },
+    /// Those that are free are kept for other users.
+    #[error(
+        "user {uid} has {of_user} slots, and the {free} that are free are kept for other users"
+    )]
+    Share {
+        /// The user.
+        uid: u32,
+        /// Its slots.
+        of_user: usize,
+        /// Those that it might have.
+        free: usize,
+    },
     /// The rest is kept for the owner and root.
     #[error(
         "all {0} slots for users other than the owner and root are taken: end a program or raise \
@@ -131,8 +151,8 @@ impl Slots {
     /// None is free, or the quota is used up.
     pub fn assign(&mut self, owner: Owner) -> Result<SlotId, NoSlot> {
         let users = self.owners.iter().flatten().map(|owner| owner.uid);
-        self.limits.admit(owner.uid, users)?;
         let total = self.total();
+        self.limits.admit(owner.uid, users, total)?;
         let free = (0..total)
             .map(|offset| (self.next + offset) % total)
             .find(|index| self.owners[*index].is_none());
@@ -218,15 +238,33 @@ mod tests {
         assert!(slots.assign(owner(3, 1001)).is_ok());
     }
 
+    /// What a user that has `of_user` slots is told while `free` are left.
+    fn share(uid: u32, of_user: usize, free: usize) -> NoSlot {
+        NoSlot::Share { uid, of_user, free }
+    }
+
     #[test]
     fn members_leave_slots_to_one_another_and_to_owner_and_root() {
         let mut slots = slots(253, None, true);
-        let refused = NoSlot::Quota { uid: 7, limit: 178 };
-        assert_eq!(take_all(&mut slots, 7), (178, refused));
-        assert_eq!(take_all(&mut slots, 8), (59, NoSlot::Kept(237)));
-        assert_eq!(take_all(&mut slots, 9), (0, NoSlot::Kept(237)));
+        assert_eq!(take_all(&mut slots, 7), (119, share(7, 119, 118)));
+        assert_eq!(take_all(&mut slots, 8), (59, share(8, 59, 59)));
+        assert_eq!(take_all(&mut slots, 9), (30, share(9, 30, 29)));
+        for (uid, taken) in (10..).zip([15, 7, 4, 2]) {
+            assert_eq!(take_all(&mut slots, uid).0, taken);
+        }
+        assert_eq!(take_all(&mut slots, 14), (1, NoSlot::Kept(237)));
+        assert_eq!(take_all(&mut slots, 15), (0, NoSlot::Kept(237)));
         slots.assign(owner(0, OWNER)).unwrap();
         assert_eq!(take_all(&mut slots, 0), (15, NoSlot::AllTaken(253)));
+    }
+
+    #[test]
+    fn slots_of_the_owner_are_not_free_for_members() {
+        let mut slots = slots(253, None, true);
+        for token in 0..153 {
+            slots.assign(owner(token, OWNER)).unwrap();
+        }
+        assert_eq!(take_all(&mut slots, 7), (50, share(7, 50, 50)));
     }
 
     #[test]
@@ -236,20 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn configured_limit_replaces_the_share_of_members() {
-        let mut slots = slots(253, Some(200), true);
-        assert_eq!(take_all(&mut slots, 7).0, 200);
-        assert_eq!(take_all(&mut slots, 8), (37, NoSlot::Kept(237)));
-        assert_eq!(take_all(&mut slots, OWNER), (16, NoSlot::AllTaken(253)));
+    fn configured_limit_holds_for_all_users_beside_the_share_of_members() {
+        let mut few = slots(253, Some(50), true);
+        let refused = NoSlot::Quota { uid: 7, limit: 50 };
+        assert_eq!(take_all(&mut few, 7), (50, refused));
+        assert_eq!(take_all(&mut few, OWNER).0, 50);
+        let mut many = slots(253, Some(200), true);
+        assert_eq!(take_all(&mut many, 7), (119, share(7, 119, 118)));
+        assert_eq!(take_all(&mut many, OWNER), (134, NoSlot::AllTaken(253)));
     }
 
     #[test]
     fn few_slots_are_not_kept_but_shared() {
         let mut three = slots(3, None, true);
-        assert_eq!(take_all(&mut three, 7).0, 3);
+        assert_eq!(take_all(&mut three, 7), (2, share(7, 2, 1)));
+        assert_eq!(take_all(&mut three, 8), (1, NoSlot::AllTaken(3)));
         let mut four = slots(4, None, true);
-        assert_eq!(take_all(&mut four, 7).0, 3);
-        assert_eq!(take_all(&mut four, 8), (0, NoSlot::Kept(3)));
+        assert_eq!(take_all(&mut four, 7), (2, share(7, 2, 1)));
+        assert_eq!(take_all(&mut four, 8), (1, NoSlot::Kept(3)));
+        assert_eq!(take_all(&mut four, OWNER), (1, NoSlot::AllTaken(4)));
     }
 
     #[test]

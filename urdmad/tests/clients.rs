@@ -28,6 +28,7 @@ use urdma_ipc::{
 /// Users that no machine has.
 const MEMBER: u32 = 64_001;
 const OTHER_MEMBER: u32 = 64_002;
+const THIRD_MEMBER: u32 = 64_003;
 
 /// Does something in a thread that is another user's.
 fn as_user<T: Send>(uid: u32, action: impl FnOnce() -> T + Send) -> T {
@@ -64,11 +65,13 @@ fn members_who_hold_conversations_leave_some_to_others_and_to_root() {
     let daemon = Daemon::start(scratch.path(), "a", "");
     admit_everybody(&scratch, &daemon);
     let (of_member, why) = hold(&daemon, MEMBER, 1000);
-    assert_eq!(of_member.len(), 384);
-    assert!(why.contains("user 64001 has 384 conversations"), "{why}");
+    assert_eq!(of_member.len(), 256);
+    assert!(why.contains("user 64001 has 256 conversations"), "{why}");
     let (of_other, why) = hold(&daemon, OTHER_MEMBER, 1000);
     assert_eq!(of_other.len(), 128);
-    assert!(why.contains("quota.connections allows"), "{why}");
+    assert!(why.contains("user 64002 has 128 conversations"), "{why}");
+    let (of_third, why) = hold(&daemon, THIRD_MEMBER, 1000);
+    assert_eq!(of_third.len(), 64, "{why}");
     let (of_root, why) = hold(&daemon, 0, 16);
     assert_eq!(of_root.len(), 16, "{why}");
     assert!(of_root[0].status().is_ok());
@@ -108,15 +111,17 @@ fn member_of_a_shared_instance_leaves_slots_to_others_and_to_root() {
     let daemon = Daemon::start(scratch.path(), "a", "group = \"daemon\"\nslots = 16");
     admit_everybody(&scratch, &daemon);
     let (of_member, why) = attach_all(&daemon, MEMBER);
-    assert_eq!(of_member.len(), 12);
-    assert!(why.contains("quota.slots_per_user"), "{why}");
+    assert_eq!(of_member.len(), 8);
+    assert!(why.contains("user 64001 has 8 slots, and the 7"), "{why}");
     let (of_other, why) = attach_all(&daemon, OTHER_MEMBER);
-    assert_eq!(of_other.len(), 3);
-    assert!(why.contains("all 15 slots for users other than"), "{why}");
+    assert_eq!(of_other.len(), 4);
+    assert!(why.contains("user 64002 has 4 slots, and the 3"), "{why}");
+    let (of_third, why) = attach_all(&daemon, THIRD_MEMBER);
+    assert_eq!(of_third.len(), 2, "{why}");
     let (of_root, why) = attach_all(&daemon, 0);
-    assert_eq!(of_root.len(), 1);
+    assert_eq!(of_root.len(), 2);
     assert!(why.contains("all 16 slots of this instance"), "{why}");
-    drop((of_member, of_other, of_root));
+    drop((of_member, of_other, of_third, of_root));
     daemon.stop();
 }
 
@@ -127,10 +132,10 @@ fn instance_of_everyone_admits_every_user_up_to_the_quotas() {
     let daemon = Daemon::start(scratch.path(), "a", config);
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (of_one, why) = attach_all(&daemon, MEMBER);
-    assert_eq!(of_one.len(), 12);
-    assert!(why.contains("quota.slots_per_user"), "{why}");
+    assert_eq!(of_one.len(), 8);
+    assert!(why.contains("kept for other users"), "{why}");
     let (of_other, _) = attach_all(&daemon, OTHER_MEMBER);
-    assert_eq!(of_other.len(), 3);
+    assert_eq!(of_other.len(), 4);
     let refused = as_user(MEMBER, || daemon.client().shutdown()).unwrap_err();
     assert!(matches!(refused, ControlError::Refused(_)), "{refused}");
     drop((of_one, of_other));
@@ -202,7 +207,7 @@ fn offer_to_all(clients: &[ControlClient], last: u8) {
 fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
     const PROCESSES: u8 = 24;
     let scratch = Scratch::new();
-    let daemon = Daemon::start(scratch.path(), "a", "slots = 32");
+    let daemon = Daemon::start(scratch.path(), "a", "slots = 64");
     admit_everybody(&scratch, &daemon);
     // Twice as many descriptors are offered.
     limit_open_files(&daemon, 600);

@@ -6,6 +6,7 @@ use nix::sys::resource::{getrlimit, Resource};
 use urdma_ipc::{Refusal, RefusalKind};
 
 use crate::config::Quota;
+use crate::fair;
 
 /// Connections beyond `quota.connections` that only the owner and root can have.
 const FOR_OWNER: usize = 8;
@@ -22,7 +23,8 @@ pub(super) struct Places {
     owner: u32,
     /// For all users but the owner and root.
     members: usize,
-    per_user: usize,
+    /// Of one of these, if the configuration limits them.
+    per_user: Option<u16>,
     for_owner: usize,
     for_root: usize,
     /// RLIMIT_NOFILE allows fewer than the configuration.
@@ -50,7 +52,7 @@ impl Places {
         Self {
             owner,
             members: all - for_owner - for_root,
-            per_user: quota.connections_per_user(),
+            per_user: quota.connections_per_user,
             for_owner,
             for_root,
             are_short_of_fds: all < wanted,
@@ -68,7 +70,8 @@ impl Places {
     ) -> Result<(), Refusal> {
         let is_owner = uid == 0 || uid == self.owner;
         let of_user = users.clone().filter(|user| *user == uid).count();
-        if !is_owner && of_user >= self.per_user {
+        let is_at_limit = |limit| of_user >= usize::from(limit);
+        if !is_owner && self.per_user.is_some_and(is_at_limit) {
             return Err(refusal(format!(
                 "user {uid} has {of_user} conversations with urdmad, as many as \
                  quota.connections_per_user allows: end some of that user's programs"
@@ -80,8 +83,15 @@ impl Places {
             _ => 0,
         };
         let all = users.count();
-        if all < self.members + reserved {
+        let free = (self.members + reserved).saturating_sub(all);
+        if free > 0 && (is_owner || fair::may_take(of_user, free)) {
             return Ok(());
+        }
+        if free > 0 {
+            return Err(refusal(format!(
+                "user {uid} has {of_user} conversations with urdmad, and the {free} that are \
+                 free are kept for other users: end some of that user's programs"
+            )));
         }
         Err(refusal(if self.are_short_of_fds {
             format!(
@@ -132,13 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn one_member_leaves_room_for_others_and_all_members_for_owner_and_root() {
+    fn members_leave_room_for_one_another_and_all_members_for_owner_and_root() {
         let places = places(usize::MAX);
-        let mut users = vec![7; room(&places, 7, &[])];
-        assert_eq!(users.len(), 384);
-        users.extend(vec![8; room(&places, 8, &users)]);
+        let mut users = Vec::new();
+        for (member, left) in [(7, 256), (8, 128), (9, 64), (10, 32)] {
+            users.extend(vec![member; room(&places, member, &users)]);
+            assert_eq!(users.len(), 512 - left);
+        }
+        for member in 11..20 {
+            users.extend(vec![member; room(&places, member, &users)]);
+        }
         assert_eq!(users.len(), 512);
-        assert_eq!(room(&places, 9, &users), 0);
         users.extend(vec![OWNER; room(&places, OWNER, &users)]);
         assert_eq!(users.len(), 520);
         assert_eq!(room(&places, 0, &users), 16);
@@ -148,7 +162,7 @@ mod tests {
     fn limit_of_open_files_reduces_places_of_all_users() {
         let places = places(120);
         let mut users = vec![7; room(&places, 7, &[])];
-        assert_eq!(users.len(), 15);
+        assert_eq!(users.len(), 8);
         users.extend(vec![OWNER; room(&places, OWNER, &users)]);
         assert_eq!(users.len(), 20);
         assert_eq!(room(&places, 0, &users), 10);
@@ -157,12 +171,21 @@ mod tests {
     }
 
     #[test]
-    fn user_beyond_the_quota_is_told_its_name() {
-        let places = places(usize::MAX);
-        let refused = places.admit(7, std::iter::repeat_n(7, 384)).unwrap_err();
-        assert!(
-            refused.message.contains("quota.connections_per_user"),
-            "{refused}"
-        );
+    fn user_beyond_a_limit_is_told_which() {
+        let shared = places(usize::MAX);
+        let refused = shared.admit(7, std::iter::repeat_n(7, 256)).unwrap_err();
+        let expected = "user 7 has 256 conversations with urdmad, and the 256 that are free are \
+                        kept for other users";
+        assert!(refused.message.contains(expected), "{refused}");
+        let quota = Quota {
+            connections_per_user: Some(9),
+            ..Quota::default()
+        };
+        let limited = Places::within(&quota, OWNER, usize::MAX);
+        assert_eq!(room(&limited, 7, &[]), 9);
+        assert_eq!(room(&limited, OWNER, &[]), 520);
+        let refused = limited.admit(7, std::iter::repeat_n(7, 9)).unwrap_err();
+        let expected = "quota.connections_per_user";
+        assert!(refused.message.contains(expected), "{refused}");
     }
 }

@@ -208,7 +208,7 @@ impl Control {
         let slot = self.slots.assign(owner).map_err(|error| {
             let kind = match error {
                 NoSlot::AllTaken(_) | NoSlot::Kept(_) => RefusalKind::NoFreeSlot,
-                NoSlot::Quota { .. } => RefusalKind::QuotaExceeded,
+                NoSlot::Quota { .. } | NoSlot::Share { .. } => RefusalKind::QuotaExceeded,
             };
             Refusal::new(kind, error.to_string())
         })?;

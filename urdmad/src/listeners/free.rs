@@ -71,6 +71,11 @@ impl FreePorts {
     }
 }
 
+/// Whether a port is one of those that are given for port 0.
+pub(super) fn is_ephemeral(port: u16) -> bool {
+    bit_of(port).is_some()
+}
+
 fn bit_of(port: u16) -> Option<usize> {
     let bit = usize::from(port.checked_sub(EPHEMERAL_FIRST)?);
     (bit < EPHEMERAL).then_some(bit)

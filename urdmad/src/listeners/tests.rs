@@ -215,16 +215,14 @@ fn bind_beyond_the_quota_or_with_a_number_in_use_is_refused() {
     assert_eq!(kind(refusal), Some(RefusalKind::QuotaExceeded));
 }
 
-const MEMBERS: [Binder; 2] = [
+const fn member(uid: u32) -> Binder {
     Binder {
-        member: Some(1000),
+        member: Some(uid),
         quota: 65_535,
-    },
-    Binder {
-        member: Some(1001),
-        quota: 65_535,
-    },
-];
+    }
+}
+
+const MEMBERS: [Binder; 3] = [member(1000), member(1001), member(1002)];
 const ROOT: Binder = Binder {
     member: None,
     quota: 65_535,
@@ -241,55 +239,96 @@ fn bind_all(listeners: &mut Listeners, of: u8, wanted: CmPort, by: Binder) -> (u
 }
 
 #[test]
-fn user_that_binds_all_ports_leaves_some_to_others_and_to_root() {
+fn users_that_bind_all_ports_leave_some_to_one_another_and_to_root() {
     let mut listeners = Listeners::default();
     let any = at("127.0.0.1", 0);
-    let (of_first, refused) = bind_all(&mut listeners, 1, any, MEMBERS[0]);
-    assert_eq!(refused, RefusalKind::QuotaExceeded);
-    let (of_second, refused) = bind_all(&mut listeners, 2, any, MEMBERS[1]);
-    assert_eq!(refused, RefusalKind::AddressNotAvailable);
-    assert!(of_first > 0 && of_second > 1000);
-    // A port by its number is kept, too, and one of another table is not.
-    let free = listeners.free[&SPACE].count();
-    let kept = (free::EPHEMERAL_FIRST..).find(|port| listeners.free[&SPACE].has(*port));
-    let of_number = listeners.bind(id(2, u32::MAX), at("127.0.0.1", kept.unwrap()), MEMBERS[1]);
-    assert_eq!(kind(of_number), Some(RefusalKind::AddressNotAvailable));
+    let of_members = EPHEMERAL - KEPT_EPHEMERAL;
+    let mut left = of_members;
+    for (of, by) in (1..).zip(MEMBERS) {
+        let (bound, refused) = bind_all(&mut listeners, of, any, by);
+        assert_eq!(bound as usize, left.div_ceil(2));
+        assert_eq!(refused, RefusalKind::QuotaExceeded);
+        left -= bound as usize;
+    }
+    assert!(left >= of_members >> MEMBERS.len());
+    // A port by its number, free or shared, is kept, too; one of another table is not.
+    let is_free = |port: &u16| listeners.free[&SPACE].has(*port);
+    let free = (free::EPHEMERAL_FIRST..).find(is_free).unwrap();
+    listeners
+        .share(id(1, 0), shared("127.0.0.1", true, true).sharing)
+        .unwrap();
+    let mut same = shared("127.0.0.1", true, true);
+    same.port = listeners.by_id[&id(1, 0)].kind.at.port;
     let mut datagrams = any;
     datagrams.space = PortTable::Udp;
-    listeners
-        .bind(id(2, u32::MAX), datagrams, MEMBERS[1])
-        .unwrap();
-    let (of_root, refused) = bind_all(&mut listeners, 3, any, ROOT);
+    for (wanted, expected) in [
+        (at("127.0.0.1", free), Some(RefusalKind::QuotaExceeded)),
+        (same, Some(RefusalKind::QuotaExceeded)),
+        (at("127.0.0.1", 7471), None),
+        (datagrams, None),
+    ] {
+        let bound = listeners.bind(id(2, u32::MAX), wanted, MEMBERS[1]);
+        assert_eq!(kind(bound), expected, "{wanted:?}");
+        let _ = listeners.release(id(2, u32::MAX));
+    }
+    // One that a user with more than are free releases is for others.
+    let given_back = id(1, 0);
+    listeners.release(given_back).unwrap();
+    let again = listeners.bind(given_back, any, MEMBERS[0]);
+    assert_eq!(kind(again), Some(RefusalKind::QuotaExceeded));
+    listeners.bind(given_back, any, member(1003)).unwrap();
+    listeners.release(given_back).unwrap();
+    let (of_root, refused) = bind_all(&mut listeners, 4, any, ROOT);
     assert_eq!(refused, RefusalKind::AddressNotAvailable);
-    assert_eq!((of_root as usize, free), (free, KEPT_EPHEMERAL));
+    assert_eq!(of_root as usize, left + 1 + KEPT_EPHEMERAL);
     // All that a slot had is free again, in steps.
     let mut steps = 1;
     while listeners.release_some(slot(1)) {
         steps += 1;
     }
-    assert_eq!(steps, of_first as usize / RELEASED_AT_ONCE + 1);
-    assert_eq!(listeners.free[&SPACE].count(), of_first as usize);
+    let of_first = of_members.div_ceil(2) - 1;
+    assert_eq!(steps, of_first / RELEASED_AT_ONCE + 1);
+    assert_eq!(listeners.free[&SPACE].count(), of_first);
+}
+
+/// The last ephemeral ports are kept for the owner and root.
+#[test]
+fn many_users_leave_ephemeral_ports_to_root() {
+    let mut listeners = Listeners::default();
+    let any = at("127.0.0.1", 0);
+    let mut refused = RefusalKind::QuotaExceeded;
+    for of in 1..100 {
+        refused = bind_all(&mut listeners, of, any, member(u32::from(of))).1;
+    }
+    assert_eq!(refused, RefusalKind::AddressNotAvailable);
+    let (of_root, _) = bind_all(&mut listeners, 100, any, ROOT);
+    assert_eq!(of_root as usize, KEPT_EPHEMERAL);
 }
 
 #[test]
 fn bindings_that_share_a_port_have_a_quota_and_do_not_lengthen_the_look_up() {
     let mut listeners = Listeners::default();
     let same = shared("127.0.0.1", true, true);
-    let (count, refused) = bind_all(&mut listeners, 1, same, MEMBERS[0]);
-    assert_eq!(count as usize, BINDINGS_OF_MEMBER);
-    assert_eq!(refused, RefusalKind::QuotaExceeded);
+    let mut left = BINDINGS_OF_MEMBERS;
+    for (of, by) in (1..).zip(MEMBERS) {
+        let (count, refused) = bind_all(&mut listeners, of, same, by);
+        assert_eq!(count as usize, left.div_ceil(2));
+        assert_eq!(refused, RefusalKind::QuotaExceeded);
+        left -= count as usize;
+    }
     let at_port = &listeners.by_port[&(SPACE, same.port)];
-    assert_eq!(
-        (at_port.len(), at_port[0].ids.len()),
-        (1, BINDINGS_OF_MEMBER)
-    );
+    let bound = BINDINGS_OF_MEMBERS - left;
+    assert_eq!((at_port.len(), at_port[0].ids.len()), (1, bound));
     assert_eq!(listeners.status().1.len(), LISTED_MAX);
     // Whatever its kind, an entry ends with its last binding.
     listeners.share(id(1, 0), PortSharing::default()).unwrap();
     assert_eq!(listeners.by_port[&(SPACE, same.port)].len(), 2);
-    while listeners.release_some(slot(1)) {}
+    for of in 1..=3 {
+        while listeners.release_some(slot(of)) {}
+    }
     assert!(listeners.by_port.is_empty() && listeners.by_id.is_empty());
     assert!(listeners.of_member.is_empty() && listeners.of_slot.is_empty());
+    assert!(listeners.ephemeral_of_member.is_empty());
 }
 
 #[test]
