@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::Write;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Mutex;
 
 use urdma_abi::front::{wait, FrontTable, LookFn, PutFn, FRONT_ABI, FRONT_SIZE};
@@ -74,6 +74,10 @@ const ADD_EVENT: u8 = 50;
 /// and fails with the errno that is the command's second octet.
 const CLOSE_IN_GET_EVENT: u8 = 51;
 static CLOSES_WITH: AtomicI32 = AtomicI32::new(0);
+/// A command of the tests after which the close of the file lasts until another thread, which has
+/// begun a GET_EVENT meanwhile, sleeps or has returned.
+const GET_EVENT_IN_CLOSE: u8 = 52;
+static GETS_EVENT: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn cm_open(event_fd: c_int) -> i64 {
     log("cm_open");
@@ -108,6 +112,9 @@ fn take_event() -> bool {
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
     // SAFETY: the stand-in passes on the application's buffer of `len` octets.
     let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+    if octets[0] == GET_EVENT_IN_CLOSE {
+        GETS_EVENT.store(true, Ordering::Relaxed);
+    }
     if octets[0] == CLOSE_IN_GET_EVENT {
         CLOSES_WITH.store(octets[1].into(), Ordering::Relaxed);
     }
@@ -133,6 +140,28 @@ unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -
 
 extern "C" fn cm_close(handle: i64) {
     log(&format!("cm_close {handle}"));
+    if GETS_EVENT.swap(false, Ordering::Relaxed) {
+        let (send, number) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: gettid touches no memory.
+            send.send(unsafe { libc::gettid() }).unwrap();
+            let mut command = [0_u8; 24];
+            (command[0], command[4]) = (GET_EVENT, 16);
+            let fd = EVENT_FD.load(Ordering::Relaxed);
+            // SAFETY: 24 readable octets; the stand-in takes this for the test's call.
+            let written = unsafe { libc::write(fd, command.as_ptr().cast(), command.len()) };
+            log(&format!("written {written}"));
+        });
+        let call = format!("/proc/self/task/{}/syscall", number.recv().unwrap());
+        let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
+        let sleeps = || {
+            let call = std::fs::read_to_string(&call).unwrap_or_default();
+            polls.iter().any(|poll| call.starts_with(poll))
+        };
+        while !sleeps() && !waiter.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
 }
 
 extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {

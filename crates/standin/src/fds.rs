@@ -4,6 +4,8 @@
 //! process that opened it, and its device and inode number, which detect a descriptor that was
 //! closed without a hooked call and reused.
 //!
+//! The cell of a descriptor that another thread is closing is [`CLOSING`].
+//!
 //! That check, [`find`], is a system call. All functions of the C library that close, replace and
 //! copy a descriptor are hooked, so only a program that closes one by a system call of its own
 //! needs it. It is made where a wrong answer would lose the program's octets or a file of its own:
@@ -20,6 +22,9 @@ use crate::owner;
 pub(crate) const MAX_FDS: usize = 1 << 16;
 /// Maximum number of stand-in files.
 const MAX_ENTRIES: usize = 1 << 14;
+
+/// What a cell holds between the end of the stand-in file and the close of its descriptor.
+const CLOSING: u32 = u32::MAX;
 
 static CELLS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(0) }; MAX_FDS];
 static ENTRIES: [Entry; MAX_ENTRIES] = [const { Entry::EMPTY }; MAX_ENTRIES];
@@ -245,13 +250,14 @@ fn set_mode(fd: c_int, to: u32) {
     }
 }
 
-/// `fd` is about to be closed. Does nothing in a vforked child, whose tables are its parent's.
+/// `fd` is about to be closed; [`end_close`] is called afterwards. Does nothing in a vforked child,
+/// whose tables are its parent's.
 #[cold]
-pub(crate) fn remove(fd: c_int) -> Closed {
+pub(crate) fn begin_close(fd: c_int) -> Closed {
     let Some(found) = find(fd).filter(|_| owner::owns_tables()) else {
         return Closed::Nothing;
     };
-    let was_last = forget(fd);
+    let was_last = replace(fd, CLOSING);
     match found.kind {
         _ if !found.is_mine => Closed::Nothing,
         Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
@@ -259,6 +265,26 @@ pub(crate) fn remove(fd: c_int) -> Closed {
         Kind::Set => Closed::Set,
         Kind::Device(_) | Kind::Netlink | Kind::Spared => Closed::Nothing,
     }
+}
+
+/// `fd` is closed, unless another thread has opened another file at that number meanwhile.
+pub(crate) fn end_close(fd: c_int) {
+    if let Some(cell) = cell(fd) {
+        let (done, order) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = cell.compare_exchange(CLOSING, 0, done, order);
+    }
+}
+
+/// Whether a thread is closing `fd`, which was a stand-in file.
+pub(crate) fn is_closing(fd: c_int) -> bool {
+    cell(fd).is_some_and(|cell| cell.load(Ordering::Acquire) == CLOSING)
+}
+
+/// `fd` is a stand-in file no longer.
+pub(crate) fn remove(fd: c_int) -> Closed {
+    let closed = begin_close(fd);
+    end_close(fd);
+    closed
 }
 
 /// Whether `fd` belongs to the provider, in the process that opened it; a child may close its copy.
@@ -316,10 +342,12 @@ fn set(cell: &AtomicU32, fd: c_int, index: usize) -> Option<u32> {
 
 /// Empties a cell; true if its entry has no other user.
 fn forget(fd: c_int) -> bool {
-    if !owner::owns_tables() {
-        return false;
-    }
-    match cell(fd).map(|cell| cell.swap(0, Ordering::AcqRel)) {
+    owner::owns_tables() && replace(fd, 0)
+}
+
+/// Stores a value in a cell; true if the entry that was there has no other user.
+fn replace(fd: c_int, value: u32) -> bool {
+    match cell(fd).map(|cell| cell.swap(value, Ordering::AcqRel)) {
         Some(value) if value != 0 => release(value),
         _ => false,
     }

@@ -244,6 +244,20 @@ fn command_for_an_event_sleeps_if_its_file_is_closed_before_it_begins_to_wait() 
     assert_eq!(log, ["table", "cm_open", "cm_write 42 8 51", "cm_close 42"]);
 }
 
+// Its octets went into the eventfd behind the file, which refused them: EINVAL.
+#[test]
+fn command_for_an_event_that_begins_while_its_file_is_being_closed_sleeps() {
+    let test = "command_for_an_event_that_begins_while_its_file_is_being_closed_sleeps";
+    let log = with_standin(test, || {
+        let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
+        assert_eq!(write(fd, &[52, 0, 0, 0, 0, 0, 0, 0]), 8);
+        assert_eq!(close(fd), 0);
+        assert_eq!(write(fd, &[1; 24]), -1);
+        assert_eq!(crate::errno(), libc::EBADF);
+    });
+    assert_eq!(log, ["table", "cm_open", "cm_write 42 8 52", "cm_close 42"]);
+}
+
 /// Makes a completion channel and reads the event that the mock provider sends at once. Returns the
 /// command too.
 fn make_channel(fd: c_int) -> ([u8; 16], c_int) {

@@ -86,7 +86,7 @@ unsafe fn close_ours(fd: c_int) -> c_int {
     let channel = begin_close(fd);
     // SAFETY: the arguments of the caller.
     let failed = unsafe { real::close(fd) };
-    end_close(channel);
+    end_close(fd, channel);
     failed
 }
 
@@ -271,6 +271,17 @@ enum Outcome {
 unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller guarantees it.
     let Some(file) = (unsafe { Addressed::find(fd, buf, len) }) else {
+        // SAFETY: the caller guarantees it.
+        let command = unsafe { cm_command(buf, len) }.filter(|_| fds::is_closing(fd));
+        if command == Some(CM_GET_EVENT) && is_blocking(fd) {
+            // It came before the end of the close, and the file has no event any more.
+            // SAFETY: no value here needs to be dropped.
+            return unsafe { super::call::sleep_on() };
+        }
+        if command.is_some() {
+            set_errno(libc::EBADF);
+            return -1;
+        }
         // SAFETY: the arguments of the caller.
         return unsafe { real::write(fd, buf, len) };
     };
@@ -374,14 +385,14 @@ unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) 
 /// The descriptor is about to be closed together with others.
 #[cold]
 fn before_close(fd: c_int) {
-    end_close(begin_close(fd));
+    end_close(fd, begin_close(fd));
 }
 
 /// The descriptor is about to be closed. What is returned is passed to [`end_close`] afterwards.
 fn begin_close(fd: c_int) -> i64 {
     let _uncancelled = Disabled::new();
     let before = real::errno();
-    let closed = fds::remove(fd);
+    let closed = fds::begin_close(fd);
     let mut channel = 0;
     if let Some(table) = provider_if(closed != Closed::Nothing) {
         match closed {
@@ -398,7 +409,8 @@ fn begin_close(fd: c_int) -> i64 {
     channel
 }
 
-fn end_close(channel: i64) {
+fn end_close(fd: c_int, channel: i64) {
+    fds::end_close(fd);
     if let Some(table) = provider_if(channel > 0) {
         let _uncancelled = Disabled::new();
         let before = real::errno();

@@ -7,7 +7,7 @@ use crate::Failure;
 
 /// Both ends of rping close their event channel at the end, while one of their threads may be about
 /// to read from it; rping then exits with 255, on any device.
-const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
+pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
 /// The condition on which a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
