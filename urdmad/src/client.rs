@@ -1,6 +1,6 @@
 //! One control connection.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Instant;
@@ -293,15 +293,6 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor (close-on-exec) for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// A status request that waits for reports of processes.
-#[derive(Debug)]
-pub(crate) struct PendingStatus {
-    pub(crate) token: Token,
-    pub(crate) id: u64,
-    pub(crate) missing: HashSet<Token>,
-    pub(crate) deadline: Instant,
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! those for slots (`attaches` limits their rate), `accept` new connections (`acceptor` has the
 //! listening socket, `places` the limits), `channels` passes channels on, `counting` gives the
 //! counters of the port to their readers, `recordings` takes and passes flight recordings, `reap`
-//! reclaims the resources of processes, `report` answers status requests, `sockets` takes
-//! offers of TCP connections, `kernel` serves the kernel module.
+//! reclaims the resources of processes, `report` answers status requests (`statuses` has those that
+//! wait), `sockets` takes offers of TCP connections, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -22,6 +22,7 @@ mod recordings;
 mod report;
 mod requests;
 mod sockets;
+pub(crate) mod statuses;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,7 +41,8 @@ use urdma_ipc::Event;
 
 use self::acceptor::Acceptor;
 use self::attaches::Attaches;
-use crate::client::{Client, PendingStatus};
+use self::statuses::Statuses;
+use crate::client::Client;
 use crate::closing::Closer;
 use crate::config::Config;
 use crate::counter_files::CounterFiles;
@@ -95,7 +97,7 @@ pub(crate) struct Control {
     /// TCP connections over rings.
     pub(crate) sockets: Sockets,
     pub(crate) attaches: Attaches,
-    pub(crate) pending: Vec<PendingStatus>,
+    pub(crate) statuses: Statuses,
     pub(crate) counters: Counters,
     /// The counters of the port as files, if they can be offered.
     pub(crate) counter_files: Option<CounterFiles>,
@@ -172,7 +174,7 @@ impl Control {
         self.drop_offenders();
         self.drop_broken();
         self.attach_due(Instant::now());
-        self.answer_due_statuses(Instant::now());
+        self.serve_statuses(Instant::now());
         self.answer_readers(Instant::now());
         // Those that have not read earlier answers.
         self.drop_broken();
@@ -240,19 +242,20 @@ impl Control {
     }
 
     fn timeout(&self, acceptor: &Acceptor<'_>) -> PollTimeout {
-        let statuses = self.pending.iter().map(|status| status.deadline);
-        let kernel = self
+        let now = Instant::now();
+        let deadlines = self
             .kernel
             .next_try()
             .into_iter()
             .chain(self.kernel_deadline())
             .chain(self.counting.deadline)
-            .chain(acceptor.opens_at(Instant::now()))
-            .chain(self.attaches.due_at());
-        let Some(deadline) = statuses.chain(kernel).min() else {
+            .chain(acceptor.opens_at(now))
+            .chain(self.attaches.due_at())
+            .chain(self.statuses.due_at(now));
+        let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;
         };
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(now);
         let milliseconds = (left + Duration::from_micros(999)).as_millis();
         PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
     }
@@ -330,10 +333,7 @@ impl Control {
                     self.end_capture_of(&client);
                     self.close(client);
                 }
-                self.pending.retain(|status| status.token != token);
-                for pending in &mut self.pending {
-                    pending.missing.remove(&token);
-                }
+                self.statuses.forget(token);
             }
         }
     }

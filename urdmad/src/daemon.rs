@@ -21,6 +21,7 @@ use urdma_ipc::{Event, RunDir};
 use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::attaches::Attaches;
+use crate::control::statuses::Statuses;
 use crate::control::{Control, Ended};
 use crate::counter_files::CounterFiles;
 use crate::data;
@@ -194,7 +195,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         closer,
         sockets: Sockets::new(),
         attaches: Attaches::new(),
-        pending: Vec::new(),
+        statuses: Statuses::default(),
         counters: Counters::default(),
         counter_files: offer_counters(run_dir),
         counting: Default::default(),

@@ -17,9 +17,9 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::unistd::ftruncate;
 
-use support::{eventually, expect_idle, Daemon, Scratch, LIMIT};
-use urdma_ipc::message::{FromClient, Request};
-use urdma_ipc::packet::PacketSocket;
+use support::{eventually, expect_idle, Daemon, Process, Scratch, LIMIT};
+use urdma_ipc::message::{FromClient, FromDaemon, Request};
+use urdma_ipc::packet::{PacketSocket, PACKET_OCTETS_MAX};
 use urdma_ipc::status::{ConnectionReport, REPORTED_CONNECTIONS_MAX};
 use urdma_ipc::{
     ControlClient, ControlError, Event, ProcessCounter, ProcessReport, PROTOCOL_VERSION,
@@ -268,13 +268,56 @@ fn client_that_reads_no_answers_is_disconnected_when_they_are_due_together() {
     let limit = PollTimeout::try_from(LIMIT).unwrap();
     let mut ended = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     assert_eq!(poll(&mut ended, limit), Ok(1));
-    // Each of the requests asked the other processes.
-    let mut asked = 0;
+    assert!(reports_wanted(&silent) <= 1);
+    drop(silent);
+    daemon.stop();
+}
+
+/// How often urdmad has asked a process for its report.
+fn reports_wanted(process: &Process) -> usize {
     let brief = Some(Duration::from_millis(100));
-    while let Ok(Some((event, _))) = silent.client.next_event(brief) {
-        asked += usize::from(matches!(event, Event::ReportWanted));
+    let events = std::iter::from_fn(|| process.client.next_event(brief).ok().flatten());
+    let wanted = events.filter(|(event, _)| matches!(event, Event::ReportWanted));
+    wanted.count()
+}
+
+// Each request asked every process, and those of one user kept the others from answers.
+#[test]
+fn statuses_are_asked_for_together() {
+    const CLIENTS: usize = 20;
+    const OF_CLIENT: u64 = 4;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    admit_everybody(&scratch, &daemon);
+    let silent = daemon.attach();
+    let clients: Vec<_> = as_user(MEMBER, || {
+        let connect = || PacketSocket::connect(&daemon.run_dir.control_socket()).unwrap();
+        (0..CLIENTS).map(|_| connect()).collect()
+    });
+    let hello = Request::Hello {
+        version: PROTOCOL_VERSION,
+        program: "test".to_owned(),
+    };
+    for client in &clients {
+        let requests = (0..OF_CLIENT).map(|_| Request::Status);
+        for (id, request) in (0..).zip([hello.clone()].into_iter().chain(requests)) {
+            client.send(&FromClient { id, request }, &[]).unwrap();
+        }
     }
-    assert!((1..=4).contains(&asked), "{asked} times");
+    assert!(daemon.client().status().is_ok());
+    for client in &clients {
+        for id in 0..=OF_CLIENT {
+            let packet = client.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
+            let answer = packet.parse::<FromDaemon>().unwrap();
+            let FromDaemon::Answer { id: of, result } = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(of == id && result.is_ok(), "{result:?}");
+        }
+    }
+    // Sixteen answers at once, and some that were not filled.
+    let asked = reports_wanted(&silent);
+    assert!((5..=12).contains(&asked), "{asked} times");
     drop(silent);
     daemon.stop();
 }

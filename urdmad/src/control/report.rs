@@ -1,49 +1,33 @@
 //! Status: collecting the reports of the processes, then answering.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use urdma_ipc::packet::PACKET_OCTETS_MAX;
 use urdma_ipc::status::{FaultStatus, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
+use super::statuses::Asked;
 use super::Control;
-use crate::client::{Client, PendingStatus};
+use crate::client::Client;
 use crate::log;
 use crate::slots::Token;
 
-/// Time limit for the reports of processes; slower ones are shown without a report.
-const REPORT_LIMIT: Duration = Duration::from_millis(100);
-/// Statuses that a client may wait for: each asks all processes and takes time of the control
-/// thread.
+/// Statuses that a client may wait for.
 const STATUSES_AT_ONCE_MAX: usize = 4;
 /// Maximum length of a status, so that its answer fits a packet.
 const STATUS_OCTETS_MAX: usize = PACKET_OCTETS_MAX - 256;
 
 impl Control {
-    /// Requests reports from the processes; the status is answered when all have arrived or the
-    /// time limit has passed. A client that waits for too many is disconnected.
+    /// Takes a request for the status. A client that waits for too many is disconnected.
     pub(super) fn ask_for_status(&mut self, token: Token, id: u64) {
-        let waiting = self.pending.iter().filter(|asked| asked.token == token);
-        if waiting.count() == STATUSES_AT_ONCE_MAX {
-            if let Some(client) = self.clients.get_mut(&token) {
-                client.is_broken = true;
-            }
+        let is_at_limit = self.statuses.of_client(token) == STATUSES_AT_ONCE_MAX;
+        let Some(client) = self.clients.get_mut(&token) else {
             return;
-        }
-        let missing: HashSet<Token> = self
-            .clients
-            .iter()
-            .filter(|(other, client)| **other != token && client.attached.is_some())
-            .map(|(other, _)| *other)
-            .collect();
-        self.tell_all(Event::ReportWanted, Some(token));
-        self.pending.push(PendingStatus {
-            token,
-            id,
-            missing,
-            deadline: Instant::now() + REPORT_LIMIT,
-        });
+        };
+        client.is_broken |= is_at_limit;
+        let uid = client.peer.uid();
+        self.statuses.ask(Asked { token, uid, id });
     }
 
     /// The report of a process.
@@ -52,23 +36,42 @@ impl Control {
         if let Some(client) = self.clients.get_mut(&token) {
             client.report = client.attached.is_some().then_some(report);
         }
-        for pending in &mut self.pending {
-            pending.missing.remove(&token);
+        self.statuses.has_reported(token);
+    }
+
+    /// Answers the requests of a round that is over, and begins the next.
+    pub(super) fn serve_statuses(&mut self, now: Instant) {
+        self.answer_statuses(now);
+        if let Some(asked) = self.statuses.next(now) {
+            self.ask_for_reports(now, asked);
+            // No process may have been asked.
+            self.answer_statuses(now);
         }
     }
 
-    /// Answers the statuses that are complete or late.
-    pub(super) fn answer_due_statuses(&mut self, now: Instant) {
-        let (due, pending) = std::mem::take(&mut self.pending)
-            .into_iter()
-            .partition(|status| status.missing.is_empty() || status.deadline <= now);
-        self.pending = pending;
-        for asked in due {
-            let mut status = self.status(&asked.missing);
-            if !status.fit(STATUS_OCTETS_MAX) {
-                tracing::warn!("the status is too long: ports or reports are left out");
+    fn ask_for_reports(&mut self, now: Instant, asked: Vec<Asked>) {
+        let mut missing = HashSet::new();
+        for (token, client) in &mut self.clients {
+            let is_asking = asked.iter().any(|asked| asked.token == *token);
+            if client.attached.is_some() && !is_asking {
+                client.tell(Event::ReportWanted);
+                missing.insert(*token);
             }
-            self.answer(asked.token, asked.id, Ok(Answer::Status(Box::new(status))));
+        }
+        self.statuses.begin(now, asked, missing);
+    }
+
+    fn answer_statuses(&mut self, now: Instant) {
+        let Some(round) = self.statuses.take_over(now) else {
+            return;
+        };
+        let mut status = self.status(&round.missing);
+        if !status.fit(STATUS_OCTETS_MAX) {
+            tracing::warn!("the status is too long: ports or reports are left out");
+        }
+        for asked in round.asked {
+            let status = Box::new(status.clone());
+            self.answer(asked.token, asked.id, Ok(Answer::Status(status)));
         }
     }
 
