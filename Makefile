@@ -85,7 +85,8 @@ checkpatch:
 
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys engine \
-	exs exs-c exs-cli ipc lease rdma-core-sys standin stream trace types ucma underlay) \
+	exs exs-c exs-cli ipc lease rdma-core-sys socket-switch sockets standin stream trace \
+	types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 
@@ -121,8 +122,8 @@ install: build install-exs
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench target/release/urdma-stream
 	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
-		target/release/liburdma_standin.so target/release/liburdma_lease.so \
-		target/release/liburdma_dpdk.so
+		target/release/liburdma_standin.so target/release/liburdma_sockets.so \
+		target/release/liburdma_lease.so target/release/liburdma_dpdk.so
 	for abi in $(PRIVATE_ABIS); do \
 		ln -sf liburdma_provider.so $(LIBRARIES)/liburdma-rdmav$$abi.so; \
 	done

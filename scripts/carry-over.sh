@@ -30,7 +30,8 @@ source="\"src_path\":\"$repository/tests/one_host.rs\""
 test=$(sed -n "s|.*$source.*\"executable\":\"\([^\"]*\)\".*|\1|p" "$messages")
 checks=$(sed -n 's|.*#urdma-tests@.*"out_dir":"\([^"]*\)".*|\1/verbs-check|p' "$messages")
 for file in "$test" "$checks" target/release/urdma target/release/urdmad \
-    target/release/liburdma_provider.so target/release/liburdma_standin.so; do
+    target/release/liburdma_provider.so target/release/liburdma_standin.so \
+    target/release/liburdma_sockets.so; do
     install -D "$file" "$root-target/$(realpath --relative-to=target "$file")"
 done
 run env URDMA_BIN_DIR="$repository/target/release" "$test" >"$messages" || {

@@ -16,5 +16,5 @@ if ! ./urdma --version >/dev/null; then
 fi
 mkdir -p "$prefix/bin" "$prefix/lib/urdma"
 install -m755 -t "$prefix/bin" urdma urdmad
-install -m755 -t "$prefix/lib/urdma" liburdma_provider.so liburdma_standin.so
+install -m755 -t "$prefix/lib/urdma" liburdma_provider.so liburdma_standin.so liburdma_sockets.so
 echo "urdma is in $prefix/bin"

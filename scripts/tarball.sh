@@ -32,10 +32,10 @@ RUSTFLAGS="$RUSTFLAGS -C link-arg=-Wl,--allow-shlib-undefined"
 export RUSTFLAGS
 PATH=$tools/bin:$PATH cargo zigbuild --quiet --release --locked --target "$target.$glibc" \
     --target-dir "$folder/build" -p urdma -p urdmad -p urdma-provider -p urdma-standin \
-    --lib --bin urdma --bin urdmad
+    -p urdma-sockets --lib --bin urdma --bin urdmad
 
 built=$folder/build/$target/release
-programs="urdma urdmad liburdma_provider.so liburdma_standin.so"
+programs="urdma urdmad liburdma_provider.so liburdma_standin.so liburdma_sockets.so"
 for kind in "" -debug; do
     rm -rf "${folder:?}/$name$kind"
     mkdir "$folder/$name$kind"

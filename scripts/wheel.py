@@ -17,7 +17,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("urdma", "urdmad", "liburdma_provider.so", "liburdma_standin.so")
+PROGRAMS = ("urdma", "urdmad", "liburdma_provider.so", "liburdma_standin.so",
+            "liburdma_sockets.so")
 LICENSES = ("LICENSE-APACHE", "LICENSE-MIT")
 
 METADATA = """Metadata-Version: 2.1

@@ -13,6 +13,7 @@ use crate::error::Error;
 
 const PLUGIN: &str = "liburdma_provider.so";
 const STANDIN: &str = "liburdma_standin.so";
+const SOCKETS: &str = "liburdma_sockets.so";
 
 /// How all files of one urdma come to be where it looks for them.
 const INSTALL: &str = "install the package or the wheel again, unpack the tarball again, or \
@@ -27,6 +28,8 @@ pub(crate) struct Libraries {
     pub(crate) driver: PathBuf,
     /// `.../liburdma_standin.so`
     pub(crate) standin: PathBuf,
+    /// The directory of all.
+    dir: PathBuf,
 }
 
 impl Libraries {
@@ -51,7 +54,15 @@ impl Libraries {
             plugin,
             driver,
             standin,
+            dir,
         })
+    }
+
+    /// `.../liburdma_sockets.so`
+    pub(crate) fn sockets(&self) -> Result<PathBuf, Error> {
+        let sockets = self.dir.join(SOCKETS);
+        check(&sockets)?;
+        Ok(sockets)
     }
 }
 

@@ -18,6 +18,9 @@ pub(crate) struct RunArgs {
     /// Whether the program gets its own queue pair of the port
     #[arg(long, value_enum, default_value_t = LeaseMode::Try)]
     lease: LeaseMode,
+    /// TCP connections to programs of this host that run so, too, go through shared memory
+    #[arg(long)]
+    sockets: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -53,7 +56,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Error::sentence("name a program to run"));
     };
-    let mut preload = libraries.standin.clone().into_os_string();
+    let mut preload = OsString::new();
+    if args.sockets {
+        preload.push(libraries.sockets()?);
+        preload.push(":");
+    }
+    preload.push(&libraries.standin);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
         preload.push(":");
         preload.push(others);

@@ -4,13 +4,17 @@
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use nix::sys::eventfd::EventFd;
+use nix::sys::signal::Signal;
 use nix::sys::stat::fstat;
-use urdma_harness::process::wait_until;
+use urdma_harness::pair::is_ready;
+use urdma_harness::process::{wait_until, Process};
+use urdma_harness::programs::Ready;
 use urdma_ipc::message::Event;
 use urdma_ipc::{ControlClient, JoinedSocket, RunDir, SocketStatus};
-use urdma_tests::{alone, OneHost, SHORT};
+use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// Both ends of a connection of this host.
 fn connection() -> (TcpStream, TcpStream) {
@@ -83,5 +87,187 @@ fn file_that_is_no_connection_is_refused_and_other_bells_end_the_client() {
     let fds = [socket.as_fd(), file.as_fd(), file.as_fd()];
     other.offer_socket(fds).unwrap();
     assert!(other.next_event(Some(SHORT)).is_err());
+    one.down();
+}
+
+const ENDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/ends.py");
+/// Octets of a file, more than any buffer of the kernel's.
+const FILE_OCTETS: usize = 20 << 20;
+
+/// `urdma run --sockets` with a shell, so that a file can be its standard input or output.
+fn shell(one: &OneHost, line: &str) -> Process {
+    let mut command = one.host.subcommand("run").unwrap();
+    command.args(["--sockets", "--", "sh", "-c", &format!("exec {line}")]);
+    Process::start(&mut command).unwrap()
+}
+
+/// One end of `ends.py`.
+fn end(one: &OneHost, words: &str) -> Process {
+    shell(one, &format!("python3 {ENDS} {words}"))
+}
+
+fn listening(one: &OneHost, words: &str) -> Process {
+    let mut process = end(one, words);
+    process.wait_for_text("ready", SHORT).unwrap();
+    process
+}
+
+fn output(process: Process) -> String {
+    let ended = process.wait(SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    ended.output
+}
+
+/// `ends.py ping`, which begins when both ends have met.
+fn ping(one: &OneHost, port: u16, trips: u64, go_on: &str) -> Process {
+    let begin = one.scratch.path().join("begin");
+    let words = format!("ping {port} {trips} {} {go_on}", begin.display());
+    let process = end(one, &words);
+    let observer = client(one);
+    wait_until("the meeting", SHORT, || status(&observer).joined > 0).unwrap();
+    File::create(begin).unwrap();
+    process
+}
+
+/// The status, when no connection is open any more.
+fn at_the_end(one: &OneHost) -> SocketStatus {
+    let client = client(one);
+    wait_until("the end", SHORT, || status(&client).open == 0).unwrap();
+    status(&client)
+}
+
+/// A file of octets that do not repeat.
+fn file(path: &Path) -> Vec<u8> {
+    let mut rng = proto_trp::sim::Rng::new(38);
+    let mut octets = vec![0; FILE_OCTETS];
+    rng.fill(&mut octets);
+    std::fs::write(path, &octets).unwrap();
+    octets
+}
+
+#[test]
+fn round_trips_of_sleeping_ends_go_over_rings() {
+    const TRIPS: u64 = 2000;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("echo {port}"));
+    let client = ping(&one, port, TRIPS, "/dev/null");
+    assert!(output(client).contains("done"));
+    assert!(output(server).contains(&format!("end after {}", 10 + 2 * TRIPS)));
+    let status = at_the_end(&one);
+    let octets = 2 * (10 + 2 * TRIPS) * 64;
+    assert_eq!(status.joined, 1);
+    assert!(
+        (octets / 2..=octets).contains(&status.ring_octets),
+        "{status:?}"
+    );
+    one.down();
+}
+
+#[test]
+fn netcat_moves_files_both_ways() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let [from, to] = ["sent", "got"].map(|name| one.scratch.path().join(name));
+    let octets = file(&from);
+    let send = format!("-N <{}", from.display());
+    let receive = format!("-d >{}", to.display());
+    for (server, client) in [(&send, &receive), (&receive, &send)] {
+        let before = at_the_end(&one);
+        let port = ports();
+        let server = shell(&one, &format!("nc -l 127.0.0.1 {port} {server}"));
+        let listens = || is_ready(Ready::Tcp(port), &one.host);
+        wait_until("a listener", SHORT, listens).unwrap();
+        output(shell(&one, &format!("nc 127.0.0.1 {port} {client}")));
+        output(server);
+        assert!(std::fs::read(&to).unwrap() == octets);
+        let status = at_the_end(&one);
+        let moved = status.ring_octets - before.ring_octets;
+        assert!(moved > 1 << 20, "{status:?}");
+    }
+    one.down();
+}
+
+#[test]
+fn curl_gets_a_file_of_http_server() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let dir = one.scratch.path();
+    let octets = file(&dir.join("sent"));
+    let port = ports();
+    let from = dir.display();
+    let line = format!("python3 -u -m http.server --bind 127.0.0.1 --directory {from} {port}");
+    let mut server = shell(&one, &line);
+    server.wait_for_text("Serving", SHORT).unwrap();
+    let line = format!("curl -sS -o {from}/got http://127.0.0.1:{port}/sent");
+    output(shell(&one, &line));
+    assert!(std::fs::read(dir.join("got")).unwrap() == octets);
+    let status = at_the_end(&one);
+    assert!(status.ring_octets > 1 << 20, "{status:?}");
+    server.signal(Signal::SIGTERM).unwrap();
+    one.down();
+}
+
+#[test]
+fn octets_stay_in_order_around_calls_of_the_kernel() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("serve {port}"));
+    assert!(output(end(&one, &format!("change {port} 300"))).contains("done"));
+    assert!(output(server).contains("served"));
+    let status = at_the_end(&one);
+    assert!(
+        status.joined > 6 && status.ring_octets > 1 << 14,
+        "{status:?}"
+    );
+    one.down();
+}
+
+#[test]
+fn peer_of_a_killed_program_gets_what_was_sent_and_then_the_end() {
+    const OCTETS: usize = 40 << 10;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("drain {port}"));
+    let mut client = end(&one, &format!("pour {port} {OCTETS}"));
+    client.wait_for_text("poured", SHORT).unwrap();
+    client.signal(Signal::SIGKILL).unwrap();
+    assert!(output(server).contains(&format!("end after {OCTETS}")));
+    let status = at_the_end(&one);
+    assert!(status.ring_octets > 1 << 10, "{status:?}");
+    one.down();
+}
+
+#[test]
+fn sleeping_peer_of_a_killed_program_gets_the_end() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("echo {port}"));
+    let mut client = ping(&one, port, 500, "block");
+    client.wait_for_text("half", SHORT).unwrap();
+    server.signal(Signal::SIGKILL).unwrap();
+    assert!(output(client).contains("got b''"));
+    assert!(at_the_end(&one).ring_octets > 1 << 14);
+    one.down();
+}
+
+#[test]
+fn connection_goes_on_without_urdmad() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("echo {port}"));
+    let go = one.scratch.path().join("go");
+    let mut client = ping(&one, port, 500, &go.display().to_string());
+    client.wait_for_text("half", SHORT).unwrap();
+    assert!(status(&self::client(&one)).ring_octets > 1 << 14);
+    one.host.kill_and_restart().unwrap();
+    File::create(&go).unwrap();
+    assert!(output(client).contains("done"));
+    assert!(output(server).contains("end after 1010"));
     one.down();
 }

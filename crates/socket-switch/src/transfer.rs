@@ -6,6 +6,9 @@ use crate::host::{Event, Host, Received, Refused};
 use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted, upgrade};
 
+/// How often a receive looks again for octets that have come since its last look.
+const LOOKS: u32 = 3;
+
 /// What a receive returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -82,6 +85,7 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
 /// Receives up to `len_octets` octets; waits for the first, the end or a reset.
 pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
     let peer = h.end().peer();
+    let mut looks = 0;
     loop {
         // Octets in TCP precede those in the ring. While none come by TCP, it is not asked.
         if is_ring_next(h).await {
@@ -107,9 +111,12 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
             Received::Octets(_) | Received::WouldBlock => {}
         }
         h.store(Word::ReaderSleeps(peer), 1).await;
-        if has(Fault::SleepUnseen) || !has_octets(h).await {
+        // Octets that cannot be taken follow some that are on their way in TCP, and wake.
+        if has(Fault::SleepUnseen) || looks == LOOKS || !has_octets(h).await {
+            looks = 0;
             h.wait(Event::Readable).await;
         } else {
+            looks += 1;
             h.relax().await;
         }
     }

@@ -84,6 +84,7 @@ impl Copies {
             "urdmad",
             "liburdma_provider.so",
             "liburdma_standin.so",
+            "liburdma_sockets.so",
         ] {
             copies.of(&built.join(file))?;
         }

@@ -1,0 +1,498 @@
+//! The agent: a thread that offers sockets to urdmad, gives them their rings, and acts for this
+//! process while its other threads do not call.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use libc::pollfd;
+use urdma_abi::cancel::Disabled;
+use urdma_ipc::{ControlClient, Event, JoinedSocket, RunDir};
+use urdma_socket_switch::{attend, End, Word};
+
+use crate::begin::joined;
+use crate::connection::{Connection, Parts};
+use crate::host::Call;
+use crate::octets::Window;
+use crate::own::{Marked, Own, Spin};
+use crate::signals::Masked;
+use crate::table::{self, Cell, State};
+use crate::{bell, own, process, real};
+
+/// How long the agent waits for room in TCP, milliseconds.
+const LOOK_MS: c_int = 1;
+/// How long it waits for an event that has arrived.
+const EVENT_LIMIT: Duration = Duration::from_millis(1);
+/// Time between two attempts to reach urdmad.
+const PAUSE: Duration = Duration::from_secs(1);
+
+const NONE: u8 = 0;
+const STARTING: u8 = 1;
+const RUNS: u8 = 2;
+
+static PHASE: AtomicU8 = AtomicU8::new(NONE);
+/// The sockets to be offered: descriptor and generation.
+static ASKED: Spin<Vec<(c_int, u64)>> = Spin::new(Vec::new());
+
+/// A socket is to be offered, if both of its ends are on this host.
+#[cold]
+pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::always();
+    let before = real::errno();
+    if process::run_dir().is_none() || !is_of_this_host(fd) || has_limits(fd) {
+        cell.advance(generation, State::Alone, State::Kernel);
+    } else if is_running() {
+        // A call that finds the list in use leaves this to the next one.
+        let asked = ASKED.try_with(|asked| {
+            if cell
+                .advance(generation, State::Alone, State::Offered)
+                .is_some()
+            {
+                asked.push((fd, generation));
+            }
+        });
+        if asked.is_some() {
+            bell::notice();
+        }
+    }
+    real::set_errno(before);
+}
+
+/// Whether the agent runs; it is started if it does not.
+fn is_running() -> bool {
+    if PHASE
+        .compare_exchange(NONE, STARTING, SeqCst, SeqCst)
+        .is_ok()
+    {
+        let started = Own::bell().is_some_and(|bell| {
+            bell::set(bell.as_raw_fd());
+            let thread = std::thread::Builder::new().name("urdma-sockets".to_owned());
+            thread.spawn(move || Agent::new(bell).run()).is_ok()
+        });
+        PHASE.store(if started { RUNS } else { NONE }, SeqCst);
+    }
+    PHASE.load(SeqCst) == RUNS
+}
+
+/// A fork is about to happen.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn before_fork() {
+    ASKED.lock();
+    own::before_fork();
+}
+
+/// It has happened.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn after_fork() {
+    own::after_fork();
+    ASKED.unlock();
+}
+
+/// It has happened, and this is the child, which has no agent.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn in_child() {
+    own::in_child();
+    ASKED.unlock();
+    ASKED.with(Vec::clear);
+    bell::set(-1);
+    PHASE.store(NONE, SeqCst);
+}
+
+/// Whether the addresses of both ends are the same, or both are of the loopback interface.
+fn is_of_this_host(fd: c_int) -> bool {
+    // SAFETY: the program is in a call on the descriptor; it is not closed here.
+    let stream = std::mem::ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
+    let ip = |address: std::io::Result<SocketAddr>| address.map(|of| of.ip().to_canonical());
+    match (ip(stream.local_addr()), ip(stream.peer_addr())) {
+        (Ok(local), Ok(remote)) => {
+            local == remote || [local, remote].iter().all(IpAddr::is_loopback)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the socket has limits of time or octets, which it may have from its listener.
+fn has_limits(fd: c_int) -> bool {
+    let differs = |name, usual: i64| {
+        let mut value = [0_i64; 2];
+        let mut len: libc::socklen_t = 16;
+        let at = value.as_mut_ptr().cast();
+        // SAFETY: the option has at most so many octets.
+        let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, at, &raw mut len) };
+        rc < 0 || value != [usual, 0]
+    };
+    differs(libc::SO_RCVTIMEO, 0) || differs(libc::SO_SNDTIMEO, 0) || differs(libc::SO_RCVLOWAT, 1)
+}
+
+/// A socket that urdmad knows.
+struct Offered {
+    fd: c_int,
+    generation: u64,
+    bell: Own,
+}
+
+/// A connection with rings.
+struct Watched {
+    connection: Arc<Connection>,
+    offer: u64,
+    fd: c_int,
+    generation: u64,
+    /// Until the peer is gone.
+    is_watched: bool,
+    /// The last attempt to hand back octets found no room.
+    is_behind: bool,
+}
+
+/// The connection to urdmad. Declared in the order in which they are dropped.
+struct Urdmad {
+    _marked: Marked,
+    client: ControlClient,
+}
+
+struct Agent {
+    bell: Own,
+    urdmad: Option<Urdmad>,
+    tried: Option<Instant>,
+    offers: HashMap<u64, Offered>,
+    connections: Vec<Watched>,
+    /// The bells of the agents of peers, by urdmad's number of their processes.
+    agents: HashMap<u64, Weak<Own>>,
+}
+
+impl Agent {
+    fn new(bell: Own) -> Self {
+        Self {
+            bell,
+            urdmad: None,
+            tried: None,
+            offers: HashMap::new(),
+            connections: Vec::new(),
+            agents: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let (is_told, gone) = self.wait();
+            for index in gone {
+                self.connections[index].peer_is_gone();
+            }
+            let asked = ASKED.with(std::mem::take);
+            for (fd, generation) in asked {
+                self.offer(fd, generation);
+            }
+            if is_told {
+                self.take_events();
+            }
+            self.attend();
+            self.forget();
+        }
+    }
+
+    /// Waits for something to do: whether urdmad has sent something, and which connections have an
+    /// end or an error.
+    fn wait(&self) -> (bool, Vec<usize>) {
+        let entry = |fd: c_int, events| pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        let urdmad = self.urdmad.as_ref().map(|urdmad| urdmad.client.as_fd());
+        let mut list = vec![
+            entry(self.bell.as_raw_fd(), libc::POLLIN),
+            entry(urdmad.map_or(-1, |fd| fd.as_raw_fd()), libc::POLLIN),
+        ];
+        list.extend(self.connections.iter().map(|watched| {
+            let fd = watched.connection.socket();
+            entry(if watched.is_watched { fd } else { -1 }, libc::POLLRDHUP)
+        }));
+        let is_behind = self.connections.iter().any(|watched| watched.is_behind);
+        let limit = if is_behind { LOOK_MS } else { -1 };
+        let count = list.len() as libc::nfds_t;
+        // SAFETY: a list of so many entries.
+        unsafe { real::poll(list.as_mut_ptr(), count, limit) };
+        if list[0].revents != 0 {
+            bell::silence(self.bell.as_raw_fd());
+        }
+        let ended = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let gone = list[2..].iter().enumerate();
+        let gone = gone.filter(|(_, entry)| entry.revents & ended != 0);
+        (list[1].revents != 0, gone.map(|(index, _)| index).collect())
+    }
+
+    /// The connection to urdmad, which is made if there is none.
+    fn urdmad(&mut self) -> Option<&ControlClient> {
+        let is_late = self.tried.is_none_or(|tried| tried.elapsed() > PAUSE);
+        if self.urdmad.is_none() && is_late {
+            self.tried = Some(Instant::now());
+            let dir = RunDir::at(process::run_dir()?);
+            let client = ControlClient::connect(&dir, &program()).ok()?;
+            let _marked = Marked::new(client.as_fd().as_raw_fd());
+            self.urdmad = Some(Urdmad { _marked, client });
+        }
+        self.urdmad.as_ref().map(|urdmad| &urdmad.client)
+    }
+
+    fn offer(&mut self, fd: c_int, generation: u64) {
+        if self.try_offer(fd, generation).is_none() {
+            stays_with_tcp(fd, generation);
+        }
+    }
+
+    fn try_offer(&mut self, fd: c_int, generation: u64) -> Option<()> {
+        let bell = Own::bell()?;
+        let agent = self.bell.as_raw_fd();
+        let client = self.urdmad()?;
+        let socket = copy_of(fd, generation)?;
+        let borrow = |fd: c_int| {
+            // SAFETY: open as long as this function runs.
+            unsafe { BorrowedFd::borrow_raw(fd) }
+        };
+        let fds = [socket.as_raw_fd(), bell.as_raw_fd(), agent].map(borrow);
+        let id = client.offer_socket(fds).ok()?;
+        let offered = Offered {
+            fd,
+            generation,
+            bell,
+        };
+        self.offers.insert(id, offered);
+        Some(())
+    }
+
+    fn take_events(&mut self) {
+        while let Some(urdmad) = &self.urdmad {
+            match urdmad.client.next_event(Some(EVENT_LIMIT)) {
+                Ok(Some((event, fds))) => self.take(event, fds),
+                Ok(None) => return,
+                Err(_) => {
+                    // Connections go on; sockets that wait stay with TCP.
+                    self.urdmad = None;
+                    for (_, offered) in self.offers.drain() {
+                        stays_with_tcp(offered.fd, offered.generation);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event, fds: Vec<OwnedFd>) {
+        match event {
+            Event::SocketWaits { offer } => {
+                if let Some(Offered { fd, generation, .. }) = self.offers.get(&offer) {
+                    if let Some(cell) = table::cell(*fd) {
+                        cell.advance(*generation, State::Offered, State::Waits);
+                    }
+                }
+            }
+            Event::SocketRefused { offer } => {
+                if let Some(offered) = self.offers.remove(&offer) {
+                    stays_with_tcp(offered.fd, offered.generation);
+                }
+            }
+            Event::SocketJoined(joined) => {
+                let Some(offered) = self.offers.remove(&joined.offer) else {
+                    return;
+                };
+                let (fd, generation) = (offered.fd, offered.generation);
+                if self.join(joined, offered, fds).is_none() {
+                    stays_with_tcp(fd, generation);
+                    self.tell_forgotten(joined.offer);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives a socket its rings.
+    fn join(&mut self, joined: JoinedSocket, offered: Offered, fds: Vec<OwnedFd>) -> Option<()> {
+        let Offered {
+            fd,
+            generation,
+            bell,
+        } = offered;
+        let [memory, peer_bell, peer_agent] = <[OwnedFd; 3]>::try_from(fds).ok()?;
+        let cell = table::cell(fd)?;
+        let connection = Connection::new(Parts {
+            memory,
+            socket: copy_of(fd, generation)?,
+            bell,
+            peer_bell: Own::copy(peer_bell.as_fd())?,
+            peer_agent: self.agent_of(joined.peer_process, &peer_agent)?,
+            end: if joined.is_first {
+                End::First
+            } else {
+                End::Second
+            },
+            process: joined.process,
+            peer_process: joined.peer_process,
+            is_accepted: cell.is_accepted(),
+        });
+        let connection = Arc::new(connection.ok()?);
+        let pointer = Connection::into_raw(Arc::clone(&connection));
+        cell.set_connection(pointer);
+        if !give(cell, generation, &connection) {
+            let pointer = cell.set_connection(null_mut());
+            // SAFETY: the pointer of above, if no other thread has taken it.
+            drop(unsafe { Connection::from_raw(pointer) });
+            return None;
+        }
+        self.connections.push(Watched {
+            connection,
+            offer: joined.offer,
+            fd,
+            generation,
+            is_watched: true,
+            is_behind: false,
+        });
+        Some(())
+    }
+
+    /// The bell of the agent of a peer; one for all connections to it.
+    fn agent_of(&mut self, process: u64, bell: &OwnedFd) -> Option<Arc<Own>> {
+        self.agents.retain(|_, bell| bell.strong_count() > 0);
+        if let Some(known) = self.agents.get(&process).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        let bell = Arc::new(Own::copy(bell.as_fd())?);
+        self.agents.insert(process, Arc::downgrade(&bell));
+        Some(bell)
+    }
+
+    /// Does for each connection what the peer or the end of a thread requires.
+    fn attend(&mut self) {
+        for watched in &mut self.connections {
+            watched.attend();
+        }
+    }
+
+    /// Forgets what was closed, or is the kernel's.
+    fn forget(&mut self) {
+        let mut forgotten = Vec::new();
+        self.offers.retain(|id, offered| {
+            let stays = is_state(
+                offered.fd,
+                offered.generation,
+                &[State::Offered, State::Waits],
+            );
+            if !stays {
+                forgotten.push(*id);
+            }
+            stays
+        });
+        self.connections.retain(|watched| {
+            let is_open = watched.connection.with_socket(|| ()).is_some();
+            if !is_open {
+                forgotten.push(watched.offer);
+            }
+            is_open
+        });
+        for id in forgotten {
+            self.tell_forgotten(id);
+        }
+    }
+
+    fn tell_forgotten(&self, offer: u64) {
+        if let Some(urdmad) = &self.urdmad {
+            // If it cannot be sent, urdmad forgets with the end of the connection to it.
+            let _ = urdmad.client.forget_socket(offer);
+        }
+    }
+}
+
+impl Watched {
+    fn attend(&mut self) {
+        let connection = &self.connection;
+        let nothing = Window::NONE;
+        let call = Call::new(connection, &nothing, 0);
+        let done = connection.with_socket(|| Call::run(attend(&call)));
+        self.is_behind = matches!(done, Some(None));
+        // A peer that has used rings and refuses them now does not use them again.
+        let me = connection.end;
+        let is_over = connection.was_in_ring.load(SeqCst)
+            && connection.load(Word::Refusals(me.peer())) != 0
+            && !connection.is_in_ring(me)
+            && !connection.is_in_ring(me.peer());
+        if is_over && is_state(self.fd, self.generation, &[State::Rings]) {
+            if let Some(cell) = table::cell(self.fd) {
+                cell.enter();
+                if cell.seen().generation() == self.generation {
+                    cell.end(false);
+                }
+                cell.leave();
+            }
+        }
+    }
+
+    /// The peer has closed its socket, or was killed: what the outgoing ring has is given to TCP,
+    /// which answers as it does.
+    fn peer_is_gone(&mut self) {
+        self.is_watched = false;
+        let connection = &self.connection;
+        connection.with_socket(|| connection.look_for_peer());
+        let refusals = Word::Refusals(connection.end);
+        connection.block().word(refusals).fetch_add(1, SeqCst);
+        connection.ring(connection.end);
+    }
+}
+
+/// Gives the cell its state: rings at once if no call is in progress, else from the next call on.
+fn give(cell: &'static Cell, generation: u64, connection: &Connection) -> bool {
+    loop {
+        let seen = cell.seen();
+        let is_waiting = matches!(seen.state(), State::Offered | State::Waits);
+        if seen.generation() != generation || !is_waiting {
+            return false;
+        }
+        let state = if seen.users() == 0 {
+            State::Rings
+        } else {
+            State::Ready
+        };
+        if cell.change(seen, state) {
+            if state == State::Rings {
+                joined(connection);
+            }
+            return true;
+        }
+    }
+}
+
+fn is_state(fd: c_int, generation: u64, states: &[State]) -> bool {
+    table::cell(fd).is_some_and(|cell| {
+        let seen = cell.seen();
+        seen.generation() == generation && states.contains(&seen.state())
+    })
+}
+
+/// A socket that is offered gets no rings.
+fn stays_with_tcp(fd: c_int, generation: u64) {
+    for state in [State::Offered, State::Waits] {
+        if let Some(cell) = table::cell(fd) {
+            cell.advance(generation, state, State::Kernel);
+        }
+    }
+}
+
+/// A copy of a socket, unless it was closed.
+fn copy_of(fd: c_int, generation: u64) -> Option<Own> {
+    // SAFETY: if the program has closed it, the number is no or another file's, whose copy is
+    // dropped.
+    let copy = Own::copy(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    is_state(fd, generation, &[State::Offered, State::Waits]).then_some(copy)
+}
+
+/// The name of the program.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,57 @@
+//! The begin of a call on a descriptor: who does it, and when rings are used first.
+
+use urdma_socket_switch::join;
+
+use crate::connection::Connection;
+use crate::host::Call;
+use crate::octets::Window;
+use crate::table::{Cell, State};
+
+/// Who does a call that has begun.
+pub(crate) enum Begun {
+    Kernel,
+    Rings(&'static Connection),
+}
+
+/// Begins a call, which uses rings from now on if they are there and no other call is in progress.
+pub(crate) fn begin(cell: &'static Cell) -> Begun {
+    let seen = cell.enter();
+    if seen.state() == State::Ready && seen.users() == 0 {
+        use_rings(cell);
+    }
+    begun(cell, cell.seen().state() == State::Rings)
+}
+
+/// Begins a call without a change of what is used.
+pub(crate) fn begin_as_is(cell: &'static Cell) -> Begun {
+    let seen = cell.enter();
+    begun(cell, seen.state() == State::Rings)
+}
+
+fn begun(cell: &'static Cell, has_rings: bool) -> Begun {
+    if !has_rings {
+        return Begun::Kernel;
+    }
+    // SAFETY: the state was `Rings` after this call had entered, so the connection stays until it
+    // leaves.
+    match unsafe { cell.connection().as_ref() } {
+        Some(connection) => Begun::Rings(connection),
+        None => Begun::Kernel,
+    }
+}
+
+/// Uses rings if this call is the only one.
+fn use_rings(cell: &'static Cell) {
+    let seen = cell.seen();
+    if seen.state() == State::Ready && seen.users() == 1 && cell.change(seen, State::Rings) {
+        if let Begun::Rings(connection) = begun(cell, true) {
+            joined(connection);
+        }
+    }
+}
+
+/// This end uses rings.
+pub(crate) fn joined(connection: &Connection) {
+    let nothing = Window::NONE;
+    Call::run(join(&Call::new(connection, &nothing, 0)));
+}

@@ -1,0 +1,35 @@
+//! The bell of this process's agent, and what is done with any. System calls are made directly:
+//! the stand-in looks twice at descriptors that it keeps open.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+
+/// Its descriptor, -1 without one.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// The agent has a bell, or none with -1.
+pub(crate) fn set(fd: c_int) {
+    BELL.store(fd, SeqCst);
+}
+
+/// Has the agent look at everything.
+pub(crate) fn notice() {
+    let bell = BELL.load(SeqCst);
+    if bell >= 0 {
+        ring(bell);
+    }
+}
+
+/// Rings a bell. It does not wait: a bell that is full has been rung.
+pub(crate) fn ring(bell: c_int) {
+    let one = 1_u64;
+    // SAFETY: eight octets.
+    unsafe { libc::syscall(libc::SYS_write, bell, &raw const one, 8_usize) };
+}
+
+/// Takes what was rung.
+pub(crate) fn silence(bell: c_int) {
+    let mut count = 0_u64;
+    // SAFETY: an eventfd writes eight octets, and does not wait.
+    unsafe { libc::syscall(libc::SYS_read, bell, &raw mut count, 8_usize) };
+}

@@ -1,0 +1,328 @@
+//! Calls that move octets: by the kernel, or by the switch in attempts that do not wait.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering::SeqCst;
+
+use libc::{pollfd, ssize_t};
+use urdma_abi::cancel::Disabled;
+use urdma_socket_switch::{recv, send, Event, Refused, Taken};
+
+use crate::begin::{begin, Begun};
+use crate::connection::Connection;
+use crate::host::Call;
+use crate::octets::{Octets, Window};
+use crate::real::{self, set_errno};
+use crate::signals::{self, Masked};
+use crate::table::{self, Cell, State};
+use crate::{agent, leave};
+
+/// The call from which on a socket may be offered: connections of one request and one answer are
+/// spared.
+const OFFERED_AT: u32 = 2;
+/// Flags of calls that the switch knows; a call with others is the kernel's.
+const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
+const RECV_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
+
+/// A call of the kernel's has moved octets.
+fn count(fd: c_int, cell: &'static Cell) {
+    let seen = cell.seen();
+    if seen.state() == State::Alone && cell.count_call() >= OFFERED_AT {
+        agent::ask(fd, cell, seen.generation());
+    }
+}
+
+/// How an attempt has ended.
+enum Attempt {
+    Moved(u64),
+    Waits(Event),
+    End,
+    Failed(c_int),
+    /// TCP says what the call returns.
+    Broken,
+}
+
+fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::new();
+    let call = Call::new(connection, window, flags);
+    let may_upgrade = connection.is_in_ring(connection.end) || connection.may_upgrade();
+    match Call::run(send(&call, window.len(), may_upgrade)) {
+        Some(Ok(sent)) => Attempt::Moved(sent),
+        Some(Err(Refused::Broken)) => match call.errno.get() {
+            0 | libc::EPIPE => Attempt::Broken,
+            errno => Attempt::Failed(errno),
+        },
+        Some(Err(Refused::WouldBlock)) => Attempt::Failed(libc::EAGAIN),
+        None => Attempt::Waits(call.awaited.get().unwrap_or(Event::Writable)),
+    }
+}
+
+fn try_recv(connection: &Connection, window: &Window) -> Attempt {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::new();
+    let call = Call::new(connection, window, 0);
+    match Call::run(recv(&call, window.len())) {
+        Some(Taken::Octets(taken)) => Attempt::Moved(taken),
+        Some(Taken::End) => Attempt::End,
+        Some(Taken::Reset) => match call.errno.get() {
+            0 => Attempt::Failed(libc::ECONNRESET),
+            errno => Attempt::Failed(errno),
+        },
+        None => Attempt::Waits(call.awaited.get().unwrap_or(Event::Readable)),
+    }
+}
+
+/// What a call does, and its flags.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    Send(c_int),
+    Recv(c_int),
+}
+
+impl Way {
+    fn flags(self) -> c_int {
+        match self {
+            Self::Send(flags) | Self::Recv(flags) => flags,
+        }
+    }
+
+    /// Whether a call with flags that the switch does not know leaves later ones as they are.
+    fn is_look(self) -> bool {
+        match self {
+            Self::Send(_) => self.is_known(),
+            Self::Recv(flags) => flags & !(RECV_FLAGS | libc::MSG_PEEK | libc::MSG_TRUNC) == 0,
+        }
+    }
+
+    fn is_known(self) -> bool {
+        match self {
+            Self::Send(flags) => flags & !SEND_FLAGS == 0,
+            Self::Recv(flags) => flags & !RECV_FLAGS == 0,
+        }
+    }
+}
+
+/// Moves octets: by rings, or by `kernel`, the call of the program itself.
+///
+/// # Safety
+/// The octets are the caller's. A cancellation point: its frames have no values to be dropped.
+pub(crate) unsafe fn transfer(
+    fd: c_int,
+    octets: Option<Octets>,
+    way: Way,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(cell) = table::hit(fd) else {
+        return kernel();
+    };
+    let Some(octets) = octets.filter(|octets| octets.len() > 0 && way.is_known()) else {
+        if !way.is_look() {
+            leave::retire(fd);
+        }
+        while let Begun::Rings(_) = begin(cell) {
+            cell.leave();
+            leave::retire(fd);
+        }
+        let result = kernel();
+        cell.leave();
+        return result;
+    };
+    let mut done = 0;
+    loop {
+        let connection = match begin(cell) {
+            Begun::Rings(connection) => connection,
+            Begun::Kernel if done == 0 => {
+                let result = kernel();
+                if result > 0 {
+                    count(fd, cell);
+                }
+                cell.leave();
+                return result;
+            }
+            Begun::Kernel => {
+                cell.leave();
+                // SAFETY: as for the caller.
+                return unsafe { rest_by_kernel(fd, octets, done, way) };
+            }
+        };
+        let window = octets.after(done);
+        let attempt = match way {
+            Way::Send(flags) => try_send(connection, &window, flags),
+            Way::Recv(_) => try_recv(connection, &window),
+        };
+        if connection.is_violated.load(SeqCst) {
+            connection.reset();
+            cell.leave();
+            leave::retire(fd);
+            return failed(libc::ECONNRESET);
+        }
+        match attempt {
+            Attempt::Moved(moved) => {
+                done += usize::try_from(moved).unwrap_or(0);
+                let is_enough = match way {
+                    Way::Send(flags) => done >= octets.len() || is_nonblocking(connection, flags),
+                    Way::Recv(flags) => {
+                        done >= octets.len()
+                            || flags & libc::MSG_WAITALL == 0
+                            || is_nonblocking(connection, flags)
+                    }
+                };
+                cell.leave();
+                if is_enough {
+                    return moved_so_far(done);
+                }
+            }
+            Attempt::End => {
+                cell.leave();
+                return moved_so_far(done);
+            }
+            Attempt::Failed(errno) => {
+                cell.leave();
+                return if done > 0 {
+                    moved_so_far(done)
+                } else {
+                    failed(errno)
+                };
+            }
+            Attempt::Broken => {
+                cell.leave();
+                leave::retire(fd);
+            }
+            Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
+                cell.leave();
+                return if done > 0 {
+                    moved_so_far(done)
+                } else {
+                    failed(libc::EAGAIN)
+                };
+            }
+            // SAFETY: this call has entered; as for the caller.
+            Attempt::Waits(event) => match unsafe { sleep(fd, cell, connection, event) } {
+                Slept::Again => {}
+                Slept::Interrupted if done > 0 => return moved_so_far(done),
+                Slept::Interrupted => return failed(libc::EINTR),
+                Slept::Closed => return failed(libc::EBADF),
+            },
+        }
+    }
+}
+
+fn failed(errno: c_int) -> ssize_t {
+    set_errno(errno);
+    -1
+}
+
+fn moved_so_far(done: usize) -> ssize_t {
+    ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
+}
+
+fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return true;
+    }
+    // SAFETY: the command takes no argument.
+    let mode = unsafe { real::fcntl(connection.socket(), libc::F_GETFL, null_mut()) };
+    mode >= 0 && mode & libc::O_NONBLOCK != 0
+}
+
+/// Goes on with a call whose connection has left its rings meanwhile.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn rest_by_kernel(fd: c_int, octets: Octets, done: usize, way: Way) -> ssize_t {
+    let mut done = done;
+    while done < octets.len() {
+        let window = octets.after(done);
+        let (mut parts, count) = window.first(window.len());
+        // SAFETY: all zeroes is a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = count;
+        let moved = match way {
+            // SAFETY: octets of the caller.
+            Way::Send(flags) => unsafe { real::sendmsg(fd, &raw const message, flags) },
+            // SAFETY: as above.
+            Way::Recv(flags) => unsafe { real::recvmsg(fd, &raw mut message, flags) },
+        };
+        match usize::try_from(moved) {
+            Ok(moved) if moved > 0 => done += moved,
+            _ => break,
+        }
+    }
+    moved_so_far(done)
+}
+
+/// How a sleep has ended.
+enum Slept {
+    Again,
+    Interrupted,
+    Closed,
+}
+
+/// Ends the attempt of a call, and sleeps until it may be repeated. The thread may end here.
+///
+/// # Safety
+/// The call has entered. A cancellation point, as [`transfer`].
+unsafe fn sleep(
+    fd: c_int,
+    cell: &'static Cell,
+    connection: &'static Connection,
+    event: Event,
+) -> Slept {
+    let pointer = std::ptr::from_ref(connection).cast_mut();
+    let generation = cell.seen().generation();
+    if !connection.begin_sleep() {
+        // One bell wakes one thread.
+        cell.leave();
+        leave::retire(fd);
+        return Slept::Again;
+    }
+    // SAFETY: the call has entered, so the cell has its reference.
+    unsafe { Connection::hold(pointer) };
+    cell.leave();
+    let entry = |fd, events| pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let mut list = [
+        entry(connection.socket(), awaited(event)),
+        entry(connection.bell.as_raw_fd(), libc::POLLIN),
+    ];
+    // SAFETY: a list of two entries.
+    let result = unsafe { real::ppoll(list.as_mut_ptr(), 2, null(), null()) };
+    let is_interrupted = signals::is_interrupted(result) && !signals::do_restart();
+    if list[1].revents != 0 {
+        connection.silence();
+    }
+    note_socket(connection, list[0].revents);
+    connection.end_sleep();
+    // SAFETY: the reference of above; the connection is not used any more.
+    drop(unsafe { Connection::from_raw(pointer) });
+    if cell.seen().generation() != generation {
+        Slept::Closed
+    } else if is_interrupted {
+        Slept::Interrupted
+    } else {
+        Slept::Again
+    }
+}
+
+fn awaited(event: Event) -> libc::c_short {
+    match event {
+        Event::Readable => libc::POLLIN | libc::POLLRDHUP,
+        Event::Writable => libc::POLLOUT,
+        Event::Peer => libc::POLLRDHUP,
+    }
+}
+
+/// What poll(2) has said of the socket: while TCP is quiet, only an end or an error.
+pub(crate) fn note_socket(connection: &Connection, events: libc::c_short) {
+    let speaks = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if events & speaks != 0 && connection.is_tcp_quiet() {
+        connection.tcp_speaks.store(true, SeqCst);
+    }
+}

@@ -1,0 +1,379 @@
+//! A connection whose ends have the memory of its rings.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
+use urdma_socket_switch::{Block, End, Word};
+
+use crate::own::Own;
+use crate::{bell, real};
+
+/// `TCP_ESTABLISHED` and others of `enum` in `linux/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+const CLOSED: u8 = 7;
+/// States in which the end of the peer's stream has arrived: TIME_WAIT, CLOSE_WAIT, LAST_ACK,
+/// CLOSING.
+const WITH_END: [u8; 4] = [6, 8, 9, 11];
+/// After so many upgrades that were impossible, one is tried in so many calls.
+const UPGRADES_AT_ONCE: u32 = 4;
+const UPGRADES_EVERY: u32 = 16;
+/// Fields of SO_MEMINFO: `SK_MEMINFO_SNDBUF`, `SK_MEMINFO_WMEM_QUEUED`.
+const MEMORY_FIELDS: usize = 9;
+const SEND_BUFFER: usize = 3;
+const SEND_QUEUED: usize = 5;
+/// Octets of `struct tcp_info` that are read, and where its fields are.
+const INFO_OCTETS: usize = 136;
+const BYTES_ACKED_AT: usize = 120;
+const BYTES_RECEIVED_AT: usize = 128;
+
+/// What a new connection has.
+pub(crate) struct Parts {
+    pub(crate) memory: OwnedFd,
+    pub(crate) socket: Own,
+    pub(crate) bell: Own,
+    pub(crate) peer_bell: Own,
+    pub(crate) peer_agent: Arc<Own>,
+    pub(crate) end: End,
+    pub(crate) process: u64,
+    pub(crate) peer_process: u64,
+    pub(crate) is_accepted: bool,
+}
+
+/// See the module. Shared by the cell of its descriptor, the agent and threads that sleep.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    memory: NonNull<u8>,
+    /// A descriptor of its own, which no other file gets while a call uses it; -1 when it is
+    /// closed. The agent holds the lock while it uses the socket.
+    socket: Mutex<Option<Own>>,
+    socket_fd: c_int,
+    pub(crate) bell: Own,
+    peer_bell: Own,
+    peer_agent: Arc<Own>,
+    pub(crate) end: End,
+    pub(crate) process: u64,
+    pub(crate) peer_process: u64,
+    is_accepted: bool,
+    /// Threads that sleep.
+    sleepers: AtomicU32,
+    /// The peer's socket is closed, or the connection was reset.
+    pub(crate) is_peer_gone: AtomicBool,
+    /// TCP has the end or an error: it is asked even while the next octet is in the ring.
+    pub(crate) tcp_speaks: AtomicBool,
+    has_end: AtomicBool,
+    /// The peer has written what the rules do not allow.
+    pub(crate) is_violated: AtomicBool,
+    /// How often an upgrade was impossible, and was not tried since.
+    failed_upgrades: AtomicU32,
+    /// This end has upgraded its direction.
+    pub(crate) was_in_ring: AtomicBool,
+}
+
+// SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
+// only copied from and to.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+impl Connection {
+    /// Maps the memory, whose length must be that of block and rings.
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let memory = map(&parts.memory)?;
+        let socket = parts.socket;
+        Ok(Self {
+            memory,
+            socket_fd: socket.as_raw_fd(),
+            socket: Mutex::new(Some(socket)),
+            bell: parts.bell,
+            peer_bell: parts.peer_bell,
+            peer_agent: parts.peer_agent,
+            end: parts.end,
+            process: parts.process,
+            peer_process: parts.peer_process,
+            is_accepted: parts.is_accepted,
+            sleepers: AtomicU32::new(0),
+            is_peer_gone: AtomicBool::new(false),
+            tcp_speaks: AtomicBool::new(false),
+            has_end: AtomicBool::new(false),
+            is_violated: AtomicBool::new(false),
+            failed_upgrades: AtomicU32::new(0),
+            was_in_ring: AtomicBool::new(false),
+        })
+    }
+
+    /// A pointer that stands for a reference.
+    pub(crate) fn into_raw(this: Arc<Self>) -> *mut Self {
+        Arc::into_raw(this).cast_mut()
+    }
+
+    /// The reference for which a pointer stands, or `None` for null.
+    ///
+    /// # Safety
+    /// The pointer is from [`Self::into_raw`], and is not used again.
+    pub(crate) unsafe fn from_raw(pointer: *mut Self) -> Option<Arc<Self>> {
+        // SAFETY: guaranteed by the caller.
+        (!pointer.is_null()).then(|| unsafe { Arc::from_raw(pointer.cast_const()) })
+    }
+
+    /// One more reference, which a thread has while it sleeps; it stays if the thread ends there.
+    ///
+    /// # Safety
+    /// The pointer is from [`Self::into_raw`], and its reference lives.
+    pub(crate) unsafe fn hold(pointer: *mut Self) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Arc::increment_strong_count(pointer.cast_const()) };
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        // SAFETY: the mapping has a block at 0, aligned to a page, and lives as long as `self`. All
+        // of its fields are atomic.
+        unsafe { self.memory.cast::<Block>().as_ref() }
+    }
+
+    pub(crate) fn load(&self, word: Word) -> u64 {
+        self.block().word(word).load(SeqCst)
+    }
+
+    /// The socket; after [`Self::close`] a number that may be another file's.
+    pub(crate) fn socket(&self) -> c_int {
+        self.socket_fd
+    }
+
+    /// Runs `use_it` while the socket is open; `None` if it is closed.
+    pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce() -> T) -> Option<T> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        socket.is_some().then(use_it)
+    }
+
+    /// Closes the socket. No call uses the connection any more.
+    pub(crate) fn close(&self) {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(socket.take());
+        drop(socket);
+        self.ring(self.end);
+        bell::notice();
+    }
+
+    /// Wakes the threads of an end.
+    pub(crate) fn ring(&self, end: End) {
+        let is_own = end == self.end;
+        let bell = if is_own { &self.bell } else { &self.peer_bell };
+        bell::ring(bell.as_raw_fd());
+    }
+
+    /// Calls the agent of the peer's process.
+    pub(crate) fn call_peer(&self) {
+        bell::ring(self.peer_agent.as_raw_fd());
+    }
+
+    /// Takes what was rung from the bell of this end.
+    pub(crate) fn silence(&self) {
+        bell::silence(self.bell.as_raw_fd());
+    }
+
+    /// A thread is about to sleep; false if another one sleeps.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        if self.sleepers.fetch_add(1, SeqCst) == 0 {
+            return true;
+        }
+        self.end_sleep();
+        false
+    }
+
+    pub(crate) fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, SeqCst);
+    }
+
+    /// Whether TCP was drained and the direction of the peer is its ring's: TCP has no octets, and
+    /// gets none while that holds.
+    pub(crate) fn is_tcp_quiet(&self) -> bool {
+        let peer = self.end.peer();
+        let until = self.load(Word::TcpUntil(peer));
+        self.load(Word::Drained(peer)) == until.wrapping_add(1) && self.is_in_ring(peer)
+    }
+
+    /// Whether the octets of `sender` go to its ring.
+    pub(crate) fn is_in_ring(&self, sender: End) -> bool {
+        self.load(Word::Mode(sender)) != 0
+    }
+
+    /// Whether both ends use rings.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.load(Word::Refusals(End::First)) == 0 && self.load(Word::Refusals(End::Second)) == 0
+    }
+
+    /// Octets that the ring of `sender` has.
+    pub(crate) fn in_ring(&self, sender: End) -> u64 {
+        self.load(Word::Head(sender))
+            .wrapping_sub(self.load(Word::Tail(sender)))
+    }
+
+    /// The place in a ring of a position, and how many octets there are to its end.
+    pub(crate) fn place(&self, sender: End, at: u64) -> (*mut u8, usize) {
+        let mask = RING_OCTETS as u64 - 1;
+        let at = usize::try_from(at & mask).unwrap_or(0);
+        // SAFETY: the ring is in the mapping, and `at` in the ring.
+        let place = unsafe { self.memory.as_ptr().add(ring_at(sender) + at) };
+        (place, RING_OCTETS - at)
+    }
+
+    /// Whether all descriptors of the peer are closed, or the connection was reset.
+    pub(crate) fn look_for_peer(&self) -> bool {
+        if self.is_peer_gone.load(SeqCst) {
+            return true;
+        }
+        let is_gone = self.info()[0] != ESTABLISHED;
+        if is_gone {
+            self.tcp_speaks.store(true, SeqCst);
+            self.is_peer_gone.store(true, SeqCst);
+        }
+        is_gone
+    }
+
+    fn info(&self) -> [u8; INFO_OCTETS] {
+        let mut info = [0; INFO_OCTETS];
+        let mut len: libc::socklen_t = 136;
+        let at = info.as_mut_ptr().cast();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        // SAFETY: the kernel writes at most `len` octets.
+        let rc = unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
+        if rc < 0 {
+            info[0] = CLOSED;
+        }
+        if WITH_END.contains(&info[0]) {
+            self.has_end.store(true, SeqCst);
+        }
+        info
+    }
+
+    /// Octets in the queue that `request` names.
+    fn queued(&self, request: libc::c_ulong) -> u64 {
+        let mut octets: c_int = 0;
+        // SAFETY: the request fills an int.
+        unsafe { libc::syscall(libc::SYS_ioctl, self.socket_fd, request, &raw mut octets) };
+        u64::try_from(octets).unwrap_or(0)
+    }
+
+    /// Octets given to TCP by this end since the connection began. The kernel counts the SYN of the
+    /// end that has connected.
+    pub(crate) fn tcp_sent(&self) -> u64 {
+        let syn = u64::from(!self.is_accepted);
+        loop {
+            let before = field(&self.info(), BYTES_ACKED_AT);
+            let queued = self.queued(libc::TIOCOUTQ);
+            if field(&self.info(), BYTES_ACKED_AT) == before {
+                return before.wrapping_add(queued).wrapping_sub(syn);
+            }
+        }
+    }
+
+    /// Octets that were received by TCP, in the queue or taken. The kernel counts the end.
+    pub(crate) fn tcp_received(&self) -> u64 {
+        let info = self.info();
+        let has_end = self.has_end.load(SeqCst) && info[0] != ESTABLISHED;
+        field(&info, BYTES_RECEIVED_AT).wrapping_sub(u64::from(has_end))
+    }
+
+    /// Those that were taken.
+    pub(crate) fn tcp_taken(&self) -> u64 {
+        loop {
+            let before = self.queued(libc::FIONREAD);
+            let received = self.tcp_received();
+            if self.queued(libc::FIONREAD) == before {
+                return received.wrapping_sub(before);
+            }
+        }
+    }
+
+    /// Whether an upgrade is tried: an impossible one costs system calls.
+    pub(crate) fn may_upgrade(&self) -> bool {
+        let failed = self.failed_upgrades.load(SeqCst);
+        if failed < UPGRADES_AT_ONCE {
+            return true;
+        }
+        self.failed_upgrades.fetch_add(1, SeqCst);
+        failed.is_multiple_of(UPGRADES_EVERY)
+    }
+
+    /// Whether the socket is open for writing, and takes a whole ring beside what it holds.
+    pub(crate) fn has_reserve(&self) -> bool {
+        let mut memory = [0_u32; MEMORY_FIELDS];
+        let mut len: libc::socklen_t = 36;
+        let at = memory.as_mut_ptr().cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_MEMINFO);
+        // SAFETY: the kernel writes at most `len` octets.
+        unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
+        let free = memory[SEND_BUFFER].saturating_sub(memory[SEND_QUEUED]);
+        // The kernel counts its buffers, which are longer than the octets in them.
+        let needed = 3 * RING_OCTETS;
+        let has = self.info()[0] == ESTABLISHED && free as usize >= needed;
+        if has {
+            self.was_in_ring.store(true, SeqCst);
+        } else {
+            self.failed_upgrades.fetch_add(1, SeqCst);
+        }
+        has
+    }
+
+    /// Resets the connection: octets are lost that the program would miss without an error.
+    pub(crate) fn reset(&self) {
+        let nowhere = libc::sockaddr {
+            // AF_UNSPEC.
+            sa_family: 0,
+            sa_data: [0; 14],
+        };
+        let len: libc::socklen_t = 16;
+        // SAFETY: an address of the length that is named.
+        unsafe { real::connect(self.socket_fd, &raw const nowhere, len) };
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which no reference is left.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), MEMORY_OCTETS) };
+    }
+}
+
+fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {
+    let fd = memory.as_raw_fd();
+    // SAFETY: all zeroes is a valid `stat`.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is writable.
+    let rc = unsafe { libc::fstat(fd, &raw mut status) };
+    // SAFETY: the command takes no argument.
+    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+    let fixed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let is_ours = usize::try_from(status.st_size) == Ok(MEMORY_OCTETS);
+    if rc < 0 || !is_ours || seals & fixed != fixed {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let place = unsafe {
+        libc::mmap(
+            null_mut(),
+            MEMORY_OCTETS,
+            protection,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    if place == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(place.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+fn field(info: &[u8; INFO_OCTETS], at: usize) -> u64 {
+    let mut octets = [0; 8];
+    octets.copy_from_slice(&info[at..at + 8]);
+    u64::from_ne_bytes(octets)
+}

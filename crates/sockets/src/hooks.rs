@@ -1,0 +1,13 @@
+//! The interposed functions: `transfers` those that move octets, `polls` poll and ppoll,
+//! `selects` select and pselect,
+//! `descriptors` those that make, copy, close and change descriptors, `actions` those that install
+//! handlers of signals, `kernel` those before which rings are given up.
+//!
+//! In unit tests they are ordinary functions, so that the test program itself is not affected.
+
+mod actions;
+mod descriptors;
+mod kernel;
+mod polls;
+mod selects;
+mod transfers;

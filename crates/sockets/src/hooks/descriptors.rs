@@ -1,0 +1,201 @@
+//! Functions that make, copy, close and change descriptors.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use libc::{sockaddr, socklen_t};
+
+use crate::table::{self, State};
+use crate::{leave, process, real};
+
+/// A new descriptor may be a TCP socket of this process alone.
+fn note_new(fd: c_int, is_accepted: bool) {
+    if process::run_dir().is_none() {
+        return;
+    }
+    if let Some(cell) = table::cell(fd).filter(|_| is_tcp(fd)) {
+        cell.begin(fd, is_accepted);
+    }
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    let before = real::errno();
+    let mut protocol: c_int = 0;
+    let mut len: socklen_t = 4;
+    let at = (&raw mut protocol).cast();
+    // SAFETY: the option is an int.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, at, &raw mut len) };
+    real::set_errno(before);
+    rc == 0 && protocol == libc::IPPROTO_TCP
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the arguments of the caller.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        note_new(fd, false);
+    }
+    fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the arguments of the caller.
+    let fd = unsafe { real::accept(fd, address, len) };
+    note_new(fd, true);
+    fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the arguments of the caller.
+    let fd = unsafe { real::accept4(fd, address, len, flags) };
+    note_new(fd, true);
+    fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    leave::before_close(fd);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::close(fd) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let keeps = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
+    if flags & keeps == 0 {
+        leave::before_close_range(first, last);
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    leave::before_close_range(u32::try_from(first).unwrap_or(0), u32::MAX);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::closefrom(first) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
+    before_copy(fd, new_fd);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::dup2(fd, new_fd) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
+    before_copy(fd, new_fd);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::dup3(fd, new_fd, flags) }
+}
+
+/// A descriptor gets another number, which is closed if it is open.
+fn before_copy(fd: c_int, new_fd: c_int) {
+    leave::retire(fd);
+    if fd != new_fd && table::hit(new_fd).is_some() {
+        // SAFETY: the command takes no argument.
+        let is_open = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
+        if is_open {
+            leave::before_close(new_fd);
+        }
+    }
+}
+
+/// The C library's function is variadic; no command uses more than one argument.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    before_fcntl(fd, command, argument);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::fcntl(fd, command, argument) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    before_fcntl(fd, command, argument);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::fcntl64(fd, command, argument) }
+}
+
+fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
+    /// `F_SETSIG` of fcntl(2).
+    const F_SETSIG: c_int = 10;
+    /// `F_SETOWN_EX` of fcntl(2).
+    const F_SETOWN_EX: c_int = 15;
+    let is_async = argument as usize & libc::O_ASYNC.unsigned_abs() as usize != 0;
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => {
+            leave::retire(fd);
+        }
+        libc::F_SETFL if is_async => leave::retire(fd),
+        _ => {}
+    }
+}
+
+/// The C library's function is variadic; no request uses more than one argument.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let is_mode = matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX);
+    // Of a socket without rings the kernel says the same later.
+    let is_count = matches!(request, libc::FIONREAD | libc::TIOCOUTQ);
+    let has_none = || table::hit(fd).is_none_or(|cell| cell.seen().state() < State::Ready);
+    if !(is_mode || is_count && has_none()) {
+        leave::retire(fd);
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::ioctl(fd, request, argument) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if table::hit(fd).is_some() && is_of_kernel(level, name) {
+        leave::retire(fd);
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Options that change what sending and receiving do, in a way that the switch does not know.
+fn is_of_kernel(level: c_int, name: c_int) -> bool {
+    const SO_ZEROCOPY: c_int = 60;
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_RCVTIMEO
+                | libc::SO_SNDTIMEO
+                | libc::SO_RCVLOWAT
+                | libc::SO_OOBINLINE
+                | libc::SO_PEEK_OFF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | SO_ZEROCOPY
+        ),
+        libc::IPPROTO_TCP => matches!(
+            name,
+            libc::TCP_ULP
+                | libc::TCP_REPAIR
+                | libc::TCP_MD5SIG
+                | libc::TCP_INQ
+                | libc::TCP_FASTOPEN_CONNECT
+        ),
+        _ => false,
+    }
+}

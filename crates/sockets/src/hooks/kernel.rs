@@ -1,0 +1,245 @@
+//! Functions that this library does not do on rings: the descriptor, or all of them, move to TCP
+//! before, and the next function of the name gets the call as it is.
+//!
+//! Some are variadic, and vfork(2) must not return from a frame that is gone. Each hook therefore
+//! saves the registers of arguments, calls its function in Rust, which gives the address of the
+//! next function, restores them and jumps there.
+
+use std::ffi::{c_int, c_long, c_void, CStr};
+use std::sync::atomic::AtomicPtr;
+
+use urdma_abi::next::lookup;
+
+use crate::table::{self, State};
+use crate::{leave, process, real};
+
+/// The registers of integer arguments, in the order in which a hook has saved them.
+#[repr(C)]
+struct Arguments([usize; 6]);
+
+impl Arguments {
+    fn int(&self, index: usize) -> c_int {
+        // The upper half of the register has no meaning.
+        c_int::from_ne_bytes(std::array::from_fn(|at| self.0[index].to_ne_bytes()[at]))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! hook {
+    ($name:ident, $before:ident) => {
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "sub rsp, 192",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
+                "mov [rsp + 32], r8",
+                "mov [rsp + 40], r9",
+                "mov [rsp + 48], rax",
+                "movups [rsp + 64], xmm0",
+                "movups [rsp + 80], xmm1",
+                "movups [rsp + 96], xmm2",
+                "movups [rsp + 112], xmm3",
+                "movups [rsp + 128], xmm4",
+                "movups [rsp + 144], xmm5",
+                "movups [rsp + 160], xmm6",
+                "movups [rsp + 176], xmm7",
+                "mov rdi, rsp",
+                "call {before}",
+                "mov r11, rax",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "mov r8, [rsp + 32]",
+                "mov r9, [rsp + 40]",
+                "mov rax, [rsp + 48]",
+                "movups xmm0, [rsp + 64]",
+                "movups xmm1, [rsp + 80]",
+                "movups xmm2, [rsp + 96]",
+                "movups xmm3, [rsp + 112]",
+                "movups xmm4, [rsp + 128]",
+                "movups xmm5, [rsp + 144]",
+                "movups xmm6, [rsp + 160]",
+                "movups xmm7, [rsp + 176]",
+                "leave",
+                "jmp r11",
+                before = sym $before,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! hook {
+    ($name:ident, $before:ident) => {
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "sub sp, sp, #208",
+                "stp x0, x1, [sp]",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "stp x8, x30, [sp, #64]",
+                "stp q0, q1, [sp, #80]",
+                "stp q2, q3, [sp, #112]",
+                "stp q4, q5, [sp, #144]",
+                "stp q6, q7, [sp, #176]",
+                "mov x0, sp",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp]",
+                "ldp x2, x3, [sp, #16]",
+                "ldp x4, x5, [sp, #32]",
+                "ldp x6, x7, [sp, #48]",
+                "ldp x8, x30, [sp, #64]",
+                "ldp q0, q1, [sp, #80]",
+                "ldp q2, q3, [sp, #112]",
+                "ldp q4, q5, [sp, #144]",
+                "ldp q6, q7, [sp, #176]",
+                "add sp, sp, #208",
+                "br x16",
+                before = sym $before,
+            )
+        }
+    };
+}
+
+/// What a call gets whose next function does not exist.
+extern "C" fn missing() -> c_long {
+    real::set_errno(libc::ENOSYS);
+    -1
+}
+
+fn next(cell: &AtomicPtr<c_void>, name: &CStr) -> *const c_void {
+    let found = lookup(cell, name);
+    if found.is_null() {
+        missing as extern "C" fn() -> c_long as *const c_void
+    } else {
+        found
+    }
+}
+
+/// Declares hooks: the function that runs before, and the names.
+macro_rules! before {
+    ($($prepare:path: $($name:ident $rust:ident)*;)*) => {
+        $($(
+            extern "C" fn $rust(arguments: &Arguments) -> *const c_void {
+                static CELL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &CStr = match CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => panic!("not a C string"),
+                };
+                $prepare(arguments);
+                next(&CELL, NAME)
+            }
+            hook!($name, $rust);
+        )*)*
+    };
+}
+
+before! {
+    all: vfork before_vfork execve before_execve execv before_execv execvp before_execvp
+        execvpe before_execvpe execl before_execl execlp before_execlp execle before_execle
+        execveat before_execveat fexecve before_fexecve posix_spawn before_posix_spawn
+        posix_spawnp before_posix_spawnp system before_system popen before_popen
+        clone before_clone;
+    all_for_good: io_uring_queue_init before_io_uring
+        io_uring_queue_init_params before_io_uring_params;
+    connected: connect before_connect;
+    first: dup before_dup shutdown before_shutdown fdopen before_fdopen
+        recvmmsg before_recvmmsg preadv2 before_preadv2 pwritev2 before_pwritev2
+        preadv64v2 before_preadv64v2 pwritev64v2 before_pwritev64v2
+        sockatmark before_sockatmark dprintf before_dprintf vdprintf before_vdprintf
+        __dprintf_chk before_dprintf_chk __vdprintf_chk before_vdprintf_chk;
+    first_two: sendfile before_sendfile sendfile64 before_sendfile64 tee before_tee;
+    spliced: splice before_splice;
+    third: epoll_ctl before_epoll_ctl;
+    by_number: syscall before_syscall;
+}
+
+fn all(_: &Arguments) {
+    leave::retire_all();
+}
+
+fn all_for_good(_: &Arguments) {
+    process::turn_off();
+    leave::retire_all();
+}
+
+fn first(arguments: &Arguments) {
+    leave::retire(arguments.int(0));
+}
+
+/// A socket that was connected before may get another peer.
+fn connected(arguments: &Arguments) {
+    let cell = table::hit(arguments.int(0));
+    if cell.is_some_and(|cell| cell.seen().state() != State::Alone) {
+        first(arguments);
+    }
+}
+
+fn first_two(arguments: &Arguments) {
+    leave::retire(arguments.int(0));
+    leave::retire(arguments.int(1));
+}
+
+fn spliced(arguments: &Arguments) {
+    leave::retire(arguments.int(0));
+    leave::retire(arguments.int(2));
+}
+
+fn third(arguments: &Arguments) {
+    if arguments.int(1) != libc::EPOLL_CTL_DEL {
+        leave::retire(arguments.int(2));
+    }
+}
+
+/// System calls by syscall(2).
+fn by_number(arguments: &Arguments) {
+    let fd = arguments.int(1);
+    match arguments.0[0] as c_long {
+        libc::SYS_close => leave::before_close(fd),
+        libc::SYS_close_range if arguments.int(3) == 0 => {
+            leave::before_close_range(fd.cast_unsigned(), arguments.int(2).cast_unsigned());
+        }
+        libc::SYS_io_uring_setup => all_for_good(arguments),
+        libc::SYS_execve | libc::SYS_execveat | libc::SYS_clone | libc::SYS_clone3 => {
+            all(arguments);
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => all(arguments),
+        libc::SYS_rt_sigaction => crate::signals::note_handler(),
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_sendto
+        | libc::SYS_recvfrom
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_shutdown
+        | libc::SYS_dup
+        | libc::SYS_dup3 => leave::retire(fd),
+        libc::SYS_sendfile | libc::SYS_splice | libc::SYS_tee => {
+            for index in 1..4 {
+                leave::retire(arguments.int(index));
+            }
+        }
+        libc::SYS_epoll_ctl => leave::retire(arguments.int(3)),
+        _ => {}
+    }
+}

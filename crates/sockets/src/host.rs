@@ -1,0 +1,330 @@
+//! The accesses of a call to the connection: [`Host`] of the switch.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::future::{pending, Future};
+use std::pin::pin;
+use std::ptr::copy_nonoverlapping;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use libc::{iovec, msghdr};
+use urdma_socket_switch::layout::RING_OCTETS;
+use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
+
+use crate::connection::Connection;
+use crate::octets::Window;
+use crate::{bell, process, real};
+
+/// How long a demotion waits before it looks again, milliseconds.
+const LOOK_MS: c_int = 1;
+/// How often a thread yields to the owner of a lock before it sleeps for [`PAUSE`].
+const YIELDS: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
+/// So many pauses, which take some seconds at least, say that no thread of this process has a lock.
+const FALSE_AFTER: u32 = 50_000;
+
+/// One attempt of a call.
+pub(crate) struct Call<'a> {
+    connection: &'a Connection,
+    window: &'a Window,
+    flags: c_int,
+    /// Whether waits are done here, rather than end the attempt.
+    waits_here: bool,
+    /// What ended the attempt.
+    pub(crate) awaited: Cell<Option<Event>>,
+    /// The error of TCP.
+    pub(crate) errno: Cell<c_int>,
+    yields: Cell<u32>,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(connection: &'a Connection, window: &'a Window, flags: c_int) -> Self {
+        Self {
+            connection,
+            window,
+            flags: flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            waits_here: false,
+            awaited: Cell::new(None),
+            errno: Cell::new(0),
+            yields: Cell::new(0),
+        }
+    }
+
+    /// A call that moves no octets of the program and ends only when it is done.
+    pub(crate) fn to_the_end(connection: &'a Connection, window: &'a Window) -> Self {
+        Self {
+            waits_here: true,
+            ..Self::new(connection, window, 0)
+        }
+    }
+
+    /// Runs a call until it ends or has to wait; `None` then.
+    pub(crate) fn run<T>(call: impl Future<Output = T>) -> Option<T> {
+        let mut call = pin!(call);
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    fn socket(&self) -> c_int {
+        self.connection.socket()
+    }
+
+    fn peer(&self) -> End {
+        self.connection.end.peer()
+    }
+
+    /// As many octets as a ring has; more are not between a head and a tail that the rules allow.
+    fn within_ring(&self, len: u64) -> usize {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > RING_OCTETS {
+            self.connection.is_violated.store(true, SeqCst);
+        }
+        len.min(RING_OCTETS)
+    }
+
+    /// Whether a thread of this process has had a lock for so long that it has not: threads have
+    /// locks for microseconds, and the peer can write any name.
+    fn is_false_owner(&self) -> bool {
+        let is_false = self.yields.get() > YIELDS + FALSE_AFTER;
+        if is_false {
+            self.connection.is_violated.store(true, SeqCst);
+        }
+        is_false
+    }
+
+    fn message(parts: &mut [iovec]) -> msghdr {
+        // SAFETY: all zeroes is a valid `msghdr`.
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        message
+    }
+
+    fn send_parts(&self, parts: &mut [iovec], flags: c_int) -> Result<u64, Refused> {
+        let message = Self::message(parts);
+        // SAFETY: the parts are the caller's octets, or are in a ring.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_sendmsg, self.socket(), &raw const message, flags) };
+        match u64::try_from(sent) {
+            Ok(0) => Err(Refused::WouldBlock),
+            Ok(sent) => Ok(sent),
+            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => {
+                Err(Refused::WouldBlock)
+            }
+            Err(_) => {
+                self.errno.set(real::errno());
+                Err(Refused::Broken)
+            }
+        }
+    }
+}
+
+impl Host for Call<'_> {
+    fn end(&self) -> End {
+        self.connection.end
+    }
+
+    fn owner(&self) -> Owner {
+        process::owner(self.connection.process)
+    }
+
+    fn ring_len_octets(&self) -> u64 {
+        RING_OCTETS as u64
+    }
+
+    async fn load(&self, word: Word) -> u64 {
+        self.connection.load(word)
+    }
+
+    async fn store(&self, word: Word, value: u64) {
+        self.connection.block().word(word).store(value, SeqCst);
+    }
+
+    async fn swap(&self, word: Word, value: u64) -> u64 {
+        // A word that is rarely set is not written to.
+        let word = self.connection.block().word(word);
+        if value == 0 && word.load(SeqCst) == 0 {
+            return 0;
+        }
+        word.swap(value, SeqCst)
+    }
+
+    async fn add(&self, word: Word, value: u64) {
+        self.connection.block().word(word).fetch_add(value, SeqCst);
+    }
+
+    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
+        let word = self.connection.block().word(word);
+        word.compare_exchange(old, new, SeqCst, SeqCst).map(|_| ())
+    }
+
+    async fn is_dead(&self, owner: Owner) -> bool {
+        match process::of_owner(owner) {
+            process if process == self.connection.process => self.is_false_owner(),
+            process if process == self.connection.peer_process => self.connection.look_for_peer(),
+            // No process of either end has this name.
+            _ => owner.0 != 0,
+        }
+    }
+
+    async fn relax(&self) {
+        let yields = self.yields.get();
+        self.yields.set(yields.saturating_add(1));
+        if yields < YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
+        let (mut parts, count) = self.window.first(len_octets);
+        self.send_parts(&mut parts[..count], self.flags)
+    }
+
+    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
+        let len = self.within_ring(len_octets);
+        if self.connection.is_violated.load(SeqCst) {
+            return Err(Refused::Broken);
+        }
+        let (first, to_end) = self.connection.place(self.connection.end, at);
+        let (second, _) = self.connection.place(self.connection.end, 0);
+        let part = |base: *mut u8, len| iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        };
+        let mut parts = [
+            part(first, len.min(to_end)),
+            part(second, len.saturating_sub(to_end)),
+        ];
+        self.send_parts(&mut parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    }
+
+    async fn tcp_recv(&self, len_octets: u64) -> Received {
+        let connection = self.connection;
+        if !connection.tcp_speaks.load(SeqCst) && connection.is_tcp_quiet() {
+            return Received::WouldBlock;
+        }
+        let (mut parts, count) = self.window.first(len_octets);
+        let mut message = Self::message(&mut parts[..count]);
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the parts are the caller's buffers.
+        let taken =
+            unsafe { libc::syscall(libc::SYS_recvmsg, self.socket(), &raw mut message, flags) };
+        match u64::try_from(taken) {
+            Ok(0) => Received::End,
+            Ok(taken) => Received::Octets(taken),
+            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => Received::WouldBlock,
+            Err(_) => {
+                self.errno.set(real::errno());
+                Received::Reset
+            }
+        }
+    }
+
+    async fn tcp_sent(&self, end: End) -> u64 {
+        // The count of the peer is asked for when it was killed, and its end has arrived with all
+        // that was before it.
+        if end == self.connection.end {
+            self.connection.tcp_sent()
+        } else {
+            self.connection.tcp_received()
+        }
+    }
+
+    async fn tcp_taken(&self) -> u64 {
+        self.connection.tcp_taken()
+    }
+
+    async fn tcp_has_reserve(&self) -> bool {
+        self.connection.has_reserve()
+    }
+
+    async fn tcp_shutdown_write(&self) {
+        // SAFETY: no memory is named.
+        unsafe { real::shutdown(self.socket(), libc::SHUT_WR) };
+    }
+
+    async fn is_peer_gone(&self) -> bool {
+        self.connection.look_for_peer()
+    }
+
+    async fn copy_in(&self, at: u64, len_octets: u64) {
+        let mut at = at;
+        let mut left = self.within_ring(len_octets);
+        let (parts, count) = self.window.first(len_octets);
+        for part in &parts[..count] {
+            let mut from: *const u8 = part.iov_base.cast();
+            let mut len = part.iov_len.min(left);
+            left -= len;
+            while len > 0 {
+                let (to, room) = self.connection.place(self.connection.end, at);
+                let step = len.min(room);
+                // SAFETY: the caller's octets, and so many octets of the ring.
+                unsafe { copy_nonoverlapping(from, to, step) };
+                // SAFETY: within the part.
+                from = unsafe { from.add(step) };
+                at = at.wrapping_add(step as u64);
+                len -= step;
+            }
+        }
+    }
+
+    async fn copy_out(&self, at: u64, len_octets: u64) {
+        let mut at = at;
+        let mut left = self.within_ring(len_octets);
+        let (parts, count) = self.window.first(len_octets);
+        for part in &parts[..count] {
+            let mut to: *mut u8 = part.iov_base.cast();
+            let mut len = part.iov_len.min(left);
+            left -= len;
+            while len > 0 {
+                let (from, room) = self.connection.place(self.peer(), at);
+                let step = len.min(room);
+                // SAFETY: so many octets of the ring, and a buffer of the caller.
+                unsafe { copy_nonoverlapping(from, to, step) };
+                // SAFETY: within the part.
+                to = unsafe { to.add(step) };
+                at = at.wrapping_add(step as u64);
+                len -= step;
+            }
+        }
+    }
+
+    async fn wake(&self, end: End) {
+        self.connection.ring(end);
+    }
+
+    async fn call_agents(&self, end: End) {
+        if end == self.connection.end {
+            bell::notice();
+        } else {
+            self.connection.call_peer();
+        }
+    }
+
+    async fn wait(&self, event: Event) {
+        if !self.waits_here {
+            self.awaited.set(Some(event));
+            return pending().await;
+        }
+        let mut list = libc::pollfd {
+            fd: self.connection.socket(),
+            events: match event {
+                Event::Writable => libc::POLLOUT,
+                Event::Readable => libc::POLLIN,
+                Event::Peer => libc::POLLRDHUP,
+            },
+            revents: 0,
+        };
+        // SAFETY: a list of one entry. The bell may be another thread's.
+        unsafe { real::poll(&raw mut list, 1, LOOK_MS) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

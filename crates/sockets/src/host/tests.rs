@@ -1,0 +1,218 @@
+//! Calls of the switch over sockets and memory of the kernel, both ends in this process.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use urdma_socket_switch::layout::{first_octets, MEMORY_OCTETS};
+use urdma_socket_switch::{attend, demote, join, recv, send, settle, Demotion, Taken};
+
+use super::*;
+use crate::connection::Parts;
+use crate::octets::Octets;
+use crate::own::Own;
+
+/// Names of processes.
+const NUMBERS: [u64; 2] = [7, 9];
+
+fn memory() -> OwnedFd {
+    use std::os::unix::fs::FileExt;
+    // SAFETY: a name and a flag.
+    let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    // SAFETY: a new descriptor.
+    let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    file.set_len(MEMORY_OCTETS as u64).unwrap();
+    file.write_all_at(&first_octets(), 0).unwrap();
+    // SAFETY: integers.
+    unsafe {
+        libc::fcntl(
+            fd,
+            libc::F_ADD_SEALS,
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+        )
+    };
+    file.into()
+}
+
+/// Both ends of a connection, neither of which has joined.
+fn ends() -> [Connection; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (passive, _) = listener.accept().unwrap();
+    let memory = memory();
+    let bells = [Own::bell().unwrap(), Own::bell().unwrap()];
+    let [first, second] = [(active, false), (passive, true)];
+    [(first, 0), (second, 1)].map(|((socket, is_accepted), index)| {
+        let bell = |index: usize| {
+            // SAFETY: the bell lives here.
+            let bell = unsafe { std::os::fd::BorrowedFd::borrow_raw(bell_fd(&bells[index])) };
+            Own::copy(bell).unwrap()
+        };
+        let parts = Parts {
+            memory: memory.try_clone().unwrap(),
+            socket: Own::copy(socket.as_fd()).unwrap(),
+            bell: bell(index),
+            peer_bell: bell(1 - index),
+            peer_agent: Arc::new(bell(1 - index)),
+            end: [End::First, End::Second][index],
+            process: NUMBERS[index],
+            peer_process: NUMBERS[1 - index],
+            is_accepted,
+        };
+        Connection::new(parts).unwrap()
+    })
+}
+
+fn bell_fd(bell: &Own) -> c_int {
+    use std::os::fd::AsRawFd;
+    bell.as_raw_fd()
+}
+
+/// Runs one attempt of a call on some octets.
+fn with<T>(connection: &Connection, octets: &mut [u8], run: impl FnOnce(&Call<'_>) -> T) -> T {
+    let part = iovec {
+        iov_base: octets.as_mut_ptr().cast(),
+        iov_len: octets.len(),
+    };
+    // SAFETY: an array of one part, which lives as long as the call.
+    let octets = unsafe { Octets::new(&raw const part, 1) }.unwrap();
+    run(&Call::new(connection, &octets.after(0), 0))
+}
+
+fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
+    let len = octets.len() as u64;
+    with(connection, &mut octets.to_vec(), |call| {
+        Call::run(send(call, len, true))
+    })
+}
+
+fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
+    let mut octets = vec![0; len];
+    let run = |call: &Call<'_>| Call::run(recv(call, len as u64));
+    let Some(Taken::Octets(taken)) = with(connection, &mut octets, run) else {
+        return None;
+    };
+    octets.truncate(usize::try_from(taken).unwrap());
+    Some(octets)
+}
+
+fn call<T>(connection: &Connection, run: impl FnOnce(&Call<'_>) -> T) -> T {
+    with(connection, &mut [0], run)
+}
+
+#[test]
+fn octets_of_tcp_precede_those_of_the_ring() {
+    let [one, other] = ends();
+    assert_eq!(put(&one, b"by TCP"), Some(Ok(6)));
+    assert!(!one.is_in_ring(End::First));
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    assert_eq!(put(&one, b", and by the ring"), Some(Ok(17)));
+    assert!(one.is_in_ring(End::First));
+    assert_eq!(take(&other, 100).unwrap(), b"by TCP");
+    assert_eq!(take(&other, 100).unwrap(), b", and by the ring");
+    assert_eq!(take(&other, 100), None);
+    // The end that has accepted counts its octets without a SYN.
+    assert_eq!(put(&other, b"back"), Some(Ok(4)));
+    assert!(other.is_in_ring(End::Second));
+    assert_eq!(take(&one, 100).unwrap(), b"back");
+}
+
+#[test]
+fn ring_takes_no_more_than_it_has_and_goes_round() {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    let octets: Vec<u8> = (0..RING_OCTETS + 100).map(|at| (at % 251) as u8).collect();
+    for _ in 0..3 {
+        assert_eq!(put(&one, &octets), Some(Ok(RING_OCTETS as u64)));
+        assert_eq!(put(&one, &octets), None);
+        assert_eq!(take(&other, 100).unwrap(), &octets[..100]);
+        assert_eq!(put(&one, &octets[RING_OCTETS..]), Some(Ok(100)));
+        assert_eq!(take(&other, 2 * RING_OCTETS).unwrap(), &octets[100..]);
+    }
+}
+
+#[test]
+fn demotion_gives_tcp_what_the_ring_has() {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
+    assert_eq!(
+        call(&one, |call| Call::run(demote(call))),
+        Some(Demotion::Done)
+    );
+    assert!(!one.is_in_ring(End::First));
+    assert_eq!(put(&one, b" and by TCP"), Some(Ok(11)));
+    assert_eq!(take(&other, 100).unwrap(), b"in the ring and by TCP");
+}
+
+/// What a hostile peer may write to a word.
+fn hostile(random: &mut u64) -> u64 {
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    let value = *random >> 33;
+    match value % 8 {
+        0 => 0,
+        1 => 1,
+        2 => RING_OCTETS as u64,
+        3 => RING_OCTETS as u64 + 1,
+        4 => u64::MAX,
+        5 => value << 32,
+        6 => NUMBERS[1] << 24 | 1,
+        _ => value % (2 * RING_OCTETS as u64),
+    }
+}
+
+#[test]
+fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
+    const LEN: usize = 100;
+    let mut random = 38;
+    for _ in 0..300 {
+        let [one, _other] = ends();
+        for _ in 0..10 {
+            for sender in [End::First, End::Second] {
+                for word in [
+                    Word::Writer(sender),
+                    Word::Mode(sender),
+                    Word::TcpUntil(sender),
+                    Word::Head(sender),
+                    Word::MovingTail(sender),
+                    Word::MovingUntil(sender),
+                    Word::Moving(sender),
+                    Word::Reader(sender),
+                    Word::Tail(sender),
+                    Word::Drained(sender),
+                    Word::Refusals(sender),
+                ] {
+                    let value = hostile(&mut random);
+                    one.block().word(word).store(value, SeqCst);
+                }
+                // A lock of the peer's process stays with it while it lives.
+                for word in [Word::Writer(sender), Word::Reader(sender)] {
+                    let held = NUMBERS.contains(&process::of_owner(Owner(one.load(word))));
+                    if held {
+                        one.block().word(word).store(0, SeqCst);
+                    }
+                }
+            }
+            let mut octets = vec![7; 3 * LEN];
+            let (buffer, len) = (&mut octets[LEN..2 * LEN], LEN as u64);
+            with(&one, buffer, |call| {
+                Call::run(recv(call, len));
+                Call::run(send(call, len, true));
+                Call::run(attend(call));
+                Call::run(settle(call));
+            });
+            assert!(octets[..LEN]
+                .iter()
+                .chain(&octets[2 * LEN..])
+                .all(|octet| *octet == 7));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The ends of rings: for good, before what only the kernel can do; and with the descriptor.
+
+use std::ffi::c_int;
+use std::ptr::null;
+
+use urdma_abi::cancel::Disabled;
+use urdma_socket_switch::{demote, settle, Demotion};
+
+use crate::begin::{begin_as_is, Begun};
+use crate::connection::Connection;
+use crate::host::Call;
+use crate::octets::Window;
+use crate::signals::Masked;
+use crate::table::{self, Cell, State};
+use crate::{bell, process, real};
+
+/// How often a close looks whether TCP has room for what a ring has; each time it waits for
+/// [`ROOM_MS`].
+const CLOSE_TRIES: u32 = 500;
+const ROOM_MS: c_int = 10;
+
+/// From now on a descriptor is the kernel's: both directions have moved to TCP.
+pub(crate) fn retire(fd: c_int) {
+    if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
+        retire_cell(cell);
+    }
+}
+
+#[cold]
+fn retire_cell(cell: &'static Cell) {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::always();
+    let before = real::errno();
+    if let Begun::Rings(connection) = begin_as_is(cell) {
+        let nothing = Window::NONE;
+        let call = Call::to_the_end(connection, &nothing);
+        if Call::run(demote(&call)) == Some(Demotion::Stranded) {
+            connection.reset();
+        }
+    }
+    cell.end(false);
+    cell.leave();
+    bell::notice();
+    real::set_errno(before);
+}
+
+/// All descriptors, before a fork or an exec.
+pub(crate) fn retire_all() {
+    if process::is_home() {
+        table::hits(0, u32::MAX).for_each(retire);
+    }
+}
+
+/// A descriptor is about to be closed.
+pub(crate) fn before_close(fd: c_int) {
+    if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
+        close_cell(fd, cell);
+    }
+}
+
+#[cold]
+fn close_cell(fd: c_int, cell: &'static Cell) {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::always();
+    let before = real::errno();
+    let state = cell.seen().state();
+    if let Begun::Rings(connection) = begin_as_is(cell) {
+        settle_for_close(connection);
+    }
+    if state == State::Offered {
+        // urdmad may have a copy of the socket, which must not hold the end back.
+        // SAFETY: no memory is named.
+        unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+    }
+    cell.end(true);
+    cell.leave();
+    if state != State::Alone {
+        bell::notice();
+    }
+    real::set_errno(before);
+}
+
+/// All descriptors of a range are about to be closed.
+pub(crate) fn before_close_range(first: u32, last: u32) {
+    table::hits(first, last).for_each(before_close);
+}
+
+/// Gives TCP what the outgoing ring has.
+fn settle_for_close(connection: &Connection) {
+    let nothing = Window::NONE;
+    for _ in 0..CLOSE_TRIES {
+        let call = Call::new(connection, &nothing, 0);
+        if Call::run(settle(&call)).is_some() {
+            return;
+        }
+        let mut list = libc::pollfd {
+            fd: connection.socket(),
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: a list of one entry.
+        unsafe { real::ppoll(&raw mut list, 1, &timespec_ms(ROOM_MS), null()) };
+    }
+    connection.reset();
+}
+
+fn timespec_ms(ms: c_int) -> libc::timespec {
+    libc::timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(ms) * 1_000_000,
+    }
+}
+
+/// The program exits: TCP gets what the outgoing rings have, as far as it has room.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn settle_all() {
+    let _masked = Masked::always();
+    for cell in table::hits(0, u32::MAX).filter_map(table::cell) {
+        if let Begun::Rings(connection) = begin_as_is(cell) {
+            let nothing = Window::NONE;
+            Call::run(settle(&Call::new(connection, &nothing, 0)));
+        }
+        cell.leave();
+    }
+}

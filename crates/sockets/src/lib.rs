@@ -1,0 +1,48 @@
+//! The LD_PRELOAD library that moves TCP connections between two programs of one host to rings
+//! (doc/sockets.md). `urdma run --sockets` preloads it before the stand-in.
+//!
+//! A program keeps its sockets: addresses, ports, the backlog, options and the end of a connection
+//! are the kernel's. Calls that move octets go through the switch (`urdma_socket_switch`) once both
+//! ends have met; whatever this library does not do on rings moves the connection back to TCP for
+//! good, and is then done by the kernel.
+//!
+//! Files: `real` the functions behind the hooks; `own` the descriptors of this library; `bell` that
+//! of the agent; `connection` the memory, socket and bells of a connection; `octets` the buffers of
+//! a call; `process` the process and the owners of locks; `host` the accesses of a call; `signals`
+//! handlers; `table` what is known of each descriptor; `begin` the begin of a call; `leave` the
+//! ends of rings; `agent` the thread that meets urdmad and acts for the process; `calls` sending
+//! and receiving; `life` loading, forks and exit; `hooks` the interposed functions.
+//!
+//! Rules, since this code runs inside calls of arbitrary programs:
+//! - Inert unless `URDMA_RUN_DIR` is set.
+//! - A call on a descriptor that has no rings costs a load; on a socket that may get some, two
+//!   atomic additions more.
+//! - `errno` changes only when a call fails.
+//! - No handler of a signal runs while a lock is held, and no thread is cancelled then. Where a
+//!   thread sleeps for the program it holds nothing.
+//! - A forked child has no rings. A vforked child changes nothing of its parent's.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!("the library knows the calling conventions of Linux on x86-64 and aarch64 only");
+
+mod agent;
+mod begin;
+mod bell;
+mod calls;
+mod connection;
+#[cfg_attr(test, allow(dead_code))]
+mod hooks;
+mod host;
+mod leave;
+#[cfg(not(test))]
+mod life;
+mod octets;
+mod own;
+mod process;
+mod real;
+mod signals;
+mod table;

@@ -1,0 +1,108 @@
+//! The functions behind the hooks ([`urdma_abi::next`]): those of the stand-in, if it is there, or
+//! of the C library.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use libc::{
+    fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval,
+};
+
+pub(crate) use urdma_abi::next::{errno, set_errno};
+
+/// Result of a function that returns nothing.
+type NoAnswer = ();
+/// Result of a failed call of such a function.
+const NO_ANSWER: NoAnswer = ();
+
+urdma_abi::next! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, -1;
+    accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int, -1;
+    accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int, -1;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t)
+        -> c_int, -1;
+    send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t, -1;
+    sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr,
+        to_len: socklen_t
+    ) -> ssize_t, -1;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, -1;
+    recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t, -1;
+    recvfrom(
+        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr,
+        from_len: *mut socklen_t
+    ) -> ssize_t, -1;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, -1;
+    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t, -1;
+    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
+    readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, -1;
+    writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, -1;
+    poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, -1;
+    ppoll(
+        list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int, -1;
+    __poll_chk(list: *mut pollfd, count: nfds_t, timeout_ms: c_int, octets: size_t) -> c_int, -1;
+    __ppoll_chk(
+        list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+        octets: size_t
+    ) -> c_int, -1;
+    __read_chk(fd: c_int, buf: *mut c_void, len: size_t, size: size_t) -> ssize_t, -1;
+    __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, size: size_t, flags: c_int)
+        -> ssize_t, -1;
+    __recvfrom_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, size: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t
+    ) -> ssize_t, -1;
+    select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval
+    ) -> c_int, -1;
+    pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int, -1;
+    connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int, -1;
+    shutdown(fd: c_int, how: c_int) -> c_int, -1;
+    close(fd: c_int) -> c_int, -1;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, -1;
+    closefrom(first: c_int) -> NoAnswer, NO_ANSWER;
+    dup2(fd: c_int, new_fd: c_int) -> c_int, -1;
+    dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int, -1;
+    fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, -1;
+    sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int, -1;
+    signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    bsd_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    __sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    ssignal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, -1;
+}
+
+/// Looks up the functions that a handler of a signal or a forked child may call first.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn look_up_early() {
+    use std::ptr::{null, null_mut};
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
+    unsafe { read(-1, null_mut(), 0) };
+    // SAFETY: as above.
+    unsafe { write(-1, null(), 0) };
+    // SAFETY: as above.
+    unsafe { send(-1, null(), 0, 0) };
+    // SAFETY: as above.
+    unsafe { recv(-1, null_mut(), 0, 0) };
+    // SAFETY: as above.
+    unsafe { sendmsg(-1, null(), 0) };
+    // SAFETY: as above.
+    unsafe { recvmsg(-1, null_mut(), 0) };
+    // SAFETY: as above.
+    unsafe { close(-1) };
+    // SAFETY: as above.
+    unsafe { dup2(-1, -1) };
+    // SAFETY: as above.
+    unsafe { fcntl(-1, libc::F_GETFD, null_mut()) };
+    // SAFETY: signal 0 does not exist.
+    unsafe { sigaction(0, null(), null_mut()) };
+}

@@ -1,0 +1,227 @@
+//! The table of descriptors: what this library knows of each, in one word that calls enter and
+//! leave.
+//!
+//! A call on a descriptor that may get rings is counted in the word from its begin to its end, so
+//! that no call of the kernel's is in progress when rings are used first, and so that a connection
+//! stays as long as a call uses it. A thread that sleeps until a ring changes is not counted: it
+//! may end there, by a handler of a signal that does not return or by pthread_cancel.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use crate::connection::Connection;
+
+/// Descriptors from this number on use TCP.
+const DESCRIPTORS: usize = 1 << 16;
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// The kernel's: no TCP socket, inherited, or with TCP for good.
+    Kernel = 0,
+    /// A TCP socket that this process has made, and that no other has.
+    Alone = 1,
+    /// The agent is to offer it to urdmad, or has.
+    Offered = 2,
+    /// urdmad has closed its copy of the socket; the other end is not offered.
+    Waits = 3,
+    /// There are rings. They are used from the next call on that begins while none is in progress.
+    Ready = 4,
+    /// It has rings.
+    Rings = 5,
+    /// The kernel's, while a call that began before is in progress.
+    Ending = 6,
+}
+
+const ONE_USER: u64 = 1;
+const USERS: u64 = 0xffff_ffff;
+const STATE_SHIFT: u32 = 32;
+const GENERATION_SHIFT: u32 = 40;
+
+/// The word of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    pub(crate) fn state(self) -> State {
+        match (self.0 >> STATE_SHIFT) & 0xff {
+            1 => State::Alone,
+            2 => State::Offered,
+            3 => State::Waits,
+            4 => State::Ready,
+            5 => State::Rings,
+            6 => State::Ending,
+            _ => State::Kernel,
+        }
+    }
+
+    pub(crate) fn users(self) -> u64 {
+        self.0 & USERS
+    }
+
+    /// How often the descriptor was closed, modulo 2^24.
+    pub(crate) fn generation(self) -> u64 {
+        self.0 >> GENERATION_SHIFT
+    }
+
+    fn with(self, state: State) -> Self {
+        Self(self.0 & !(0xff << STATE_SHIFT) | (state as u64) << STATE_SHIFT)
+    }
+
+    fn next_generation(self) -> Self {
+        Self(self.0.wrapping_add(1 << GENERATION_SHIFT))
+    }
+}
+
+/// What is known of one descriptor.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    word: AtomicU64,
+    connection: AtomicPtr<Connection>,
+    /// Calls that moved octets, while the state is `Alone`; whether the socket was accepted.
+    calls: AtomicU32,
+    is_accepted: AtomicU32,
+}
+
+static TABLE: [Cell; DESCRIPTORS] = [const { Cell::new() }; DESCRIPTORS];
+/// One more than the highest descriptor that was ever another than the kernel's.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// The cell of a descriptor that the table has.
+pub(crate) fn cell(fd: c_int) -> Option<&'static Cell> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+/// The cell of a descriptor that is not the kernel's alone.
+#[inline]
+pub(crate) fn hit(fd: c_int) -> Option<&'static Cell> {
+    cell(fd).filter(|cell| cell.seen().state() != State::Kernel)
+}
+
+/// The descriptors in a range that are not the kernel's alone.
+pub(crate) fn hits(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let end = HIGHEST.load(SeqCst).min(last.saturating_add(1));
+    let range = first.min(end)..end;
+    range.filter_map(|fd| c_int::try_from(fd).ok().filter(|fd| hit(*fd).is_some()))
+}
+
+impl Cell {
+    const fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            connection: AtomicPtr::new(null_mut()),
+            calls: AtomicU32::new(0),
+            is_accepted: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        Seen(self.word.load(SeqCst))
+    }
+
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.is_accepted.load(SeqCst) != 0
+    }
+
+    /// Counts a call that moved octets; returns how many did.
+    pub(crate) fn count_call(&self) -> u32 {
+        self.calls.fetch_add(1, SeqCst).saturating_add(1)
+    }
+
+    /// A new TCP socket has the descriptor.
+    pub(crate) fn begin(&self, fd: c_int, is_accepted: bool) {
+        self.calls.store(0, SeqCst);
+        self.is_accepted.store(u32::from(is_accepted), SeqCst);
+        let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
+        HIGHEST.fetch_max(highest, SeqCst);
+        // Not while a call on an earlier file is in progress: this one is the kernel's then.
+        let seen = self.seen();
+        if seen.state() == State::Kernel {
+            self.change(seen, State::Alone);
+        }
+    }
+
+    /// Begins a call; the word is that from before it.
+    pub(crate) fn enter(&self) -> Seen {
+        Seen(self.word.fetch_add(ONE_USER, SeqCst))
+    }
+
+    /// Ends a call. The last one ends the use of a connection that is ending.
+    pub(crate) fn leave(&self) {
+        let seen = Seen(self.word.fetch_sub(ONE_USER, SeqCst).wrapping_sub(ONE_USER));
+        if seen.users() == 0 && seen.state() == State::Ending {
+            self.drop_connection();
+            // Else a call has begun, which does this when it ends.
+            self.change(seen, State::Kernel);
+        }
+    }
+
+    /// Changes the state if the word is still `seen`.
+    pub(crate) fn change(&self, seen: Seen, state: State) -> bool {
+        self.exchange(seen, seen.with(state))
+    }
+
+    fn exchange(&self, seen: Seen, new: Seen) -> bool {
+        self.word
+            .compare_exchange(seen.0, new.0, SeqCst, SeqCst)
+            .is_ok()
+    }
+
+    /// Changes the state if it is `from` and the generation is `generation`, whatever calls are in
+    /// progress.
+    pub(crate) fn advance(&self, generation: u64, from: State, to: State) -> Option<Seen> {
+        loop {
+            let seen = self.seen();
+            if seen.generation() != generation || seen.state() != from {
+                return None;
+            }
+            if self.change(seen, to) {
+                return Some(seen.with(to));
+            }
+        }
+    }
+
+    /// From now on the descriptor is the kernel's. The caller has entered, and leaves after this.
+    pub(crate) fn end(&self, is_closed: bool) {
+        loop {
+            let seen = self.seen();
+            let new = if seen.state() == State::Kernel {
+                seen
+            } else {
+                seen.with(State::Ending)
+            };
+            let new = if is_closed {
+                new.next_generation()
+            } else {
+                new
+            };
+            if self.exchange(seen, new) {
+                return;
+            }
+        }
+    }
+
+    /// The connection; null without one. The caller has entered while the state was `Rings`, or it
+    /// is the agent.
+    pub(crate) fn connection(&self) -> *mut Connection {
+        self.connection.load(SeqCst)
+    }
+
+    /// Gives the cell a connection, which has none; takes it back with null.
+    pub(crate) fn set_connection(&self, connection: *mut Connection) -> *mut Connection {
+        self.connection.swap(connection, SeqCst)
+    }
+
+    fn drop_connection(&self) {
+        let connection = self.set_connection(null_mut());
+        // SAFETY: the cell's pointer is one from `Connection::into_raw`, and was taken out of it.
+        if let Some(connection) = unsafe { Connection::from_raw(connection) } {
+            connection.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

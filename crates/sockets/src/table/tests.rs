@@ -1,0 +1,79 @@
+use super::*;
+
+/// A cell of no descriptor.
+fn alone() -> Cell {
+    let cell = Cell::new();
+    cell.begin(0, false);
+    cell
+}
+
+#[test]
+fn call_sees_the_state_from_before_it_and_counts() {
+    let cell = alone();
+    assert_eq!(cell.enter().state(), State::Alone);
+    assert_eq!(cell.enter().users(), 1);
+    cell.leave();
+    cell.leave();
+    assert_eq!(cell.seen().users(), 0);
+    assert_eq!(cell.seen().state(), State::Alone);
+}
+
+#[test]
+fn change_is_refused_after_another_call_has_begun() {
+    let cell = alone();
+    let seen = cell.seen();
+    cell.enter();
+    assert!(!cell.change(seen, State::Rings));
+    assert_eq!(cell.seen().state(), State::Alone);
+}
+
+#[test]
+fn descriptor_is_the_kernels_when_the_last_call_has_ended() {
+    let cell = alone();
+    cell.enter();
+    cell.enter();
+    cell.end(false);
+    cell.leave();
+    assert_eq!(cell.seen().state(), State::Ending);
+    cell.leave();
+    assert_eq!(cell.seen().state(), State::Kernel);
+    assert_eq!(cell.seen().generation(), 0);
+}
+
+#[test]
+fn closed_descriptor_has_another_generation_in_which_nothing_advances() {
+    let cell = alone();
+    let before = cell.seen().generation();
+    cell.enter();
+    cell.end(true);
+    cell.leave();
+    cell.begin(0, true);
+    assert!(cell.is_accepted());
+    assert!(cell.advance(before, State::Alone, State::Offered).is_none());
+    let now = cell.seen().generation();
+    assert!(cell.advance(now, State::Alone, State::Offered).is_some());
+}
+
+#[test]
+fn new_socket_is_the_kernels_while_a_call_on_the_earlier_one_is_in_progress() {
+    let cell = alone();
+    cell.enter();
+    cell.enter();
+    cell.end(true);
+    cell.leave();
+    cell.begin(0, false);
+    assert_eq!(cell.seen().state(), State::Ending);
+}
+
+#[test]
+fn generations_do_not_reach_into_the_state() {
+    let cell = alone();
+    for _ in 0..3 {
+        cell.enter();
+        cell.end(true);
+        cell.leave();
+        cell.begin(0, false);
+    }
+    assert_eq!(cell.seen().state(), State::Alone);
+    assert_eq!(cell.seen().generation(), 3);
+}

@@ -1,0 +1,234 @@
+"""Ends of a TCP connection: `echo PORT` returns what it gets; `ping PORT COUNT BEGIN GO_ON`
+makes a few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many
+again, or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from
+`pour PORT OCTETS`; `change PORT COUNT` makes round trips before and after calls that only the
+kernel does, each on a connection of its own to `serve PORT`."""
+
+import array
+import fcntl
+import hashlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import termios
+import time
+
+OCTETS = 64
+# Round trips after which both ends have offered their sockets.
+FEW = 10
+
+
+def receive(end, octets):
+    """So many octets, or what came before the end."""
+    data = b""
+    while len(data) < octets:
+        part = end.recv(octets - len(data))
+        if not part:
+            break
+        data += part
+    return data
+
+
+def accept(port):
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        print("ready", flush=True)
+        return listener.accept()[0]
+
+
+def echo(port):
+    end = accept(port)
+    count = 0
+    try:
+        while data := receive(end, OCTETS):
+            end.sendall(data)
+            count += 1
+        print("end after", count, flush=True)
+    except ConnectionError as error:
+        print(type(error).__name__, "after", count, flush=True)
+
+
+def trips(end, first, count):
+    for number in range(first, first + count):
+        data = number.to_bytes(8, "little") * (OCTETS // 8)
+        end.sendall(data)
+        answer = receive(end, OCTETS)
+        if not answer:
+            print("end after", number, flush=True)
+            sys.exit()
+        assert answer == data, number
+
+
+def wait_for(file):
+    while not os.path.exists(file):
+        time.sleep(0.01)
+
+
+def ping(port, count, begin, go_on):
+    end = socket.create_connection(("127.0.0.1", port))
+    trips(end, 0, FEW)
+    wait_for(begin)
+    trips(end, FEW, count)
+    print("half", flush=True)
+    if go_on == "block":
+        print("got", receive(end, 1), flush=True)
+        return
+    wait_for(go_on)
+    trips(end, FEW + count, count)
+    print("done", flush=True)
+
+
+def drain(port):
+    end = accept(port)
+    end.sendall(b"a")
+    end.sendall(b"b")
+    digest, count = hashlib.sha256(), 0
+    while data := end.recv(1 << 16):
+        digest.update(data)
+        count += len(data)
+    print("end after", count, digest.hexdigest(), flush=True)
+
+
+def pour(port, octets):
+    """Sends octets, says so, and waits to be killed."""
+    end = socket.create_connection(("127.0.0.1", port))
+    receive(end, 2)
+    time.sleep(0.2)
+    data = bytes(range(256)) * 4
+    for _ in range(octets // len(data)):
+        end.sendall(data)
+    print("poured", flush=True)
+    time.sleep(600)
+
+
+def by_select(end):
+    assert select.select([end], [end], [], 0) == ([], [end], [])
+    return end
+
+
+def by_epoll(end):
+    with select.epoll() as events:
+        events.register(end, select.EPOLLIN | select.EPOLLOUT)
+        assert events.poll(0) == [(end.fileno(), select.EPOLLOUT)]
+    return end
+
+
+def by_dup(end):
+    copy = end.dup()
+    end.close()
+    return copy
+
+
+def by_fork(end):
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return end
+    trips(end, 7000, 50)
+    os._exit(0)
+
+
+def by_spawn(end):
+    words = [sys.executable, __file__, "inherited", str(end.fileno())]
+    subprocess.run(words, pass_fds=[end.fileno()], check=True, stdout=subprocess.DEVNULL)
+    return end
+
+
+def by_pass(end):
+    one, other = socket.socketpair(socket.AF_UNIX)
+    socket.send_fds(one, [b"x"], [end.fileno()])
+    end.close()
+    fd = socket.recv_fds(other, 1, 1)[1][0]
+    return socket.socket(fileno=fd)
+
+
+def by_peek(end):
+    end.sendall(b"p" * OCTETS)
+    assert end.recv(1, socket.MSG_PEEK) == b"p"
+    assert receive(end, OCTETS) == b"p" * OCTETS
+    return end
+
+
+def by_count(end):
+    end.sendall(b"c" * OCTETS)
+    while True:
+        count = array.array("i", [0])
+        fcntl.ioctl(end, termios.FIONREAD, count)
+        if count[0] == OCTETS:
+            break
+    assert receive(end, OCTETS) == b"c" * OCTETS
+    return end
+
+
+def by_timeout(end):
+    end.settimeout(20)
+    return end
+
+
+def by_file(end):
+    with end.makefile("rwb", buffering=0) as file:
+        file.write(b"f" * OCTETS)
+        assert file.read(OCTETS) == b"f" * OCTETS
+    return end
+
+
+def by_stdio(end):
+    data = b"s" * OCTETS
+    file = os.fdopen(os.dup(end.fileno()), "wb")
+    file.write(data)
+    file.close()
+    assert receive(end, OCTETS) == data
+    return end
+
+
+def by_pending(end):
+    """Octets are in both rings when they move to TCP."""
+    data = os.urandom(OCTETS) * 200
+    end.sendall(data)
+    time.sleep(0.02)
+    by_select_any(end)
+    assert receive(end, len(data)) == data
+    return end
+
+
+def by_select_any(end):
+    select.select([end], [end], [], 0)
+
+
+CHANGES = [by_select, by_epoll, by_dup, by_fork, by_spawn, by_pass, by_peek, by_count, by_timeout,
+           by_file, by_stdio, by_pending]
+
+
+def change(port, count):
+    for action in CHANGES:
+        end = socket.create_connection(("127.0.0.1", port))
+        trips(end, 0, FEW)
+        time.sleep(0.1)
+        trips(end, FEW, count)
+        end = action(end)
+        trips(end, FEW + count, count)
+        end.shutdown(socket.SHUT_WR)
+        assert end.recv(1) == b"", action
+        end.close()
+        print(action.__name__, flush=True)
+    print("done", flush=True)
+
+
+def serve(port):
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        print("ready", flush=True)
+        for _ in CHANGES:
+            with listener.accept()[0] as end:
+                while data := receive(end, OCTETS):
+                    end.sendall(data)
+    print("served", flush=True)
+
+
+def inherited(fd):
+    trips(socket.socket(fileno=fd), 8000, 50)
+
+
+ALL = [change, serve, inherited, echo, ping, drain, pour]
+words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
+{function.__name__: function for function in ALL}[sys.argv[1]](*words)
