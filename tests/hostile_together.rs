@@ -149,7 +149,7 @@ fn expect_success(attacks: Attacks) {
 //
 // It does not pass yet, and is in no target: after a round or two a program that connects has no
 // answer of urdmad's control thread for ten seconds, or its first request ends with
-// IBV_WC_RETRY_EXC_ERR, and the pairs between two hosts have 0.5 to 0.6 of their share.
+// IBV_WC_RETRY_EXC_ERR, and the pairs between two hosts have 0.3 to 0.6 of their share.
 #[test]
 #[ignore = "does not pass yet"]
 fn two_users_keep_their_share_and_their_octets_beside_all_attacks_at_once() {
