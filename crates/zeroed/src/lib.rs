@@ -2,9 +2,9 @@
 //!
 //! The rings of a queue pair have room for all requests that the application may post, and most
 //! queue pairs never have that many. [`ZeroedSlice`] maps a long slice, so that the kernel gives it
-//! a page when the page is first written, and gives all pages back when the slice is dropped. The C
-//! library's `calloc` does so only for allocations above a threshold that rises with use, and
-//! writes zeroes into the others.
+//! a page when the page is first written, and gives all pages back when the slice is dropped; the
+//! addresses are kept for the next slice of that length. The C library's `calloc` does so only for
+//! allocations above a threshold that rises with use, and writes zeroes into the others.
 //!
 //! [`zeroed!`](crate::zeroed!) states that zeroes are a value of a type, and has the compiler check
 //! it.
@@ -12,9 +12,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 /// Octets from which on a slice is mapped: a page of the smallest size.
 const MAPPED_OCTETS: usize = 4096;
@@ -149,8 +151,25 @@ impl<T: Zeroed + fmt::Debug> fmt::Debug for ZeroedSlice<T> {
     }
 }
 
-/// Anonymous memory; none if the process may not have another mapping.
+/// A mapping that no slice has, without memory.
+struct Spare(NonNull<u8>);
+
+// SAFETY: nothing else has the address.
+unsafe impl Send for Spare {}
+
+/// Spare mappings by their length. A dropped slice leaves one, since a hole would make two mappings
+/// of the one that the kernel has for many slices, and a process may have 65,530.
+static SPARE: Mutex<BTreeMap<usize, Vec<Spare>>> = Mutex::new(BTreeMap::new());
+
+/// Zeroed memory; none if the process may not have another mapping.
 fn map(octets: usize) -> Option<NonNull<u8>> {
+    let octets = octets.next_multiple_of(MAPPED_OCTETS);
+    // A forked child may find the lock taken for ever.
+    if let Ok(mut spare) = SPARE.try_lock() {
+        if let Some(Spare(at)) = spare.get_mut(&octets).and_then(Vec::pop) {
+            return Some(at);
+        }
+    }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: no memory is replaced.
@@ -167,14 +186,16 @@ fn map(octets: usize) -> Option<NonNull<u8>> {
 
 /// Gives back what [`map`] has returned.
 fn unmap(at: NonNull<u8>, octets: usize) {
-    let at = at.as_ptr().cast();
-    // SAFETY: it is used no more.
-    let is_unmapped = unsafe { libc::munmap(at, octets) } == 0;
-    if !is_unmapped {
-        // The process has as many mappings as it may, and a hole in one would make two of it. The
-        // addresses are lost, the memory is not.
-        // SAFETY: as above.
-        unsafe { libc::madvise(at, octets, libc::MADV_DONTNEED) };
+    let octets = octets.next_multiple_of(MAPPED_OCTETS);
+    // Locked memory cannot be given back so.
+    // SAFETY: it is used no more; the next reader gets zeroes.
+    let is_zeroed = unsafe { libc::madvise(at.as_ptr().cast(), octets, libc::MADV_DONTNEED) } == 0;
+    match SPARE.try_lock() {
+        Ok(mut spare) if is_zeroed => spare.entry(octets).or_default().push(Spare(at)),
+        // SAFETY: it is used no more. Where this fails the addresses are lost.
+        _ => unsafe {
+            libc::munmap(at.as_ptr().cast(), octets);
+        },
     }
 }
 

@@ -77,3 +77,18 @@ fn memory_of_a_dropped_slice_returns_as_zeroes() {
         slice.fill(u64::MAX);
     }
 }
+
+#[test]
+fn address_of_a_dropped_slice_is_used_again_without_its_memory() {
+    const LEN: usize = 77 * MAPPED_OCTETS;
+    // A test beside this one may have the lock.
+    let is_used_again = (0..1_000).any(|_| {
+        let mut slice = ZeroedSlice::<u8>::new(LEN);
+        slice.fill(1);
+        let at = slice.first;
+        drop(slice);
+        let next = ZeroedSlice::<u8>::new(LEN);
+        next.first == at && resident(&next) == 0 && next.iter().all(|octet| *octet == 0)
+    });
+    assert!(is_used_again);
+}
