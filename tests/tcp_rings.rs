@@ -120,9 +120,13 @@ fn output(process: Process) -> String {
 
 /// `ends.py ping`, which begins when both ends have met.
 fn ping(one: &OneHost, port: u16, trips: u64, go_on: &str) -> Process {
+    meeting(one, &format!("ping {port} {trips}"), go_on)
+}
+
+/// One end, which begins when both have met.
+fn meeting(one: &OneHost, words: &str, go_on: &str) -> Process {
     let begin = one.scratch.path().join("begin");
-    let words = format!("ping {port} {trips} {} {go_on}", begin.display());
-    let process = end(one, &words);
+    let process = end(one, &format!("{words} {} {go_on}", begin.display()));
     let observer = client(one);
     wait_until("the meeting", SHORT, || status(&observer).joined > 0).unwrap();
     File::create(begin).unwrap();
@@ -232,7 +236,7 @@ fn peer_of_a_killed_program_gets_what_was_sent_and_then_the_end() {
     let one = OneHost::up();
     let port = ports();
     let server = listening(&one, &format!("drain {port}"));
-    let mut client = end(&one, &format!("pour {port} {OCTETS}"));
+    let mut client = meeting(&one, &format!("pour {port} {OCTETS}"), "");
     client.wait_for_text("poured", SHORT).unwrap();
     client.signal(Signal::SIGKILL).unwrap();
     assert!(output(server).contains(&format!("end after {OCTETS}")));

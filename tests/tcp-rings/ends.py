@@ -1,7 +1,7 @@
 """Ends of a TCP connection: `echo PORT` returns what it gets; `ping PORT COUNT BEGIN GO_ON`
 makes a few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many
 again, or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from
-`pour PORT OCTETS`; `change PORT COUNT` makes round trips before and after calls that only the
+`pour PORT OCTETS BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the
 kernel does, each on a connection of its own to `serve PORT`."""
 
 import array
@@ -90,14 +90,19 @@ def drain(port):
     print("end after", count, digest.hexdigest(), flush=True)
 
 
-def pour(port, octets):
+def pour(port, octets, begin):
     """Sends octets, says so, and waits to be killed."""
     end = socket.create_connection(("127.0.0.1", port))
     receive(end, 2)
-    time.sleep(0.2)
     data = bytes(range(256)) * 4
-    for _ in range(octets // len(data)):
+    blocks = octets // len(data)
+    for block in range(blocks):
         end.sendall(data)
+        if block == FEW:
+            wait_for(begin)
+        if block == FEW + 1:
+            # The receiver's next call uses rings.
+            time.sleep(0.2)
     print("poured", flush=True)
     time.sleep(600)
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
 
 use libc::{pollfd, ssize_t};
@@ -220,12 +220,7 @@ fn moved_so_far(done: usize) -> ssize_t {
 }
 
 fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
-    if flags & libc::MSG_DONTWAIT != 0 {
-        return true;
-    }
-    // SAFETY: the command takes no argument.
-    let mode = unsafe { real::fcntl(connection.socket(), libc::F_GETFL, null_mut()) };
-    mode >= 0 && mode & libc::O_NONBLOCK != 0
+    flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
 /// Goes on with a call whose connection has left its rings meanwhile.
@@ -283,6 +278,33 @@ unsafe fn sleep(
     // SAFETY: the call has entered, so the cell has its reference.
     unsafe { Connection::hold(pointer) };
     cell.leave();
+    let slept = match event {
+        // SAFETY: as for the caller.
+        Event::Readable => unsafe { connection.sleep_for_ring() },
+        Event::Writable | Event::Peer => None,
+    };
+    let is_interrupted = match slept {
+        Some(result) => result == -std::ffi::c_long::from(libc::EINTR),
+        // SAFETY: as above.
+        None => unsafe { sleep_for_socket(connection, event) },
+    };
+    connection.end_sleep();
+    // SAFETY: the reference of above; the connection is not used any more.
+    drop(unsafe { Connection::from_raw(pointer) });
+    if cell.seen().generation() != generation {
+        Slept::Closed
+    } else if is_interrupted {
+        Slept::Interrupted
+    } else {
+        Slept::Again
+    }
+}
+
+/// Sleeps until the socket or the bell ends the wait; whether a handler of a signal did.
+///
+/// # Safety
+/// As [`sleep`].
+unsafe fn sleep_for_socket(connection: &Connection, event: Event) -> bool {
     let entry = |fd, events| pollfd {
         fd,
         events,
@@ -299,16 +321,7 @@ unsafe fn sleep(
         connection.silence();
     }
     note_socket(connection, list[0].revents);
-    connection.end_sleep();
-    // SAFETY: the reference of above; the connection is not used any more.
-    drop(unsafe { Connection::from_raw(pointer) });
-    if cell.seen().generation() != generation {
-        Slept::Closed
-    } else if is_interrupted {
-        Slept::Interrupted
-    } else {
-        Slept::Again
-    }
+    is_interrupted
 }
 
 fn awaited(event: Event) -> libc::c_short {

@@ -12,8 +12,10 @@ use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
 
 use crate::own::Own;
-use crate::{bell, real};
+use crate::{bell, futex, real};
 
+/// [`Word::ReaderSleeps`]: a thread sleeps on the word itself, and not for its bell.
+pub(crate) const ON_THE_WORD: u64 = 2;
 /// `TCP_ESTABLISHED` and others of `enum` in `linux/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 const CLOSED: u8 = 7;
@@ -73,6 +75,10 @@ pub(crate) struct Connection {
     failed_upgrades: AtomicU32,
     /// This end has upgraded its direction.
     pub(crate) was_in_ring: AtomicBool,
+    /// No call uses the connection any more.
+    is_closed: AtomicBool,
+    /// 1 for a socket that waits, 2 for one that does not, 0 if it is not known.
+    mode: AtomicU32,
 }
 
 // SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
@@ -104,6 +110,8 @@ impl Connection {
             is_violated: AtomicBool::new(false),
             failed_upgrades: AtomicU32::new(0),
             was_in_ring: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            mode: AtomicU32::new(0),
         })
     }
 
@@ -156,12 +164,20 @@ impl Connection {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         drop(socket.take());
         drop(socket);
+        self.is_closed.store(true, SeqCst);
         self.ring(self.end);
         bell::notice();
     }
 
     /// Wakes the threads of an end.
     pub(crate) fn ring(&self, end: End) {
+        let word = self.block().word(Word::ReaderSleeps(end.peer()));
+        if word
+            .compare_exchange(ON_THE_WORD, 0, SeqCst, SeqCst)
+            .is_ok()
+        {
+            futex::wake(word);
+        }
         let is_own = end == self.end;
         let bell = if is_own { &self.bell } else { &self.peer_bell };
         bell::ring(bell.as_raw_fd());
@@ -170,6 +186,55 @@ impl Connection {
     /// Calls the agent of the peer's process.
     pub(crate) fn call_peer(&self) {
         bell::ring(self.peer_agent.as_raw_fd());
+    }
+
+    /// Sleeps until the incoming ring changes, if only that or the agent can end the sleep; `None`
+    /// if TCP can. The result is 0 or the
+    /// negative errno.
+    ///
+    /// # Safety
+    /// The thread may be cancelled here: its frames have no values to be dropped.
+    pub(crate) unsafe fn sleep_for_ring(&self) -> Option<std::ffi::c_long> {
+        let peer = self.end.peer();
+        if !self.is_tcp_quiet() || self.tcp_speaks.load(SeqCst) {
+            return None;
+        }
+        let word = self.block().word(Word::ReaderSleeps(peer));
+        if word
+            .compare_exchange(1, ON_THE_WORD, SeqCst, SeqCst)
+            .is_err()
+        {
+            return Some(0);
+        }
+        // Who has rung before that has looked at the word has not woken.
+        let has_changed = self.in_ring(peer) != 0
+            || !self.is_tcp_quiet()
+            || self.tcp_speaks.load(SeqCst)
+            || self.is_closed.load(SeqCst);
+        if has_changed {
+            return Some(0);
+        }
+        // SAFETY: guaranteed by the caller.
+        Some(unsafe { futex::sleep(word, ON_THE_WORD) })
+    }
+
+    /// Whether calls on the socket do not wait.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        match self.mode.load(SeqCst) {
+            0 => {
+                // SAFETY: the command takes no argument.
+                let flags = unsafe { real::fcntl(self.socket_fd, libc::F_GETFL, null_mut()) };
+                let is_nonblocking = flags >= 0 && flags & libc::O_NONBLOCK != 0;
+                self.mode.store(1 + u32::from(is_nonblocking), SeqCst);
+                is_nonblocking
+            }
+            mode => mode == 2,
+        }
+    }
+
+    /// The program may have changed it.
+    pub(crate) fn forget_mode(&self) {
+        self.mode.store(0, SeqCst);
     }
 
     /// Takes what was rung from the bell of this end.

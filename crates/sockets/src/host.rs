@@ -13,9 +13,9 @@ use libc::{iovec, msghdr};
 use urdma_socket_switch::layout::RING_OCTETS;
 use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, ON_THE_WORD};
 use crate::octets::Window;
-use crate::{bell, process, real};
+use crate::{bell, futex, process, real};
 
 /// How long a demotion waits before it looks again, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -150,7 +150,13 @@ impl Host for Call<'_> {
         if value == 0 && word.load(SeqCst) == 0 {
             return 0;
         }
-        word.swap(value, SeqCst)
+        match word.swap(value, SeqCst) {
+            ON_THE_WORD => {
+                futex::wake(word);
+                0
+            }
+            before => before,
+        }
     }
 
     async fn add(&self, word: Word, value: u64) {

@@ -7,11 +7,12 @@
 //! good, and is then done by the kernel.
 //!
 //! Files: `real` the functions behind the hooks; `own` the descriptors of this library; `bell` that
-//! of the agent; `connection` the memory, socket and bells of a connection; `octets` the buffers of
-//! a call; `process` the process and the owners of locks; `host` the accesses of a call; `signals`
-//! handlers; `table` what is known of each descriptor; `begin` the begin of a call; `leave` the
-//! ends of rings; `agent` the thread that meets urdmad and acts for the process; `calls` sending
-//! and receiving; `life` loading, forks and exit; `hooks` the interposed functions.
+//! of the agent; `futex` sleeping on a shared word; `connection` the memory, socket and bells of a
+//! connection; `octets` the buffers of a call; `process` the process and the owners of locks;
+//! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
+//! `begin` the begin of a call; `leave` the ends of rings; `agent` the thread that meets urdmad and
+//! acts for the process; `calls` sending and receiving; `life` loading, forks and exit; `hooks` the
+//! interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -34,6 +35,7 @@ mod begin;
 mod bell;
 mod calls;
 mod connection;
+mod futex;
 #[cfg_attr(test, allow(dead_code))]
 mod hooks;
 mod host;

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{sockaddr, socklen_t};
 
+use crate::begin::{begin_as_is, Begun};
 use crate::table::{self, State};
 use crate::{leave, process, real};
 
@@ -118,14 +119,32 @@ fn before_copy(fd: c_int, new_fd: c_int) {
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     before_fcntl(fd, command, argument);
     // SAFETY: the arguments of the caller.
-    unsafe { real::fcntl(fd, command, argument) }
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    if command == libc::F_SETFL {
+        forget_mode(fd);
+    }
+    result
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     before_fcntl(fd, command, argument);
     // SAFETY: the arguments of the caller.
-    unsafe { real::fcntl64(fd, command, argument) }
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    if command == libc::F_SETFL {
+        forget_mode(fd);
+    }
+    result
+}
+
+/// The program has changed whether calls wait.
+fn forget_mode(fd: c_int) {
+    if let Some(cell) = table::hit(fd) {
+        if let Begun::Rings(connection) = begin_as_is(cell) {
+            connection.forget_mode();
+        }
+        cell.leave();
+    }
 }
 
 fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
@@ -154,7 +173,11 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
         leave::retire(fd);
     }
     // SAFETY: the arguments of the caller.
-    unsafe { real::ioctl(fd, request, argument) }
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if is_mode {
+        forget_mode(fd);
+    }
+    result
 }
 
 #[cfg_attr(not(test), no_mangle)]

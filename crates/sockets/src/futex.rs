@@ -1,0 +1,77 @@
+//! Sleeping on a word that both ends share.
+
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::AtomicU64;
+
+/// `PTHREAD_CANCEL_ASYNCHRONOUS`.
+const ASYNCHRONOUS: c_int = 1;
+
+extern "C-unwind" {
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
+}
+
+/// The half of a word that the kernel looks at: the lower one.
+fn address(word: &AtomicU64) -> *const u32 {
+    std::ptr::from_ref(word).cast()
+}
+
+/// Sleeps while the word is `value`, until it is woken or a handler of a signal has run that does
+/// not restart calls; returns 0 or the negative
+/// errno.
+///
+/// # Safety
+/// The thread may be cancelled here: its frames have no values to be dropped.
+#[inline(never)]
+pub(crate) unsafe fn sleep(word: &AtomicU64, value: u64) -> c_long {
+    let mut before = 0;
+    // SAFETY: the type is valid, and the word writable. From here to the second call the thread may
+    // end at any instruction, as in the C library's own sleeps.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    // SAFETY: the word outlives the call.
+    let result = unsafe { wait(address(word), value) };
+    // SAFETY: as above.
+    unsafe { pthread_setcanceltype(before, &raw mut before) };
+    result
+}
+
+/// FUTEX_WAIT without a time limit: 0, or the negative errno. Not by the function of the C library,
+/// since a thread may be cancelled at any instruction.
+#[inline(always)]
+unsafe fn wait(address: *const u32, value: u64) -> c_long {
+    let result: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a system call, which changes no memory of ours.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_futex => result,
+            in("rdi") address,
+            in("rsi") c_long::from(libc::FUTEX_WAIT),
+            in("rdx") value,
+            in("r10") 0_usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") libc::SYS_futex,
+            inlateout("x0") address => result,
+            in("x1") c_long::from(libc::FUTEX_WAIT),
+            in("x2") value,
+            in("x3") 0_usize,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Wakes all that sleep on the word.
+pub(crate) fn wake(word: &AtomicU64) {
+    // SAFETY: the word is only compared by its address.
+    unsafe { libc::syscall(libc::SYS_futex, address(word), libc::FUTEX_WAKE, c_int::MAX) };
+}
