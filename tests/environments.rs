@@ -5,10 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use nix::sched::{unshare, CloneFlags};
 use nix::sys::resource::{setrlimit, Resource};
 use urdma_harness::instance::{urdma, Copies, Instance, LeasePolicy};
 use urdma_harness::process::Process;
-use urdma_tests::{alone, OneHost, SHORT};
+use urdma_harness::programs::{words, Job, Ready};
+use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
 
 /// Enough for a program and its channels, and for urdmad.
 const ADDRESSES_OCTETS: u64 = 1 << 30;
@@ -156,6 +158,42 @@ fn library_on_a_file_system_without_executable_files_is_named() {
     let copies = Copies::of_urdma().unwrap();
     let mut command = in_mount_namespace(SCRIPT, &[copies.path(), one.host.run_dir()]);
     expect_words(&mut command, &["liburdma_provider.so", "mounted noexec"]);
+    one.down();
+}
+
+// Frames that came when there was room again followed a part of one.
+#[test]
+fn full_disk_ends_the_capture_of_a_program_and_not_the_program() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let small = one.scratch.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = ["--make-rprivate", "/"].map(Path::new);
+    let mounted = ["-t", "tmpfs", "-o", "size=64k", "small"].map(Path::new);
+    for arguments in [&private[..], &[&mounted[..], &[&small]].concat()] {
+        assert!(Command::new("mount")
+            .args(arguments)
+            .status()
+            .unwrap()
+            .success());
+    }
+    let port = ports();
+    let captured = format!("env URDMA_CAPTURE={}/%p", small.display());
+    let server = format!("{captured} ib_send_bw -d urdma0 -p {port} -n 100 -s 4096");
+    let client = format!("{server} 127.0.0.1");
+    let ready = Ready::Tcp(port);
+    let job = Job::saying("captured", words(&server), words(&client), ready, "4096");
+    run_all(&[job], &one.host, &one.host, LeasePolicy::Never);
+    let files: Vec<_> = std::fs::read_dir(&small).unwrap().collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for file in files {
+        let mut command = Command::new("tshark");
+        let ended = Process::run(command.arg("-r").arg(file.unwrap().path()), SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    let unmounted = Command::new("umount").arg(&small).status().unwrap();
+    assert!(unmounted.success());
     one.down();
 }
 

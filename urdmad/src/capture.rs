@@ -4,8 +4,8 @@
 //! capture writes them, so that the data thread never waits for a disk. What the queue has no room
 //! for is counted.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,13 +15,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_queue::ArrayQueue;
 use proto_trp::wire::trp::PacketType;
-use urdma_capture::PcapngWriter;
+use urdma_capture::FrameFile;
 use urdma_ipc::capture::{CaptureCounts, CaptureOptions};
 use urdma_types::{Ip16, PORT_BASE};
 
 /// Frames and octets that wait for the writing thread.
 const WAITING_MAX: usize = 16_384;
 const WAITING_OCTETS_MAX: usize = 16 << 20;
+/// Octets that the thread writes at once.
+const BUFFERED_OCTETS: usize = 64 << 10;
 /// How often that thread looks for frames.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// The first source port of slots' packets.
@@ -104,7 +106,7 @@ impl Capture {
     /// Ends the capture once everything that waits is written.
     ///
     /// # Errors
-    /// The first write error.
+    /// The first write error, with the number of frames before it.
     pub fn finish(self) -> io::Result<CaptureCounts> {
         self.waiting.is_over.store(true, Ordering::Release);
         self.writing.thread().unpark();
@@ -118,8 +120,23 @@ impl Capture {
     }
 }
 
-/// Writes what comes until the capture is over.
+/// Writes what comes until the capture is over or a file takes no more, which the log says at once.
 fn write_frames(waiting: &Waiting, mut files: Files) -> io::Result<Written> {
+    let ended = write_until_over(waiting, &mut files);
+    let written = files.written();
+    ended.map_err(|error| {
+        let frames = written.frames;
+        let file = files.first.display();
+        tracing::warn!("the capture in {file} has ended after {frames} frames: {error}");
+        io::Error::new(
+            error.kind(),
+            format!("it has the first {frames} frames: {error}"),
+        )
+    })?;
+    Ok(written)
+}
+
+fn write_until_over(waiting: &Waiting, files: &mut Files) -> io::Result<()> {
     loop {
         // Frames that were added before the end are written.
         let is_over = waiting.is_over.load(Ordering::Acquire);
@@ -127,29 +144,11 @@ fn write_frames(waiting: &Waiting, mut files: Files) -> io::Result<Written> {
             waiting.octets.fetch_sub(frame.len(), Ordering::Relaxed);
             files.write(time_ns, &frame)?;
         }
+        files.open.flush()?;
         if is_over {
-            return files.finish();
+            return Ok(());
         }
         thread::park_timeout(INTERVAL);
-    }
-}
-
-/// A file that knows its length.
-#[derive(Debug)]
-struct Measured {
-    out: BufWriter<File>,
-    octets: u64,
-}
-
-impl Write for Measured {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(octets)?;
-        self.octets += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 
@@ -159,14 +158,15 @@ struct Files {
     first: PathBuf,
     octets_max: u64,
     files_max: u32,
-    writer: PcapngWriter<Measured>,
+    open: FrameFile,
+    /// What the files before this one have.
     written: Written,
 }
 
 impl Files {
     fn begin(first: PathBuf, options: &CaptureOptions) -> io::Result<Self> {
         Ok(Self {
-            writer: open(&first)?,
+            open: open(&first)?,
             first,
             octets_max: options.file_octets.unwrap_or(u64::MAX),
             files_max: options.files.unwrap_or(u32::MAX).max(1),
@@ -178,18 +178,18 @@ impl Files {
     }
 
     fn write(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
-        if self.writer.get_ref().octets >= self.octets_max {
+        if self.open.octets() >= self.octets_max {
             self.begin_next()?;
         }
-        self.writer.frame(time_ns, frame)?;
-        self.written.frames += 1;
-        Ok(())
+        self.open.frame(time_ns, frame)
     }
 
     fn begin_next(&mut self) -> io::Result<()> {
         let number = self.written.files;
         let next = open(&self.path(number))?;
-        std::mem::replace(&mut self.writer, next).finish()?;
+        self.open.flush()?;
+        self.written.frames += self.open.frames();
+        self.open = next;
         self.written.files += 1;
         if let Some(oldest) = number.checked_sub(self.files_max) {
             fs::remove_file(self.path(oldest))?;
@@ -206,22 +206,21 @@ impl Files {
         path.into()
     }
 
-    fn finish(self) -> io::Result<Written> {
-        self.writer.finish()?;
-        Ok(self.written)
+    fn written(&self) -> Written {
+        Written {
+            frames: self.written.frames + self.open.frames(),
+            ..self.written
+        }
     }
 }
 
-fn open(path: &Path) -> io::Result<PcapngWriter<Measured>> {
+fn open(path: &Path) -> io::Result<FrameFile> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o640)
         .open(path)?;
-    PcapngWriter::new(Measured {
-        out: BufWriter::new(file),
-        octets: 0,
-    })
+    FrameFile::new(file, BUFFERED_OCTETS)
 }
 
 /// What filters know of a frame.

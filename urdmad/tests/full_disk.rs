@@ -4,36 +4,13 @@
 
 mod support;
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use nix::sched::{unshare, CloneFlags};
 use nix::sys::socket::{send, MsgFlags};
-use support::{eventually, Daemon, Scratch};
+use support::{eventually, fill, mount_small, Daemon, Scratch};
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::RunDir;
-
-/// Has the calling thread, and the programs that it starts, see a small file system at `dir`.
-fn mount_small(dir: &Path) {
-    unshare(CloneFlags::CLONE_NEWNS).unwrap();
-    let small = ["-t", "tmpfs", "-o", "size=4m", "small"].map(Path::new);
-    let private = ["--make-rprivate", "/"].map(Path::new);
-    for arguments in [&private[..], &[&small[..], &[dir]].concat()] {
-        let mounted = Command::new("mount").args(arguments).status().unwrap();
-        assert!(mounted.success());
-    }
-}
-
-/// Takes all room that there is; returns the file.
-fn fill(dir: &Path) -> PathBuf {
-    let path = dir.join("rest");
-    let mut rest = File::create(&path).unwrap();
-    while rest.write(&[0; 512]).is_ok() {}
-    path
-}
 
 /// Something that urdmad logs.
 fn send_garbage(run_dir: &RunDir) {

@@ -7,14 +7,15 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use proto_trp::wire::trp::VERSION;
 use proto_trp::wire::Meta;
 use proto_trp::wire::{ConnectionId, Flags, PacketHead, PacketType, TrpHeader};
 use support::{
-    cm_port, cookie_in, eventually, expect_idle, is_reject, meta, request, request_with, udp_port,
-    Daemon, Process, Scratch, LIMIT,
+    cm_port, cookie_in, eventually, expect_idle, fill, is_reject, meta, mount_small, request,
+    request_with, udp_port, Daemon, Process, Scratch, LIMIT,
 };
 use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
@@ -470,7 +471,7 @@ fn capture_holds_what_passes_and_tshark_reads_it() {
     }
     let counts = client.capture_stop().unwrap();
     assert!(counts.frames >= 5 && counts.dropped == 0, "{counts:?}");
-    let output = std::process::Command::new("tshark")
+    let output = Command::new("tshark")
         .args([
             "-r",
             file.to_str().unwrap(),
@@ -494,6 +495,42 @@ fn capture_holds_what_passes_and_tshark_reads_it() {
         5,
         "{ports}"
     );
+}
+
+// Part of a frame was left in the file, and the number of frames was not said.
+#[test]
+fn capture_into_a_full_disk_ends_with_a_whole_frame() {
+    let scratch = Scratch::new();
+    let small = scratch.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    mount_small(&small);
+    let hosts = start(&scratch, "");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    let file = small.join("a.pcapng");
+    let client = hosts.a.client();
+    client
+        .capture_start(file.clone(), CaptureOptions::default())
+        .unwrap();
+    from_a_to_b(&mut a, &mut b, b"captured");
+    fill(&small);
+    eventually("the capture ends", || {
+        for _ in 0..20 {
+            from_a_to_b(&mut a, &mut b, &[3; 1000]);
+        }
+        hosts.a.log().contains("has ended after")
+    });
+    let why = client.capture_stop().unwrap_err().to_string();
+    assert!(why.contains("No space left"), "{why}");
+    let output = Command::new("tshark").arg("-r").arg(&file).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let frames = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert!(
+        why.contains(&format!("has the first {frames} frames")),
+        "{frames}: {why}"
+    );
+    from_a_to_b(&mut a, &mut b, b"the port goes on");
 }
 
 #[test]

@@ -6,7 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+mod file;
+
 use std::io::{self, Write};
+
+pub use file::FrameFile;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -72,11 +76,6 @@ impl<W: Write> PcapngWriter<W> {
                 padding,
             ],
         )
-    }
-
-    /// The output.
-    pub fn get_ref(&self) -> &W {
-        &self.out
     }
 
     /// Flushes the output and returns it.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use urdma_abi::cancel::Disabled;
+use urdma_capture::FrameFile;
 use urdma_types::{udp_port, SlotId};
 use urdma_underlay::{Checksum, Ecn, MacAddr, Route, Template, UdpPorts, MAX_HEADER_OCTETS};
 
@@ -24,8 +25,10 @@ const VARIABLE: &str = "URDMA_CAPTURE";
 /// Longest datagram that fits an IPv6 packet. What a message has beyond that is not shown.
 const MAX_DATAGRAM: usize = 65_535 - 48;
 
-/// A file of captures. Unbuffered, since no code runs when the process is killed.
-type Output = Arc<Mutex<urdma_capture::PcapngWriter<File>>>;
+/// A file of captures.
+type Output = Arc<Mutex<FrameFile>>;
+/// No frame waits in memory, since no code runs when the process is killed.
+const WAITING_OCTETS_MAX: usize = 0;
 
 /// The files that this process writes. They stay open, so that an engine which starts later does
 /// not overwrite what is in them.
@@ -78,7 +81,8 @@ impl Capture {
         }))
     }
 
-    /// Adds a message, which is in parts. A full disk ends only the capture.
+    /// Adds a message, which is in parts. A full disk ends the capture, of which all threads and
+    /// engines of the process have one, and nothing else.
     pub(super) fn add(&mut self, from: SlotId, to: SlotId, parts: &[&[u8]]) {
         let _uncancelled = Disabled::new();
         let headers = self.template.header_octets();
@@ -116,8 +120,8 @@ fn open(path: &Path) -> std::io::Result<Output> {
     if let Some(opened) = found {
         return Ok(Arc::clone(&opened.output));
     }
-    let writer = urdma_capture::PcapngWriter::new(File::create(path)?)?;
-    let output = Arc::new(Mutex::new(writer));
+    let file = FrameFile::new(File::create(path)?, WAITING_OCTETS_MAX)?;
+    let output = Arc::new(Mutex::new(file));
     outputs.push(Opened {
         process,
         path: path.to_owned(),

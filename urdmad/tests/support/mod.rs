@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
-use std::fs;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sched::{unshare, CloneFlags};
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_channel::{
@@ -42,6 +43,25 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Has the calling thread, and the programs that it starts, see a small file system at `dir`.
+pub fn mount_small(dir: &Path) {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let small = ["-t", "tmpfs", "-o", "size=4m", "small"].map(Path::new);
+    let private = ["--make-rprivate", "/"].map(Path::new);
+    for arguments in [&private[..], &[&small[..], &[dir]].concat()] {
+        let mounted = Command::new("mount").args(arguments).status().unwrap();
+        assert!(mounted.success());
+    }
+}
+
+/// Takes all room that there is; returns the file.
+pub fn fill(dir: &Path) -> PathBuf {
+    let path = dir.join("rest");
+    let mut rest = File::create(&path).unwrap();
+    while rest.write(&[0; 512]).is_ok() {}
+    path
 }
 
 /// A running urdmad; killed when dropped.
