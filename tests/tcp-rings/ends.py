@@ -81,8 +81,6 @@ def ping(port, count, begin, go_on):
 
 def drain(port):
     end = accept(port)
-    end.sendall(b"a")
-    end.sendall(b"b")
     digest, count = hashlib.sha256(), 0
     while data := end.recv(1 << 16):
         digest.update(data)
@@ -91,19 +89,20 @@ def drain(port):
 
 
 def pour(port, octets, begin):
-    """Sends octets, says so, and waits to be killed."""
+    """Sends octets, says how many, and waits to be killed."""
     end = socket.create_connection(("127.0.0.1", port))
-    receive(end, 2)
     data = bytes(range(256)) * 4
-    blocks = octets // len(data)
-    for block in range(blocks):
+    count = 0
+    while not os.path.exists(begin):
         end.sendall(data)
-        if block == FEW:
-            wait_for(begin)
-        if block == FEW + 1:
-            # The receiver's next call uses rings.
-            time.sleep(0.2)
-    print("poured", flush=True)
+        count += len(data)
+        time.sleep(0.002)
+    # The receiver's next call uses rings.
+    end.sendall(data)
+    time.sleep(0.2)
+    end.sendall(data * (octets // len(data)))
+    count += len(data) + octets
+    print("poured", count, "octets", flush=True)
     time.sleep(600)
 
 

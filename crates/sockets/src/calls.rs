@@ -18,18 +18,19 @@ use crate::signals::{self, Masked};
 use crate::table::{self, Cell, State};
 use crate::{agent, leave};
 
-/// The call from which on a socket may be offered: connections of one request and one answer are
-/// spared.
-const OFFERED_AT: u32 = 2;
+/// The call of a direction from which on a socket may be offered: the meeting costs as much as some
+/// tens of round trips, and short connections are spared.
+const OFFERED_AT: u32 = 8;
 /// Flags of calls that the switch knows; a call with others is the kernel's.
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
 const RECV_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
 
 /// A call of the kernel's has moved octets.
-fn count(fd: c_int, cell: &'static Cell) {
+fn count(fd: c_int, cell: &'static Cell, way: Way) {
     let seen = cell.seen();
-    if seen.state() == State::Alone && cell.count_call() >= OFFERED_AT {
+    let is_send = matches!(way, Way::Send(_));
+    if seen.state() == State::Alone && cell.count_call(is_send) >= OFFERED_AT {
         agent::ask(fd, cell, seen.generation());
     }
 }
@@ -137,7 +138,7 @@ pub(crate) unsafe fn transfer(
             Begun::Kernel if done == 0 => {
                 let result = kernel();
                 if result > 0 {
-                    count(fd, cell);
+                    count(fd, cell, way);
                 }
                 cell.leave();
                 return result;

@@ -80,8 +80,9 @@ impl Seen {
 pub(crate) struct Cell {
     word: AtomicU64,
     connection: AtomicPtr<Connection>,
-    /// Calls that moved octets, while the state is `Alone`; whether the socket was accepted.
-    calls: AtomicU32,
+    /// Calls that received and that sent octets, while the state is `Alone`.
+    calls: [AtomicU32; 2],
+    /// Whether the socket was accepted.
     is_accepted: AtomicU32,
 }
 
@@ -112,7 +113,7 @@ impl Cell {
         Self {
             word: AtomicU64::new(0),
             connection: AtomicPtr::new(null_mut()),
-            calls: AtomicU32::new(0),
+            calls: [const { AtomicU32::new(0) }; 2],
             is_accepted: AtomicU32::new(0),
         }
     }
@@ -125,14 +126,17 @@ impl Cell {
         self.is_accepted.load(SeqCst) != 0
     }
 
-    /// Counts a call that moved octets; returns how many did.
-    pub(crate) fn count_call(&self) -> u32 {
-        self.calls.fetch_add(1, SeqCst).saturating_add(1)
+    /// Counts a call that moved octets; returns how many did in this direction.
+    pub(crate) fn count_call(&self, is_send: bool) -> u32 {
+        let calls = &self.calls[usize::from(is_send)];
+        calls.fetch_add(1, SeqCst).saturating_add(1)
     }
 
     /// A new TCP socket has the descriptor.
     pub(crate) fn begin(&self, fd: c_int, is_accepted: bool) {
-        self.calls.store(0, SeqCst);
+        for calls in &self.calls {
+            calls.store(0, SeqCst);
+        }
         self.is_accepted.store(u32::from(is_accepted), SeqCst);
         let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
         HIGHEST.fetch_max(highest, SeqCst);
