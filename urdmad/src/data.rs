@@ -519,7 +519,7 @@ impl DataPlane {
             (Command::Lend { done, .. } | Command::Reclaim { done, .. }, None) => {
                 let _ = done.send(Err("the instance has no port".to_owned()));
             }
-            (Command::SetGroups(groups), Some(network)) => network.set_groups(&groups),
+            (Command::GroupsChanged, Some(network)) => network.change_groups(&self.shared),
             (Command::Report { done }, Some(network)) => {
                 let _ = done.send(network.report());
             }
@@ -527,7 +527,7 @@ impl DataPlane {
                 network.set_faults(&faults);
                 let _ = done.send(());
             }
-            (Command::Report { .. } | Command::SetFaults { .. } | Command::SetGroups(_), _) => {}
+            (Command::Report { .. } | Command::SetFaults { .. } | Command::GroupsChanged, _) => {}
         }
     }
 }

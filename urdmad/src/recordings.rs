@@ -3,6 +3,7 @@
 //! urdmad keeps descriptors and reads none of the memory behind them, which the processes can
 //! write.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,12 +18,23 @@ use crate::slots::Token;
 
 /// How long the recording of a process that has ended is kept.
 const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
-/// Recordings of processes that have ended: of all users, and of one other than the owner and root.
-const KEPT_MAX: usize = 64;
-const KEPT_OF_MEMBER_MAX: usize = 16;
-/// Memory of recordings of processes that have ended, octets, in the same way.
-const OCTETS_MAX: u64 = 64 << 20;
-const OCTETS_OF_MEMBER_MAX: u64 = 16 << 20;
+/// Recordings of processes that have ended, and their memory in octets.
+#[derive(Debug, Default)]
+struct Kept {
+    recordings: usize,
+    octets: u64,
+}
+
+/// Of all users.
+const ALL_MAX: Kept = Kept {
+    recordings: 64,
+    octets: 64 << 20,
+};
+/// Of one other than the owner and root.
+const OF_MEMBER_MAX: Kept = Kept {
+    recordings: 16,
+    octets: 16 << 20,
+};
 
 /// No connection has this token.
 const DAEMON: Token = 0;
@@ -105,31 +117,44 @@ impl Recordings {
         self.drop_surplus(now);
     }
 
-    /// Drops those that are old, and the oldest beyond the limits.
+    /// Drops those that are old, and beyond the limits the oldest of the user that has most.
     pub(crate) fn drop_surplus(&mut self, now: Instant) {
-        let owner = self.owner;
-        let mut all = Allowance::new(KEPT_MAX, OCTETS_MAX);
-        let mut members: Vec<(u32, Allowance)> = Vec::new();
-        // From the newest to the oldest.
-        self.all.reverse();
         self.all.retain(|recording| {
-            let Some((at, _)) = recording.ended else {
-                return true;
-            };
-            let uid = recording.info.uid;
-            let is_young = now.saturating_duration_since(at) < KEPT_FOR;
-            let fits_member = uid == owner || uid == 0 || {
-                let known = members.iter().position(|(member, _)| *member == uid);
-                let place = known.unwrap_or_else(|| {
-                    let allowance = Allowance::new(KEPT_OF_MEMBER_MAX, OCTETS_OF_MEMBER_MAX);
-                    members.push((uid, allowance));
-                    members.len() - 1
-                });
-                members[place].1.take(recording.octets)
-            };
-            is_young && fits_member && all.take(recording.octets)
+            let is_young = |at| now.saturating_duration_since(at) < KEPT_FOR;
+            let fits = recording.octets <= OF_MEMBER_MAX.octets;
+            recording.ended.is_none_or(|(at, _)| fits && is_young(at))
         });
-        self.all.reverse();
+        while let Some(uid) = self.user_beyond_a_limit() {
+            let of_user = |known: &Recording| known.ended.is_some() && known.info.uid == uid;
+            let Some(oldest) = self.all.iter().position(of_user) else {
+                return;
+            };
+            self.all.remove(oldest);
+        }
+    }
+
+    /// A user whose recordings of ended processes exceed its limits, or the user that has most of
+    /// what exceeds the limits of all together.
+    fn user_beyond_a_limit(&self) -> Option<u32> {
+        let (mut all, mut of_user) = (Kept::default(), BTreeMap::<u32, Kept>::new());
+        for recording in self.all.iter().filter(|known| known.ended.is_some()) {
+            for kept in [&mut all, of_user.entry(recording.info.uid).or_default()] {
+                kept.recordings += 1;
+                kept.octets += recording.octets;
+            }
+        }
+        let is_member = |uid: u32| uid != self.owner && uid != 0;
+        let mut users = of_user.iter();
+        let of_member = users.find(|(uid, kept)| is_member(**uid) && kept.exceeds(&OF_MEMBER_MAX));
+        let most = || {
+            if all.recordings > ALL_MAX.recordings {
+                of_user.iter().max_by_key(|(_, kept)| kept.recordings)
+            } else {
+                of_user.iter().max_by_key(|(_, kept)| kept.octets)
+            }
+        };
+        let of_all = || most().filter(|_| all.exceeds(&ALL_MAX));
+        of_member.or_else(of_all).map(|(uid, _)| *uid)
     }
 
     /// Those of `uid`, or all.
@@ -166,24 +191,9 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is left of a limit.
-struct Allowance {
-    recordings: usize,
-    octets: u64,
-}
-
-impl Allowance {
-    fn new(recordings: usize, octets: u64) -> Self {
-        Self { recordings, octets }
-    }
-
-    fn take(&mut self, octets: u64) -> bool {
-        let fits = self.recordings > 0 && octets <= self.octets;
-        if fits {
-            self.recordings -= 1;
-            self.octets -= octets;
-        }
-        fits
+impl Kept {
+    fn exceeds(&self, limit: &Self) -> bool {
+        self.recordings > limit.recordings || self.octets > limit.octets
     }
 }
 
@@ -232,29 +242,60 @@ mod tests {
     #[test]
     fn recordings_of_ended_processes_are_kept_for_a_while_and_the_newest_only() {
         let now = Instant::now();
-        let mut recordings = ended(&[(OWNER, KEPT_MAX + 3)], now);
+        let mut recordings = ended(&[(OWNER, ALL_MAX.recordings + 3)], now);
         let (recording, memory) = OwnRecording::create().unwrap();
         assert!(recordings.add(u64::MAX, info(OWNER), memory));
         recording.add(1, 1, [0; 3]);
         let numbers = |list: Vec<RecordingInfo>| -> Vec<u64> {
             list.iter().map(|info| info.number).collect()
         };
-        let expected: Vec<u64> = (4..=KEPT_MAX as u64 + 4).collect();
+        let expected: Vec<u64> = (4..=ALL_MAX.recordings as u64 + 4).collect();
         assert_eq!(numbers(recordings.list(None, now)), expected);
         // The process that lives keeps its own.
         let later = now + KEPT_FOR;
-        assert_eq!(numbers(recordings.list(None, later)), [KEPT_MAX as u64 + 4]);
+        assert_eq!(
+            numbers(recordings.list(None, later)),
+            [ALL_MAX.recordings as u64 + 4]
+        );
     }
 
     #[test]
     fn user_reads_own_recordings_only_and_displaces_no_others() {
         let now = Instant::now();
-        let mut recordings = ended(&[(OWNER, 3), (MEMBER, KEPT_MAX + 1)], now);
-        assert_eq!(recordings.list(None, now).len(), 3 + KEPT_OF_MEMBER_MAX);
-        assert_eq!(recordings.list(Some(MEMBER), now).len(), KEPT_OF_MEMBER_MAX);
+        let mut recordings = ended(&[(OWNER, 3), (MEMBER, ALL_MAX.recordings + 1)], now);
+        assert_eq!(
+            recordings.list(None, now).len(),
+            3 + OF_MEMBER_MAX.recordings
+        );
+        assert_eq!(
+            recordings.list(Some(MEMBER), now).len(),
+            OF_MEMBER_MAX.recordings
+        );
         assert!(recordings.memory(1, Some(MEMBER)).is_none());
         assert!(recordings.memory(1, Some(OWNER)).is_some());
         assert!(recordings.memory(1, None).is_some());
+    }
+
+    #[test]
+    fn users_with_most_recordings_make_room_for_the_others() {
+        const HONEST: [u32; 3] = [OWNER, MEMBER + 100, MEMBER + 101];
+        let now = Instant::now();
+        let few = HONEST.map(|uid| (uid, 6));
+        let many: Vec<(u32, usize)> = (0..20).map(|user| (MEMBER + user, 40)).collect();
+        for all in [[&few[..], &many].concat(), [&many[..], &few].concat()] {
+            let mut recordings = ended(&all, now);
+            assert_eq!(recordings.list(None, now).len(), ALL_MAX.recordings);
+            for uid in HONEST {
+                let kept = recordings.list(Some(uid), now).len();
+                // All together are 23 users.
+                assert!(kept >= ALL_MAX.recordings / 23, "{uid}: {kept}");
+            }
+        }
+        // Four users, as many as their recordings alone are the limit of all.
+        let mut recordings = ended(&[&few[..], &many[..4]].concat(), now);
+        for uid in HONEST {
+            assert_eq!(recordings.list(Some(uid), now).len(), 6);
+        }
     }
 
     #[test]

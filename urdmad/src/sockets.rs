@@ -15,6 +15,7 @@ use nix::unistd::Uid;
 use urdma_ipc::SocketStatus;
 use urdma_socket_switch::{layout, Block, End};
 
+use crate::fair;
 use crate::slots::Token;
 
 /// Connections of one user but the owner and root, those whose other end is unknown among them.
@@ -166,8 +167,13 @@ impl Sockets {
             return Err("urdmad's limit of open files");
         }
         let is_member = offer.uid != 0 && offer.uid != self.owner;
-        if is_member && self.of_user(offer.uid) >= PER_USER_MAX {
+        let of_user = self.of_user(offer.uid);
+        if is_member && of_user >= PER_USER_MAX {
             return Err("the user has too many connections");
+        }
+        let free = (self.descriptors_max - self.descriptors()) / FDS_OF_OFFER;
+        if is_member && !fair::may_take(of_user, free) {
+            return Err("what is left of urdmad's limit of open files is kept for other users");
         }
         self.known.insert(offer.id, Known::Waits(place));
         self.waiting.insert(place, offer);

@@ -38,9 +38,8 @@ impl Control {
         let generation = self.directory.0.generation(slot.number());
         self.directory.0.release(slot.number());
         self.shared.release_listeners(slot);
-        if self.shared.groups().leave_all(slot) {
-            self.groups_changed();
-        }
+        self.shared.groups().leave_all(slot);
+        self.groups_changed();
         self.take_back_lease(slot);
         self.forget_offers_to(slot);
         Some(Detaching {

@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use nix::unistd::Uid;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::{Answer, RecordingInfo, Refusal, RefusalKind};
 
@@ -46,23 +45,16 @@ impl Control {
         }
     }
 
-    /// The user whose recordings a client may read; `None` for all users.
-    fn reads(&mut self, token: Token) -> Result<Option<u32>, Refusal> {
-        let uid = self.client(token)?.peer.uid();
-        let is_member = uid != 0 && uid != Uid::effective().as_raw();
-        Ok(is_member.then_some(uid))
-    }
-
-    /// The recordings that a client may read.
+    /// The recordings that a client may read: of all users, if it is the owner's or root's.
     pub(super) fn readable_recordings(&mut self, token: Token) -> Result<Answer, Refusal> {
-        let uid = self.reads(token)?;
+        let uid = self.member(token)?;
         let list = self.recordings.list(uid, Instant::now());
         Ok(Answer::Recordings(list))
     }
 
     /// Passes a recording to a client.
     pub(super) fn send_recording(&mut self, token: Token, id: u64, number: u64) {
-        let refusal = match self.reads(token) {
+        let refusal = match self.member(token) {
             Ok(uid) => {
                 let (Some(memory), Some(client)) = (
                     self.recordings.memory(number, uid),

@@ -79,10 +79,7 @@ impl Control {
                 .binding_of(token, binding)
                 .and_then(|id| self.shared.change_listeners().release(id))
                 .map(|()| Answer::Done),
-            Request::JoinGroup { group } => self
-                .slot_of(token)
-                .and_then(|slot| self.shared.groups().join(slot, group))
-                .map(|()| self.groups_changed()),
+            Request::JoinGroup { group } => self.join_group(token, group),
             Request::LeaveGroup { group } => self
                 .slot_of(token)
                 .and_then(|slot| self.shared.groups().leave(slot, group))
@@ -114,10 +111,18 @@ impl Control {
         self.answer(token, id, outcome);
     }
 
-    /// Tells a port that receives from no other groups which ones have members here.
+    fn join_group(&mut self, token: Token, group: IpAddr) -> Outcome {
+        let slot = self.slot_of(token)?;
+        let member = self.member(token)?;
+        self.shared.groups().join(slot, group, member)?;
+        Ok(self.groups_changed())
+    }
+
+    /// Has a port that receives from no other groups told which ones have members here, if that has
+    /// changed.
     pub(super) fn groups_changed(&self) -> Answer {
-        let groups = self.shared.groups().all();
-        if self.data.send(Command::SetGroups(groups)).is_err() {
+        let have_changed = self.shared.groups().have_changed();
+        if have_changed && self.data.send(Command::GroupsChanged).is_err() {
             tracing::warn!("the data thread does not know the members of groups");
         }
         Answer::Done
@@ -274,9 +279,8 @@ impl Control {
         self.check_own_address(wanted.addr)?;
         let quota = self.config.quota.cm_ports_per_process;
         let uid = self.client(token)?.peer.uid();
-        let is_member = uid != 0 && uid != Uid::effective().as_raw();
         let by = Binder {
-            member: is_member.then_some(uid),
+            member: self.member(token)?,
             quota,
         };
         let bound = self.shared.change_listeners().bind(id, wanted, by);
@@ -418,6 +422,13 @@ impl Control {
             .ok_or_else(|| Refusal::new(RefusalKind::Internal, "no such connection"))
     }
 
+    /// The user of a client, unless that is the owner or root.
+    pub(super) fn member(&mut self, token: Token) -> Result<Option<u32>, Refusal> {
+        let uid = self.client(token)?.peer.uid();
+        let is_member = uid != 0 && uid != Uid::effective().as_raw();
+        Ok(is_member.then_some(uid))
+    }
+
     fn slot_of(&self, token: Token) -> Result<SlotId, Refusal> {
         match self.clients.get(&token).and_then(|client| client.slot()) {
             Some(slot) => Ok(slot),
@@ -431,8 +442,7 @@ impl Control {
     /// Refuses clients of users other than the owner and root, which may not stop urdmad or see
     /// other users' packets.
     pub(super) fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
-        let uid = self.client(token)?.peer.uid();
-        if uid == 0 || uid == Uid::effective().as_raw() {
+        if self.member(token)?.is_none() {
             return Ok(());
         }
         refuse(

@@ -51,8 +51,8 @@ pub(crate) enum Command {
         queue: u16,
         done: SyncSender<Result<(), String>>,
     },
-    /// This host has members of these groups and of no others.
-    SetGroups(Vec<IpAddr>),
+    /// Groups have had their first members or lost the last ones.
+    GroupsChanged,
     /// Report the port's state.
     Report {
         done: SyncSender<(PortReport, FaultStatus)>,

@@ -374,9 +374,12 @@ impl Network {
         self.wire.port().reclaim(queue)
     }
 
-    /// The groups of which this host has members.
-    pub(crate) fn set_groups(&mut self, groups: &[IpAddr]) {
-        self.wire.port().set_groups(groups);
+    /// Tells the port which groups have members now or have none any more.
+    pub(crate) fn change_groups(&mut self, shared: &Shared) {
+        let changes = shared.groups().take_changes();
+        for (group, has_members) in changes {
+            self.wire.port().set_group(group, has_members);
+        }
     }
 
     /// What wakes the calling thread from a sleep that [`Self::arm`] precedes.

@@ -62,8 +62,8 @@ pub trait PacketPort: Send {
     /// The reason why the queue cannot be leased again.
     fn reclaim(&mut self, queue: u16) -> Result<(), String>;
 
-    /// The groups of which this host has members, for a port that receives from no others.
-    fn set_groups(&mut self, _groups: &[IpAddr]) {}
+    /// Whether this host has members of a group, for a port that receives from no other groups.
+    fn set_group(&mut self, _group: IpAddr, _has_members: bool) {}
 
     /// What [`PacketPort::arm`] is to call; a port that cannot is polled.
     fn set_wake(&mut self, _wake: Box<dyn Fn() + Send>) {}

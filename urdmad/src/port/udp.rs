@@ -254,20 +254,14 @@ impl PacketPort for Udp {
         Err("there is no such queue".to_owned())
     }
 
-    fn set_groups(&mut self, groups: &[IpAddr]) {
-        let incoming = &mut self.incoming;
-        self.groups.retain(|group, places| {
-            let is_left = !groups.contains(group);
-            for place in places.iter().flatten().filter(|_| is_left) {
-                incoming.remove(*place);
+    fn set_group(&mut self, group: IpAddr, has_members: bool) {
+        if has_members {
+            if !self.groups.contains_key(&group) {
+                let joined = self.join(group);
+                self.groups.insert(group, joined);
             }
-            !is_left
-        });
-        for group in groups {
-            if !self.groups.contains_key(group) {
-                let joined = self.join(*group);
-                self.groups.insert(*group, joined);
-            }
+        } else if let Some(Ok(places)) = self.groups.remove(&group) {
+            places.iter().for_each(|place| self.incoming.remove(*place));
         }
     }
 
@@ -309,13 +303,18 @@ impl PacketPort for Udp {
                 self.outgoing.replaced()
             ));
         }
-        for (group, outcome) in &self.groups {
-            if let Err(errno) = outcome {
-                notes.push(format!(
-                    "datagrams to group {group} do not arrive: {}",
-                    errno.desc()
-                ));
-            }
+        let mut without = self.groups.iter().filter_map(|(group, joined)| {
+            let errno = joined.as_ref().err()?;
+            Some((group, errno.desc()))
+        });
+        if let Some((group, reason)) = without.next() {
+            let others = match without.count() {
+                0 => String::new(),
+                others => format!(" and {others} others"),
+            };
+            notes.push(format!(
+                "datagrams to group {group}{others} do not arrive: {reason}"
+            ));
         }
         let hardware = [
             ("rx_packets", self.incoming.packets),

@@ -119,7 +119,7 @@ fn later_socket_with_the_same_addresses_replaces_the_earlier_one() {
 
 #[test]
 fn one_user_leaves_room_for_others_and_all_for_urdmad() {
-    let mut sockets = Sockets::within(2 * PER_USER_MAX + 4);
+    let mut sockets = Sockets::within(2 * PER_USER_MAX * FDS_OF_OFFER + 4);
     let mut port = 0;
     let mut fill = |sockets: &mut Sockets, uid| {
         let mut taken = 0;
@@ -133,5 +133,8 @@ fn one_user_leaves_room_for_others_and_all_for_urdmad() {
         }
     };
     assert_eq!(fill(&mut sockets, A), PER_USER_MAX);
-    assert_eq!(fill(&mut sockets, B), 2);
+    // Half of what is free, 258, and of what is then.
+    assert_eq!(fill(&mut sockets, B), 129);
+    assert_eq!(fill(&mut sockets, B + 1), 65);
+    assert_eq!(fill(&mut sockets, 0), 64);
 }

@@ -53,6 +53,7 @@ pub(super) struct Incoming {
     burst: usize,
     /// A place is empty after its group was left.
     receivers: Vec<Option<Receiver>>,
+    vacant: Vec<usize>,
     epoll: Epoll,
     ready: ArrayVec<usize, READY_MAX>,
     /// The socket that had messages last, and how often it was asked first.
@@ -77,6 +78,7 @@ impl Incoming {
             own: own.to_owned(),
             burst: if mtu > LONG_MTU { BURST_OF_LONG } else { BURST },
             receivers: Vec::new(),
+            vacant: Vec::new(),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: ArrayVec::new(),
             hot: None,
@@ -92,7 +94,7 @@ impl Incoming {
 
     /// Receives from a socket bound to `at` from now on; gives its place.
     pub(super) fn add(&mut self, socket: OwnedFd, at: SocketAddr) -> Result<usize, Errno> {
-        let vacant = self.receivers.iter().position(Option::is_none);
+        let vacant = self.vacant.last().copied();
         let place = vacant.unwrap_or(self.receivers.len());
         let event = EpollEvent::new(EpollFlags::EPOLLIN, place as u64);
         self.epoll.add(&socket, event)?;
@@ -102,7 +104,10 @@ impl Incoming {
             last: None,
         });
         match self.receivers.get_mut(place) {
-            Some(vacant) => *vacant = receiver,
+            Some(empty) => {
+                *empty = receiver;
+                self.vacant.pop();
+            }
             None => self.receivers.push(receiver),
         }
         Ok(place)
@@ -110,8 +115,9 @@ impl Incoming {
 
     /// Closes a socket.
     pub(super) fn remove(&mut self, place: usize) {
-        if let Some(receiver) = self.receivers.get_mut(place) {
-            *receiver = None;
+        let receiver = self.receivers.get_mut(place);
+        if receiver.and_then(Option::take).is_some() {
+            self.vacant.push(place);
         }
         if self.current == place {
             self.arrived.clear();

@@ -357,13 +357,13 @@ fn group_is_received_as_long_as_there_are_members() {
         }
         count
     };
-    to.set_groups(&[group]);
+    to.set_group(group, true);
     // The sender is a member too, and does not receive what it sent itself.
-    from.set_groups(&[group]);
+    from.set_group(group, true);
     send(&mut *from, (a, group), std::slice::from_ref(&packet));
     assert_eq!(arrived(&mut *to, LIMIT), 1);
     assert_eq!(arrived(&mut *from, none), 0);
-    to.set_groups(&[]);
+    to.set_group(group, false);
     send(&mut *from, (a, group), std::slice::from_ref(&packet));
     assert_eq!(arrived(&mut *to, none), 0);
 }
