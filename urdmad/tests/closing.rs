@@ -21,7 +21,7 @@ use urdma_ipc::{ControlClient, PROTOCOL_VERSION};
 
 /// A user that no machine has, and the connections that it may have.
 const MEMBER: u32 = 64_001;
-const PLACES: usize = 384;
+const PLACES: usize = 256;
 /// Much longer than a test may take.
 const LINGER_S: i32 = 3600;
 
