@@ -198,6 +198,24 @@ fn full_disk_ends_the_capture_of_a_program_and_not_the_program() {
 }
 
 #[test]
+fn ends_whose_clocks_differ_by_a_day_exchange_messages() {
+    const LATER: &str = "unshare --time --monotonic 86400 --boottime 86400 --fork";
+    let _alone = alone();
+    let one = OneHost::up();
+    let jobs: Vec<_> = [["", LATER], [LATER, ""], [LATER, LATER]]
+        .map(|[server, client]| {
+            let port = ports();
+            let program = format!("ib_send_lat -e -d urdma0 -p {port} -n 500");
+            let server = words(&format!("{server} {program}"));
+            let client = words(&format!("{client} {program} 127.0.0.1"));
+            Job::saying("another clock", server, client, Ready::Tcp(port), "500")
+        })
+        .into();
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
+    one.down();
+}
+
+#[test]
 fn instance_needs_neither_shared_memory_files_nor_executable_ones_where_it_runs() {
     const SCRIPT: &str = "
         mkdir $1/run

@@ -7,7 +7,9 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/pid.h>
 #include <linux/poll.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "urdma.h"
@@ -27,6 +29,8 @@ struct urdma_agent {
 	/* Unread messages; under urdma_agents_lock. */
 	struct list_head notes;
 	u8 gids[URDMA_GIDS][16];
+	/* The processes that have the slots, with a reference; under urdma_agents_lock. */
+	struct pid *slots[URDMA_SLOTS];
 	/* The device is gone. */
 	bool is_over;
 	wait_queue_head_t wait;
@@ -76,6 +80,17 @@ void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16])
 	if (dev->agent && index < dev->agent->gid_count)
 		memcpy(gid, dev->agent->gids[index], 16);
 	spin_unlock(&urdma_agents_lock);
+}
+
+/* Whether the calling process has the slot of a queue pair's number, which is valid. */
+bool urdma_agent_grants(struct urdma_dev *dev, u32 qpn)
+{
+	bool ret;
+
+	spin_lock(&urdma_agents_lock);
+	ret = dev->agent && dev->agent->slots[qpn >> URDMA_SLOT_SHIFT] == task_tgid(current);
+	spin_unlock(&urdma_agents_lock);
+	return ret;
 }
 
 /* Queues a message for the device's urdmad, or frees it if there is none (-ENODEV). */
@@ -129,6 +144,7 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 	struct urdma_note *note, *next;
 	struct urdma_dev *dev;
 	struct ib_event fatal = { .event = IB_EVENT_DEVICE_FATAL };
+	unsigned int slot;
 
 	spin_lock(&urdma_agents_lock);
 	dev = agent->dev;
@@ -141,6 +157,8 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 	spin_unlock(&urdma_agents_lock);
 	list_for_each_entry_safe(note, next, &agent->notes, list)
 		kfree(note);
+	for (slot = 0; slot < URDMA_SLOTS; slot++)
+		put_pid(agent->slots[slot]);
 	if (dev) {
 		urdma_cm_agent_gone(dev);
 		fatal.device = &dev->ib;
@@ -201,12 +219,36 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 	return ret;
 }
 
+static int urdma_agent_slot(struct urdma_agent *agent, const struct urdma_slot __user *from)
+{
+	struct urdma_slot request;
+	struct pid *pid = NULL;
+
+	if (copy_from_user(&request, from, sizeof(request)))
+		return -EFAULT;
+	if (request.slot >= URDMA_SLOTS || request.pid > PID_MAX_LIMIT)
+		return -EINVAL;
+	if (request.pid) {
+		pid = find_get_pid(request.pid);
+		if (!pid)
+			return -ESRCH;
+	}
+	spin_lock(&urdma_agents_lock);
+	swap(agent->slots[request.slot], pid);
+	spin_unlock(&urdma_agents_lock);
+	put_pid(pid);
+	return 0;
+}
+
 static long urdma_agent_ioctl(struct file *file, unsigned int command, unsigned long arg)
 {
 	switch (command) {
 	case URDMA_IOC_SERVE:
 		return urdma_agent_serve(file->private_data,
 					 (const struct urdma_serve __user *)arg);
+	case URDMA_IOC_SLOT:
+		return urdma_agent_slot(file->private_data,
+					(const struct urdma_slot __user *)arg);
 	default:
 		return -ENOTTY;
 	}

@@ -235,6 +235,8 @@ static int urdma_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *attr, struc
 		return ret;
 	if (request.reserved || !request.qpn || request.qpn > URDMA_QPN_MAX)
 		return -EINVAL;
+	if (!urdma_agent_grants(to_urdma_dev(ib->device), request.qpn))
+		return -EPERM;
 	ret = urdma_qp_events_init(qp);
 	if (ret)
 		return ret;

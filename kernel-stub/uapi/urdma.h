@@ -15,7 +15,7 @@
  * Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse
  * it.
  */
-#define URDMA_KERNEL_ABI 5
+#define URDMA_KERNEL_ABI 6
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -40,7 +40,10 @@ struct urdma_reg_mr {
 
 /* Private part of CREATE_QP. */
 struct urdma_create_qp {
-	/* The engine's number of the queue pair, 24 bits, not 0. */
+	/*
+	 * The engine's number of the queue pair, 24 bits, not 0: a slot that the process has
+	 * (URDMA_IOC_SLOT), and an index.
+	 */
 	__u32 qpn;
 	__u32 reserved;
 };
@@ -99,6 +102,17 @@ struct urdma_serve {
 	__u8 device[URDMA_DEVICE_OCTETS];
 	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	__u8 gids[URDMA_GIDS][16];
+};
+
+/* Slots of an instance. The number of a queue pair is `slot << URDMA_SLOT_SHIFT | index`. */
+#define URDMA_SLOTS 256
+#define URDMA_SLOT_SHIFT 16
+
+/* URDMA_IOC_SLOT: the urdmad that serves a device says which process has a slot. */
+struct urdma_slot {
+	__u32 slot;
+	/* As the caller numbers processes; 0 for no process. */
+	__u32 pid;
 };
 
 /* Maximum length of a connection's private data, plus one. */
@@ -162,5 +176,6 @@ struct urdma_cm_message {
 
 #define URDMA_IOC_MAGIC 0xb7
 #define URDMA_IOC_SERVE _IOW(URDMA_IOC_MAGIC, 0, struct urdma_serve)
+#define URDMA_IOC_SLOT _IOW(URDMA_IOC_MAGIC, 1, struct urdma_slot)
 
 #endif

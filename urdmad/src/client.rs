@@ -77,6 +77,12 @@ pub(crate) struct Attachment {
 }
 
 impl Client {
+    /// The process, unless it is in another PID namespace, from which urdmad sees no number.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let pid = u32::try_from(self.peer.pid());
+        pid.ok().filter(|pid| *pid != 0)
+    }
+
     pub(crate) fn new(socket: PacketSocket, peer: UnixCredentials) -> Self {
         Self {
             socket,

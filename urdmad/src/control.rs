@@ -146,7 +146,9 @@ impl Control {
         acceptor: &mut Acceptor<'_>,
         signals: &SignalFd,
     ) -> Result<Option<Ended>, Errno> {
-        self.kernel.keep_served(Instant::now());
+        if self.kernel.keep_served(Instant::now()) {
+            self.tell_kernel_slots();
+        }
         let ready = self.wait(acceptor, signals)?;
         if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
             return Ok(Some(Ended::Asked));

@@ -10,6 +10,7 @@ use urdma_ipc::status::KernelStatus;
 use urdma_kernel::abi::CmMessage;
 use urdma_kernel::{agent, Agent};
 use urdma_trace::Recorder;
+use urdma_types::SlotId;
 
 use crate::config::Config;
 use crate::identity::Identity;
@@ -62,20 +63,22 @@ impl KernelDevice {
     }
 
     /// Serves the device if possible. Called once the control socket exists, and again at
-    /// [`KernelDevice::next_try`].
-    pub(crate) fn keep_served(&mut self, now: Instant) {
+    /// [`KernelDevice::next_try`]. Returns whether it is served from now on: the module then knows
+    /// of no slot.
+    pub(crate) fn keep_served(&mut self, now: Instant) -> bool {
         let (Some(device), ServiceState::Waiting { because, next_try }) =
             (&self.device, &self.state)
         else {
-            return;
+            return false;
         };
         if now < *next_try {
-            return;
+            return false;
         }
         match Agent::serve(device, &self.run_dir, &self.gids, self.group) {
             Ok(agent) => {
                 tracing::info!("serves the kernel's device {device}");
                 self.state = ServiceState::Served(agent);
+                true
             }
             Err(error) => {
                 let reason = agent::explain(&error, device);
@@ -83,7 +86,19 @@ impl KernelDevice {
                     log(&error, &reason);
                 }
                 self.wait(reason, now);
+                false
             }
+        }
+    }
+
+    /// Tells the module which process has a slot.
+    pub(crate) fn give_slot(&self, slot: SlotId, pid: Option<u32>) {
+        let Some(agent) = self.agent() else {
+            return;
+        };
+        if let Err(error) = agent.give_slot(slot.number().into(), pid) {
+            // The process has ended, or the device is gone.
+            tracing::info!("slot {}: the kernel module: {error}", slot.number());
         }
     }
 

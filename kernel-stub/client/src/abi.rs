@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of all layouts here that are not the kernel's own.
-pub const KERNEL_ABI: u32 = 5;
+pub const KERNEL_ABI: u32 = 6;
 /// `URDMA_DRIVER_ID`: the driver number that libibverbs reads for a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, including the terminating zero.
@@ -126,6 +126,18 @@ const fn iow(number: u64, octets: usize) -> u64 {
     (1 << 30) | ((octets as u64) << 16) | (0xb7 << 8) | number
 }
 
+/// Argument of `URDMA_IOC_SLOT`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes)]
+pub struct Slot {
+    /// Its number.
+    pub slot: u32,
+    /// The process that has it, as the caller numbers processes; 0 for none.
+    pub pid: u32,
+}
+
+/// `URDMA_IOC_SLOT`
+pub const IOC_SLOT: u64 = iow(1, size_of::<Slot>());
 /// `URDMA_IOC_SERVE`
 pub const IOC_SERVE: u64 = iow(0, size_of::<Serve>());
 
@@ -347,5 +359,6 @@ const _: () = {
     assert!(size_of::<MethodHead>() == 24);
     assert!(size_of::<MethodAttr>() == 16);
     assert!(IOC_SERVE == 0x41a8_b700);
+    assert!(IOC_SLOT == 0x4008_b701);
     assert!(VERBS_IOCTL == 0xc018_1b01);
 };

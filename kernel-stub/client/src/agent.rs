@@ -9,7 +9,8 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use crate::abi::{
-    CmMessage, Serve, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS,
+    CmMessage, Serve, Slot, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_SERVE, IOC_SLOT, KERNEL_ABI,
+    RUN_DIR_OCTETS,
 };
 
 /// The module's character device.
@@ -63,6 +64,24 @@ impl Agent {
     /// The same with a file that replaces the module's, such as a socket in a test.
     pub fn over(file: File) -> Self {
         Self { file }
+    }
+
+    /// Says which process, as this process numbers them, may have queue pairs with the numbers of a
+    /// slot; `None` for no process.
+    ///
+    /// # Errors
+    /// EINVAL for a slot beyond 255, ESRCH for a process that has ended.
+    pub fn give_slot(&self, slot: u32, pid: Option<u32>) -> io::Result<()> {
+        let slot = Slot {
+            slot,
+            pid: pid.unwrap_or(0),
+        };
+        // SAFETY: the kernel reads as many octets as the type of the argument has.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SLOT, &raw const slot) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 
     /// The module's next request; `None` if there is none.

@@ -50,6 +50,14 @@ impl Control {
         }
     }
 
+    /// Tells the module, which has just begun to be served, which processes have slots.
+    pub(super) fn tell_kernel_slots(&self) {
+        for (token, slot) in self.slots.by_token() {
+            let pid = self.clients.get(&token).and_then(Client::pid);
+            self.kernel.give_slot(slot, pid);
+        }
+    }
+
     /// When [`Control::serve_kernel`] must be called at the latest.
     pub(super) fn kernel_deadline(&self) -> Option<Instant> {
         let deadline = self.kernel.cm.next_deadline()?;

@@ -62,6 +62,7 @@ impl Control {
         self.keep_traffic(token);
         self.shared.recorder.detach(slot.number(), is_death);
         self.recordings.end(token, is_death, Instant::now());
+        self.kernel.give_slot(slot, None);
         self.slots.release(slot);
         self.counters.reaped += u64::from(is_death);
         if let Some(client) = self.clients.get(&token) {

@@ -210,6 +210,7 @@ impl Control {
             token,
             uid: client.peer.uid(),
         };
+        let pid = client.pid();
         let slot = self.slots.assign(owner).map_err(|error| {
             let kind = match error {
                 NoSlot::AllTaken(_) | NoSlot::Kept(_) => RefusalKind::NoFreeSlot,
@@ -221,6 +222,7 @@ impl Control {
             Ok(region) => {
                 self.shared.set_user(slot, owner.uid);
                 self.directory.0.assign(slot.number());
+                self.kernel.give_slot(slot, pid);
                 Ok((owner.uid, slot, region))
             }
             Err(reason) => {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use urdma_kernel::Kind;
 
-use super::{handle_of, make_all, open, serve, Opened};
+use super::{handle_of, make_all, open, serve, Opened, OWN_QPN};
 
 const RAISED: usize = 20_000;
 /// Of a queue pair, whose events are of several kinds.
@@ -19,7 +19,7 @@ pub(crate) fn run() {
     let Opened { uverbs, async_fd } = open();
     let channel = uverbs.create_comp_channel().unwrap();
     let memory = vec![7_u8; 4096];
-    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), 0x01_0001);
+    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), OWN_QPN);
     let (cq, srq) = (
         handle_of(&objects, Kind::Cq),
         handle_of(&objects, Kind::Srq),

@@ -37,10 +37,15 @@ const RUN_DIR: &str = "/run/urdma/check";
 const LOCAL_WRITE: u32 = 1;
 const ENODEV: i32 = 19;
 const EPROTO: i32 = 71;
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
 const EACCES: i32 = 13;
 /// The group whose members may use the device: Debian's `nogroup`.
 const GROUP: u32 = 65534;
+/// The number of a queue pair of a process that serves the device itself.
+const OWN_QPN: u32 = 0x01_0001;
 /// The number of a queue pair of `hold`.
 const HELD_QPN: u32 = 0x02_0001;
 
@@ -49,8 +54,13 @@ const IP: [u8; 4] = [10, 8, 0, 1];
 /// The GID that the served device has at index 1.
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 1];
 
+/// Serves the device; this process has the slots of the queue pairs that it makes.
 fn serve() -> std::io::Result<Agent> {
-    Agent::serve(DEVICE, Path::new(RUN_DIR), &[GID], Some(GROUP))
+    let agent = Agent::serve(DEVICE, Path::new(RUN_DIR), &[GID], Some(GROUP))?;
+    for qpn in [OWN_QPN, HELD_QPN] {
+        agent.give_slot(qpn >> 16, Some(std::process::id()))?;
+    }
+    Ok(agent)
 }
 
 fn uverbs_file() -> File {
@@ -119,12 +129,16 @@ fn objects() {
     assert_eq!(refused.raw_os_error(), Some(ENODEV), "{refused}");
     let agent = serve().unwrap();
     assert!(serve().is_err());
+    let errno = |slot, pid| agent.give_slot(slot, pid).unwrap_err().raw_os_error();
+    assert_eq!(errno(256, None), Some(EINVAL));
+    assert_eq!(errno(1, Some(u32::MAX)), Some(EINVAL));
+    assert_eq!(errno(1, Some(0x3f_ffff)), Some(ESRCH));
     let Opened { uverbs, async_fd } = open();
     assert_eq!(uverbs.run_dir(), Path::new(RUN_DIR));
 
     let channel = uverbs.create_comp_channel().unwrap();
     let memory = vec![7_u8; 100_000];
-    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), 0x01_0001);
+    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), OWN_QPN);
 
     uverbs.raise_cq(handle_of(&objects, Kind::Cq)).unwrap();
     let mut event = [0; 8];
@@ -230,7 +244,8 @@ fn version() {
     assert_eq!((result, refused.raw_os_error()), (-1, Some(EPROTO)));
 }
 
-/// Another user of the device: it can neither name nor take the objects of `hold`.
+/// Another user of the device: it can neither name nor take the objects of `hold`, nor create a
+/// queue pair with a number of another process.
 fn neighbour() {
     let Opened { uverbs, .. } = open();
     for handle in 0..64 {
@@ -243,16 +258,19 @@ fn neighbour() {
     }
     let pd = uverbs.alloc_pd().unwrap();
     let cq = uverbs.create_cq(0, 16, None).unwrap();
-    let request = QpRequest {
-        qpn: HELD_QPN,
-        user_handle: 0,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-    };
-    let refused = uverbs.create_qp(&request).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(EBUSY), "{refused}");
+    // A number in use, another one of the same slot, and one of a slot that no process has.
+    for qpn in [HELD_QPN, HELD_QPN + 1, 0x07_0001] {
+        let request = QpRequest {
+            qpn,
+            user_handle: 0,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+        };
+        let refused = uverbs.create_qp(&request).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(EPERM), "{qpn:#x}: {refused}");
+    }
 }
 
 /// Pseudo-random numbers, the same for the same seed.
