@@ -8,8 +8,9 @@
 use proto_trp::conn::{ProtectionError, RemoteAccess, RemoteAddr, Sge};
 
 use super::address::pointer;
-use super::memory::{populate, ListKind, QpHost};
 use super::mr::Place;
+use super::populate::populate;
+use super::qp_host::{ListKind, QpHost};
 
 /// Where octets come from or go to.
 #[derive(Clone, Copy)]

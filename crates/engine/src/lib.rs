@@ -47,6 +47,8 @@
 //! | `memory` | copies between packets and application memory (unsafe) |
 //! | `packet_body`, `address` | the two sides of a copy (unsafe) |
 //! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
+//! | `populate` | whether memory is mapped (unsafe) |
+//! | `qp_host` | what a queue pair has of the process during one call |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
@@ -124,8 +126,10 @@ mod packet_body;
 mod packet_path;
 mod packets;
 mod path;
+mod populate;
 mod progress;
 mod qp;
+mod qp_host;
 mod random;
 mod receive;
 mod report;

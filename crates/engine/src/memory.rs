@@ -1,24 +1,22 @@
 //! Application memory: copies between it and packets, with the checks before each copy.
 //!
 //! The application may only name memory that it has registered. It has to keep registered memory
-//! mapped, as with any device; [`populate`] checks at registration that it is mapped. Keys that the
-//! fast check refuses go to `checked_copy.rs`.
+//! mapped, as with any device; `populate.rs` checks at registration that it is mapped. Keys that
+//! the fast check refuses go to `checked_copy.rs`.
 //!
 //! Unsafe code of the engine that touches application memory or packets is in this file,
-//! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of `PacketBody::new`
-//! in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the value that the lock
-//! protects), `control_socket.rs` (a socket that is not always closed), `qp.rs` (an allocation of
-//! zeroes), and around calls of the C library and the reading of the clock's counter (`attach.rs`,
-//! `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
-
-use std::sync::Arc;
+//! `checked_copy.rs`, `populate.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of
+//! `PacketBody::new` in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the
+//! value that the lock protects), `control_socket.rs` (a socket that is not always closed), `qp.rs`
+//! (an allocation of zeroes), and around calls of the C library and the reading of the clock's
+//! counter (`attach.rs`, `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`,
+//! `random.rs`, `thread.rs`).
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
     Sge, SharedRecv, Trace, WindowBind,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
-use urdma_channel::{DeliveryRecord, OwnRecords};
 use urdma_types::Psn;
 
 use super::address::{atomic_at, pointer, store_last};
@@ -28,80 +26,11 @@ use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::PacketBody;
 use super::qp::{Counts, Qp};
+use super::qp_host::{ListKind, QpHost};
 use super::srq::NotTaken;
 use super::trace::of_connection;
-use super::types::{Access, EngineError, Pd, WorkCompletion};
+use super::types::{Access, WorkCompletion};
 use super::xrc::XrcRole;
-
-/// The host of a connection or datagram queue pair during one call: its access to this process.
-pub(super) struct QpHost<'a> {
-    /// All regions.
-    pub(super) regions: &'a mut MrTable,
-    /// The queue pair.
-    pub(super) qp: &'a Qp,
-    /// What it grants to its peer.
-    pub(super) access: Access,
-    /// The peer's queue pair.
-    pub(super) remote_qpn: u32,
-    /// Completions pushed so far.
-    pub(super) counts: &'a mut Counts,
-    /// Where urdmad reads up to which packet the queue pair has received the stream of another
-    /// host.
-    pub(super) delivery: Option<&'a Delivery>,
-    /// Events to deliver when the lock is free.
-    pub(super) notes: &'a mut Vec<Note>,
-}
-
-/// The delivery record of a queue pair.
-pub(super) struct Delivery {
-    records: Arc<OwnRecords>,
-    index: u16,
-}
-
-impl Delivery {
-    pub(super) fn new(records: &Arc<OwnRecords>, index: u16) -> Self {
-        Self {
-            records: Arc::clone(records),
-            index,
-        }
-    }
-
-    #[inline]
-    pub(super) fn record(&self) -> &DeliveryRecord {
-        self.records.of(self.index)
-    }
-}
-
-/// The use of a scatter-gather list.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ListKind {
-    /// Octets are read from it, to be sent.
-    Source,
-    /// The result of a read or an atomic is written to it.
-    Response,
-    /// A message is written to it.
-    Receive,
-}
-
-impl ListKind {
-    /// The protection domain that its keys must belong to.
-    #[inline]
-    pub(super) fn pd(self, qp: &Qp) -> Pd {
-        match self {
-            ListKind::Source | ListKind::Response => qp.pd(),
-            ListKind::Receive => qp.recv_pd(),
-        }
-    }
-
-    /// The right that its keys must have.
-    #[inline]
-    pub(super) const fn needs(self) -> Access {
-        match self {
-            ListKind::Source => Access::LOCAL,
-            ListKind::Response | ListKind::Receive => Access::LOCAL_WRITE,
-        }
-    }
-}
 
 /// Copies the octets of a list of one element to `out`, which is at least as long; false if the
 /// list may not be read, or is of a kind that `checked_copy.rs` copies.
@@ -190,15 +119,6 @@ impl QpHost<'_> {
         let address = sge.addr.checked_add(at).ok_or(ProtectionError::Wrap)?;
         let (pd, needed) = (list.pd(self.qp), list.needs());
         self.regions.check(sge.lkey, address, len, pd, needed)
-    }
-
-    #[inline]
-    pub(super) const fn rights(access: RemoteAccess) -> Access {
-        match access {
-            RemoteAccess::Write => Access::REMOTE_WRITE,
-            RemoteAccess::Read => Access::REMOTE_READ,
-            RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
-        }
     }
 
     #[inline]
@@ -569,84 +489,5 @@ impl<'a> Host for QpHost<'a> {
             kind,
             element: Some(self.qp.cookie()),
         });
-    }
-}
-
-/// Brings `len` octets at `addr` into memory and checks that they may be read, or written if
-/// `write`.
-///
-/// # Errors
-/// [`EngineError::Fault`] when they are not mapped so.
-pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), EngineError> {
-    const PAGE: u64 = 4096;
-    let begin = addr & !(PAGE - 1);
-    let end = addr.checked_add(len).ok_or(EngineError::Fault)?;
-    let octets = usize::try_from(end - begin).map_err(|_| EngineError::Fault)?;
-    if len == 0 {
-        return Ok(());
-    }
-    let advice = if write {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
-    };
-    loop {
-        // SAFETY: populating changes no contents; the kernel checks the range itself.
-        if unsafe { libc::madvise(pointer(begin).cast(), octets, advice) } == 0 {
-            return Ok(());
-        }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            // ENOMEM: there is a hole. EFAULT: no such right, or the file is shorter.
-            Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => return Err(EngineError::Fault),
-            // EINVAL: no right to write, or a kernel before 5.14, or memory of a device. If it can
-            // be read, it is the first; else it is the application's word.
-            Some(libc::EINVAL) if write => return cannot_be_read(addr, len),
-            _ => return Ok(()),
-        }
-    }
-}
-
-fn cannot_be_read(addr: u64, len: u64) -> Result<(), EngineError> {
-    let begin = addr & !4095;
-    let octets = usize::try_from(addr + len - begin).map_err(|_| EngineError::Fault)?;
-    // SAFETY: as in `populate`, whose checks of the range these arguments have passed.
-    let outcome = unsafe { libc::madvise(pointer(begin).cast(), octets, libc::MADV_POPULATE_READ) };
-    if outcome == 0 {
-        Err(EngineError::Fault)
-    } else {
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn populate_of_unmapped_memory_is_a_fault() {
-        assert_eq!(populate(0x1000, 8, false), Err(EngineError::Fault));
-        assert_eq!(populate(u64::MAX, 8, false), Err(EngineError::Fault));
-    }
-
-    #[test]
-    fn populate_of_read_only_memory_for_writing_is_a_fault() {
-        // SAFETY: a new anonymous mapping disturbs nothing.
-        let page = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        let addr = page as u64;
-        assert_eq!(populate(addr, 4096, false), Ok(()));
-        assert_eq!(populate(addr, 4096, true), Err(EngineError::Fault));
-        let buffer = vec![1u8; 10_000];
-        assert_eq!(populate(buffer.as_ptr() as u64 + 1, 9_999, true), Ok(()));
-        assert_eq!(buffer[9_999], 1);
     }
 }

@@ -23,11 +23,11 @@ use super::datagram::DatagramTable;
 use super::direct::Direct;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
-use super::memory::Delivery;
 use super::mr::{MrTable, PdTable};
 use super::note::Note;
 use super::path::{PeerPath, PeerSource};
 use super::qp::{Counts, PolledTable, Qp, QpConfig};
+use super::qp_host::Delivery;
 use super::random::{random_u32, random_u64};
 use super::timer::Wheel;
 use super::trace;
@@ -170,7 +170,7 @@ pub(super) struct Shard {
 /// Borrows the host of a queue pair beside its connection.
 macro_rules! host {
     ($entry:expr, $regions:expr, $notes:expr) => {
-        $crate::memory::QpHost {
+        $crate::qp_host::QpHost {
             regions: &mut $regions,
             qp: &$entry.qp,
             access: $entry.attributes.access,

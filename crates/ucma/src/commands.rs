@@ -6,17 +6,16 @@ use urdma_cm::wire::Ece as CmEce;
 use urdma_cm::{
     AcceptParams, ConnId, ConnState, ConnectParams, LocalQp, PrivateData, RejReason, Role,
 };
-use urdma_types::{PortSpace, RawQpn, Time};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use urdma_types::{PortSpace, RawQpn};
 
-use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
+use crate::abi::{self, cmd, event, option, ConnParam, Ece};
 use crate::answers;
-use crate::driver::{Driver, Errno};
-use crate::handle::{CmId, FileHandle};
+use crate::command::{body_of, body_with_tail, Command};
+use crate::driver::Errno;
+use crate::handle::CmId;
 use crate::ids::{with_port, IdState, UcmaState};
 use crate::service::Service;
 use crate::sockaddr;
-use crate::user::Caller;
 
 /// Maximum number of pending REQs of a listener, the kernel's default.
 const MAX_BACKLOG: u32 = 1024;
@@ -39,49 +38,6 @@ pub(crate) enum After {
         /// The address.
         ip: IpAddr,
     },
-}
-
-/// One command and its context.
-pub(crate) struct Command<'a> {
-    pub(crate) state: &'a mut UcmaState,
-    pub(crate) driver: &'a dyn Driver,
-    pub(crate) caller: Caller,
-    pub(crate) now: Time,
-    /// The file to which the command was written.
-    pub(crate) file: FileHandle,
-    pub(crate) header: Header,
-    pub(crate) body: &'a [u8],
-}
-
-/// Splits a write into header and body, with the checks of the kernel's ucma_write.
-pub(crate) fn parse(command: &[u8]) -> Result<(Header, &[u8]), Errno> {
-    let (header, body) = Header::read_from_prefix(command).map_err(|_| libc::EINVAL)?;
-    if header.cmd > cmd::WRITE_CM_EVENT {
-        return Err(libc::EINVAL);
-    }
-    let body = body.get(..usize::from(header.input)).ok_or(libc::EINVAL)?;
-    Ok((header, body))
-}
-
-/// Reads a body that must be complete.
-pub(crate) fn body_of<T: FromBytes>(body: &[u8]) -> Result<T, Errno> {
-    let (value, _) = T::read_from_prefix(body).map_err(|_| libc::EINVAL)?;
-    Ok(value)
-}
-
-/// Reads a body; fields from octet `required` on may be missing and are zero then.
-fn body_with_tail<T: FromZeros + FromBytes + IntoBytes>(
-    body: &[u8],
-    required: usize,
-) -> Result<T, Errno> {
-    if body.len() < required {
-        return Err(libc::EINVAL);
-    }
-    let mut value = T::new_zeroed();
-    let octets = value.as_mut_bytes();
-    let len = octets.len().min(body.len());
-    octets[..len].copy_from_slice(&body[..len]);
-    Ok(value)
 }
 
 impl Command<'_> {
@@ -122,22 +78,6 @@ impl Command<'_> {
             _ => Err(libc::ENOSYS),
         }?;
         Ok(After::Done)
-    }
-
-    pub(crate) fn room_for<T>(&self) -> Result<usize, Errno> {
-        let room = usize::from(self.header.output);
-        if room < size_of::<T>() {
-            return Err(libc::ENOSPC);
-        }
-        Ok(room)
-    }
-
-    /// Fails commands that start an operation after urdmad is gone.
-    pub(crate) fn require_device(&self) -> Result<(), Errno> {
-        if self.state.removed {
-            return Err(libc::ENODEV);
-        }
-        Ok(())
     }
 
     fn create_id(&mut self) -> Result<(), Errno> {

@@ -6,10 +6,10 @@
 //!
 //! Files: [`driver`] is the interface to the process; [`abi`] the layouts; [`ucma`] the lock
 //! and the open files; `handle` the numbers of ids and files; `ids` the rdma_cm ids and their
-//! events; `commands` the commands, `multicast` those of groups; `answers` the results of
-//! queries; `outgoing` the datagrams that are to be sent; `param` the parameters in events;
-//! `service` the kinds of ids; `user` the copies to and from the application's memory;
-//! `sockaddr` the socket addresses.
+//! events; `command` a command as it was written, `commands` the commands, `multicast` those of
+//! groups; `answers` the results of queries; `outgoing` the datagrams that are to be sent; `param`
+//! the parameters in events; `service` the kinds of ids; `user` the copies to and from the
+//! application's memory; `sockaddr` the socket addresses.
 //!
 //! AF_IB addresses are refused, and so is RDMA_PS_IB for queue pairs other than those of extended
 //! reliable connections (EINVAL, as from a kernel without them).
@@ -17,6 +17,7 @@
 
 pub mod abi;
 mod answers;
+mod command;
 mod commands;
 pub mod driver;
 mod handle;

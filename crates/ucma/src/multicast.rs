@@ -11,7 +11,7 @@ use urdma_cm::PrivateData;
 use urdma_types::RawQpn;
 
 use crate::abi::{self, event, join};
-use crate::commands::{body_of, Command};
+use crate::command::{body_of, Command};
 use crate::driver::Errno;
 use crate::handle::{CmId, MembershipId};
 use crate::ids::{IdState, Membership, Queued, UcmaState};

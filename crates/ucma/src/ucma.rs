@@ -10,7 +10,8 @@ use urdma_cm::{Config, ConnectionManager, Peer};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
 
 use crate::abi::{cmd, event, EventResp, GetEvent, Header};
-use crate::commands::{self, After, Command};
+use crate::command::{self, Command};
+use crate::commands::After;
 use crate::driver::{Driver, Errno};
 use crate::handle::{CmId, FileHandle};
 use crate::ids::UcmaState;
@@ -94,7 +95,7 @@ impl Ucma {
     ) -> Result<usize, Errno> {
         // SAFETY: the caller guarantees it.
         let caller = unsafe { Caller::vouched() };
-        let (header, body) = commands::parse(command)?;
+        let (header, body) = command::parse(command)?;
         if header.cmd == cmd::GET_EVENT {
             self.get_event(handle, &header, body, caller)?;
             return Ok(command.len());
@@ -250,7 +251,7 @@ impl Ucma {
         if room < std::mem::offset_of!(EventResp, reserved) {
             return Err(libc::ENOSPC);
         }
-        let body: GetEvent = commands::body_of(body)?;
+        let body: GetEvent = command::body_of(body)?;
         let answer = self.lock().next_event(handle)?.ok_or(libc::EAGAIN)?;
         caller.put(body.response, room, &answer)
     }

@@ -15,6 +15,7 @@ use urdma_ipc::{
 };
 use urdma_types::SlotId;
 
+use super::sockets::Offers;
 use super::Control;
 use crate::capture::Capture;
 use crate::client::AttachRequest;
@@ -44,7 +45,12 @@ impl Control {
             return self.take_recording(token, fds);
         }
         if matches!(message.request, Request::SocketOffer) {
-            return self.offer_socket(token, message.id, fds);
+            let mut offers = Offers {
+                clients: &mut self.clients,
+                sockets: &mut self.sockets,
+                closer: &self.closer,
+            };
+            return offers.take(token, message.id, fds);
         }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {

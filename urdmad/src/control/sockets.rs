@@ -1,6 +1,7 @@
 //! Offers of TCP connections for rings: urdmad asks the kernel about each socket that it is given,
 //! and passes memory and bells to both ends (doc/sockets.md).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::{size_of, MaybeUninit};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -10,19 +11,27 @@ use nix::sys::socket::{getsockopt, sockopt};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::{Event, JoinedSocket};
 
-use super::Control;
+use crate::client::Client;
+use crate::closing::Closer;
 use crate::slots::Token;
-use crate::sockets::{Joined, Offer, Outcome, Place};
+use crate::sockets::{Joined, Offer, Outcome, Place, Sockets};
 
 /// Memory of connections that a client may leave unread.
 const UNREAD_MAX: usize = 64;
 /// `TCP_ESTABLISHED` of `enum` in `linux/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
-impl Control {
+/// What an offer concerns.
+pub(super) struct Offers<'a> {
+    pub(super) clients: &'a mut BTreeMap<Token, Client>,
+    pub(super) sockets: &'a mut Sockets,
+    pub(super) closer: &'a Closer,
+}
+
+impl Offers<'_> {
     /// Takes the offer of a socket, with its bells. A client that sends other descriptors is
     /// disconnected.
-    pub(super) fn offer_socket(&mut self, token: Token, offer: u64, fds: Vec<OwnedFd>) {
+    pub(super) fn take(&mut self, token: Token, offer: u64, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&token) else {
             return;
         };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proto_trp::conn::{Event, Host, QpState};
 use urdma_types::Qpn;
 
-use super::super::memory::QpHost;
 use super::super::qp::{PolledTable, Qp, QpConfig};
+use super::super::qp_host::QpHost;
 use super::super::shard::{attach, check_sizes, detach, purge, Shard, SHARED_IN_USE_MAX};
 use super::super::trace::DATAGRAM_TYPE;
 use super::super::types::{EngineError, QpCaps};

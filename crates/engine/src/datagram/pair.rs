@@ -10,8 +10,8 @@ use proto_trp::conn::{
 use urdma_types::SlotId;
 
 use super::super::lease::RouteId;
-use super::super::memory::QpHost;
 use super::super::qp::{Counts, Qp};
+use super::super::qp_host::QpHost;
 use super::super::srq::NotTaken;
 use super::super::types::{EngineError, WorkCompletion, LIMITS};
 use super::queue::{RecvRing, SendRequest, SendRing};

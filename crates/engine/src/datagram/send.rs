@@ -6,10 +6,10 @@ use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::super::lease::{LeasedBuffers, LeasedQueue, RouteId};
-use super::super::memory::QpHost;
 use super::super::packet_path::Written;
 use super::super::packets::{self, NoRoom};
 use super::super::path::{metadata, NextHop};
+use super::super::qp_host::QpHost;
 use super::super::shard::Shard;
 use super::handle::{AddressHandle, HandleTarget};
 use super::pair::{DatagramEntry, Queues};

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use proto_trp::conn::QpState;
 
 use super::super::index_table::{FirstIndex, IndexTable};
-use super::super::memory::QpHost;
 use super::super::mr::MrTable;
 use super::super::note::Note;
 use super::super::qp::Qp;
+use super::super::qp_host::QpHost;
 use super::super::types::{Access, EngineError, Gid, LIMITS};
 use super::pair::{DatagramEntry, Queues};
 

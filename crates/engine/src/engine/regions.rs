@@ -3,8 +3,8 @@
 use proto_trp::conn::Sge;
 
 use super::Engine;
-use crate::memory;
 use crate::mr::{MrChange, MrTable, Place};
+use crate::populate::populate;
 use crate::types::{Access, EngineError, MrKeys, Pd};
 
 impl Engine {
@@ -60,7 +60,7 @@ impl Engine {
     ) -> Result<MrKeys, EngineError> {
         self.usable()?;
         if !access.contains(Access::ON_DEMAND) {
-            memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+            populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
         }
         self.add_region(pd, |regions| regions.register(pd, addr, len, iova, access))
     }
@@ -111,7 +111,7 @@ impl Engine {
         let access = change.access.unwrap_or(before);
         if !access.contains(Access::ON_DEMAND) {
             if let Some((addr, len, _)) = change.translation {
-                memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+                populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
             }
         }
         let _lanes = self.lanes.lock();
@@ -149,7 +149,7 @@ impl Engine {
             .regions
             .find(sge.lkey, sge.addr, len, (pd, 0), needed);
         match found {
-            Ok(Place::OnDemand(addr)) => memory::populate(addr, len, write),
+            Ok(Place::OnDemand(addr)) => populate(addr, len, write),
             Ok(Place::Memory(_) | Place::Null) => Ok(()),
             Err(_) => Err(EngineError::Invalid),
         }
