@@ -128,6 +128,21 @@ fn every_copy_of_libibverbs_in_a_process_has_the_device() {
     one.down();
 }
 
+/// uDAPL's registry loads and unloads its provider in this way, and libibverbs with it.
+#[test]
+fn libibverbs_that_is_unloaded_and_loaded_again_has_the_device() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = one.scratch.path().join("open");
+    compile("open.c", &program, &[]);
+    let system = "libibverbs.so.1";
+    let argv = [text(&program), "--unload", system, system, system];
+    let ended = run(&one, &argv);
+    let worked = ended.output.matches("urdma0 works").count();
+    assert_eq!(worked, 3, "{}", ended.output);
+    one.down();
+}
+
 #[test]
 fn libibverbs_of_an_unknown_private_abi_is_named() {
     let _alone = alone();

@@ -1,6 +1,6 @@
 /*
  * Opens the device through several copies of libibverbs in one process, in the order given: open
- * COPY...
+ * [--unload] COPY... With --unload each copy is loaded with RTLD_GLOBAL and unloaded after its use.
  *
  * Prints "COPY: urdma0 works" for a copy whose device can be used, "COPY: no device" for one that
  * finds none.
@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <infiniband/verbs.h>
 
@@ -59,9 +60,12 @@ static void use(void *library, const char *copy, struct ibv_device *device)
 
 int main(int argc, char **argv)
 {
-	for (int i = 1; i < argc; i++) {
-		/* As Python loads the libraries of a wheel: no copy sees the names of another. */
-		void *library = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
+	int unload = argc > 1 && !strcmp(argv[1], "--unload");
+	/* As Python loads the libraries of a wheel: no copy sees the names of another. */
+	int scope = unload ? RTLD_GLOBAL : RTLD_LOCAL;
+
+	for (int i = 1 + unload; i < argc; i++) {
+		void *library = dlopen(argv[i], RTLD_NOW | scope);
 		int count = 0;
 
 		if (!library) {
@@ -75,6 +79,8 @@ int main(int argc, char **argv)
 			printf("%s: no device\n", argv[i]);
 		if (devices)
 			FUNCTION(library, ibv_free_device_list)(devices);
+		if (unload)
+			dlclose(library);
 	}
 	return 0;
 }

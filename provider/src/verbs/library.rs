@@ -5,7 +5,6 @@
 //! distribution's. The plugin therefore links none. It looks for their functions in every loaded
 //! object, registers with each copy whose private ABI is known, and keeps the data that its devices
 //! need per copy.
-//! copy whose private ABI is known, and keeps for each what its devices need.
 
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
@@ -226,8 +225,21 @@ impl Candidate {
         copy.base = base;
         if !file.is_empty() {
             copy.name = file;
+            copy.hold_itself();
         }
         Some(copy)
+    }
+
+    /// Replaces a handle that does not keep the copy loaded by its own: the program's finds each
+    /// copy that was loaded with RTLD_GLOBAL. A program that contains a copy is always loaded.
+    fn hold_itself(&mut self) {
+        // SAFETY: a C string; RTLD_NOLOAD loads nothing.
+        let own = unsafe { libc::dlopen(self.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if !own.is_null() {
+            let found = std::mem::replace(&mut self.handle, own);
+            // SAFETY: the handle came from dlopen and is not used afterwards.
+            unsafe { libc::dlclose(found) };
+        }
     }
 
     /// A function of this object itself, not of another libibverbs that it depends on.
