@@ -129,8 +129,8 @@ static void add_qp(struct rdma_cm_id *id)
 		fail("a queue pair of an id: %s", strerror(errno));
 }
 
-/* An id that could connect to a listener at a port. */
-static struct rdma_cm_id *client_at(uint16_t port)
+/* An id without a queue pair that could connect to a listener at a port. */
+static struct rdma_cm_id *route_to(uint16_t port)
 {
 	struct rdma_cm_id *id = new_id();
 	struct sockaddr_in addr = here(port);
@@ -141,6 +141,14 @@ static struct rdma_cm_id *client_at(uint16_t port)
 	if (rdma_resolve_route(id, RESOLVE_MS))
 		fail("rdma_resolve_route: %s", strerror(errno));
 	expect(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return id;
+}
+
+/* An id that could connect to a listener at a port. */
+static struct rdma_cm_id *client_at(uint16_t port)
+{
+	struct rdma_cm_id *id = route_to(port);
+
 	add_qp(id);
 	return id;
 }
@@ -304,6 +312,57 @@ static void check_migration(void)
 	rdma_destroy_event_channel(second);
 }
 
+/* A datagram queue pair in RESET, which an application names where it connects others itself. */
+static struct ibv_qp *placeholder(struct rdma_cm_id *id)
+{
+	struct ibv_cq *cq = ibv_create_cq(id->verbs, 1, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_UD,
+					 .send_cq = cq,
+					 .recv_cq = cq,
+					 .cap = { .max_send_wr = 1, .max_send_sge = 1 } };
+	struct ibv_qp *qp = cq ? ibv_create_qp(id->pd, &attr) : NULL;
+
+	if (!qp)
+		fail("a datagram queue pair: %s", strerror(errno));
+	return qp;
+}
+
+static void drop_placeholder(struct ibv_qp *qp)
+{
+	struct ibv_cq *cq = qp->send_cq;
+
+	if (ibv_destroy_qp(qp) || ibv_destroy_cq(cq))
+		fail("a datagram queue pair is not destroyed");
+}
+
+/* The handshake does not wait for a queue pair that is no connection's. */
+static void check_placeholders(void)
+{
+	struct rdma_cm_id *server = listener(0), *accepted;
+	struct rdma_cm_id *client = route_to(ntohs(rdma_get_src_port(server)));
+	struct ibv_qp *asking = placeholder(client), *answering;
+	struct rdma_conn_param param = with_data(NULL, 0);
+	struct seen request;
+
+	param.qp_num = asking->qp_num;
+	if (rdma_connect(client, &param))
+		fail("rdma_connect with a placeholder: %s", strerror(errno));
+	request = expect(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+	accepted = request.requested;
+	answering = placeholder(accepted);
+	param.qp_num = answering->qp_num;
+	if (rdma_accept(accepted, &param))
+		fail("rdma_accept with a placeholder: %s", strerror(errno));
+	expect(client, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	if (rdma_establish(client))
+		fail("rdma_establish: %s", strerror(errno));
+	expect(accepted, RDMA_CM_EVENT_ESTABLISHED);
+	drop_placeholder(asking);
+	drop_placeholder(answering);
+	end_both(client, accepted);
+	drop(server);
+}
+
 /* Nothing listens any longer where something did. */
 static void check_refusal(void)
 {
@@ -382,6 +441,7 @@ void check_cm(void)
 	check_private_data();
 	check_listeners();
 	check_migration();
+	check_placeholders();
 	check_refusal();
 	rdma_destroy_event_channel(channel);
 }

@@ -133,9 +133,6 @@ impl Driver for EngineDriver {
             return true;
         };
         let shard = engine.shard.lock();
-        if shard.datagrams.is_before_rtr(qpn.index()) {
-            return false;
-        }
         let entry = shard.qps.get(qpn.index());
         entry.is_none_or(|entry| !matches!(entry.conn.state(), QpState::Reset | QpState::Init))
     }

@@ -78,8 +78,9 @@ pub trait Driver: Send + Sync + 'static {
     /// deadline must read it again.
     fn kick(&self);
 
-    /// Whether a QP of this process is in RTR or a later state. Also true for an unknown QPN, so
-    /// that no connection waits for it.
+    /// Whether a QP of this process is in RTR or a later state. Also true for an unknown QPN and
+    /// for a datagram QP, so that no connection waits for them: an application that connects its
+    /// queue pairs itself may name one that it uses for nothing else (UCX does).
     fn qp_is_ready(&self, qpn: RawQpn) -> bool;
 
     /// Reserves a port of the instance for an id; returns it.

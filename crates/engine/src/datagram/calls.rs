@@ -84,10 +84,6 @@ impl Engine {
         shard.transmit_datagrams(qp.number().index(), clock::now());
         shard.publish();
         self.sleep_control.wake_if_due(&mut shard);
-        drop(shard);
-        if change.state == Some(QpState::Rtr) {
-            self.qp_is_ready_now(qp.number());
-        }
         Ok(())
     }
 

@@ -3,8 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 
-use proto_trp::conn::QpState;
-
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::mr::MrTable;
 use super::super::note::Note;
@@ -44,12 +42,6 @@ impl DatagramTable {
     pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut DatagramEntry> {
         self.get(qp.number().index())
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))
-    }
-
-    /// Whether there is a queue pair that does not receive yet.
-    pub(in super::super) fn is_before_rtr(&self, index: u16) -> bool {
-        let entry = self.entries.get(index);
-        entry.is_some_and(|entry| matches!(entry.state, QpState::Reset | QpState::Init))
     }
 
     /// Attaches a queue pair to a group; gives whether it is the first of this process.
