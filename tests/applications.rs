@@ -1,4 +1,4 @@
-//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio.
+//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL.
 //!
 //! `make test-all` installs their packages and runs these tests; `make test` does not, because the
 //! packages are large.
@@ -164,4 +164,80 @@ fn open_mpi_over_ucx_passes() {
 #[ignore = "make test-all"]
 fn mpich_over_ucx_passes() {
     mpi("mpicc.mpich", &["mpirun.mpich", "-n", "2"]);
+}
+
+/// Where Debian's libucx-dev has the examples of UCX.
+const UCX_EXAMPLES: &str = "/usr/share/doc/libucx-dev/examples";
+
+/// Connects through rdma_cm, each end with a datagram queue pair in the handshake that it uses for
+/// nothing else.
+#[test]
+#[ignore = "make test-all"]
+fn ucx_connects_through_rdma_cm() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = one.scratch.path().join("ucp_client_server");
+    let built = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(format!("{UCX_EXAMPLES}/ucp_client_server.c"))
+        .args(["-lucp", "-lucs"])
+        .status()
+        .unwrap();
+    assert!(built.success(), "ucp_client_server does not build");
+    let jobs = ["stream", "tag", "am"].map(|interface| {
+        let port = ports();
+        let common = format!(
+            "env UCX_TLS=rc_verbs,ud_verbs,self {} -p {port} -c {interface} -i 100 -s 300",
+            program.display()
+        );
+        let client = format!("{common} -a 127.0.0.1");
+        let label = format!("ucp_client_server {interface}");
+        let said = "iteration #100";
+        Job::saying(
+            &label,
+            words(&common),
+            words(&client),
+            Ready::Cm(port),
+            said,
+        )
+        .served_forever()
+    });
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
+    one.down();
+}
+
+/// The file in which uDAPL looks for its interfaces: connections by librdmacm over the loopback
+/// interface, and by a socket and verbs.
+const DAT_CONF: &str = "\
+cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"lo 0\" \"\"
+scm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"urdma0 1\" \"\"
+";
+
+/// uDAPL's own tests: messages, writes and reads, polled and asleep; atomic operations and
+/// immediate data; a shared receive queue.
+#[test]
+#[ignore = "make test-all"]
+fn udapl_passes_its_own_tests() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let conf = one.scratch.path().join("dat.conf");
+    std::fs::write(&conf, DAT_CONF).unwrap();
+    let env = format!("env DAT_OVERRIDE={} DAPL_SCM_NETDEV=lo", conf.display());
+    // The programs have no option for their ports.
+    let address_exchange = Ready::Tcp(15_828);
+    let programs = [
+        ("dtest -P cma", address_exchange, "PASSED"),
+        ("dtest -P cma -p", address_exchange, "PASSED"),
+        ("dtest -P scm", address_exchange, "PASSED"),
+        ("dtestx -P cma", address_exchange, "PASSED"),
+        ("dtestsrq -P cma", Ready::Cm(45_248), "Test Complete"),
+    ];
+    let jobs = programs.map(|(program, ready, said)| {
+        let server = words(&format!("{env} {program}"));
+        let client = words(&format!("{env} {program} -h 127.0.0.1"));
+        Job::saying(program, server, client, ready, said)
+    });
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
+    one.down();
 }

@@ -49,3 +49,9 @@ fn nixl_over_its_own_libibverbs_reads_and_writes() {
 fn mooncake_reads_and_writes() {
     run("mooncake_check.py", &[]);
 }
+
+#[test]
+#[ignore = "make test-all"]
+fn peercache_reads_and_writes() {
+    run("peercache_check.py", &[]);
+}
