@@ -12,7 +12,7 @@
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
-//! | [`asleep`], [`valkey`] | ping-pongs, connections and Valkey asleep, next to TCP |
+//! | [`asleep`], [`ucx`], [`valkey`] | ping-pongs, connections, Valkey asleep, next to TCP |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
@@ -58,6 +58,7 @@ pub mod stream_programs;
 pub mod stream_sweep;
 pub mod streams;
 pub mod threads;
+pub mod ucx;
 pub mod valkey;
 pub mod verbs_setup;
 pub mod workloads;

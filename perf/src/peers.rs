@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use urdma_harness::process::Process;
+use urdma_harness::Failure;
 
 use crate::samples::Sample;
 use crate::workloads::{STREAM_MESSAGES, STREAM_OCTETS};
@@ -17,7 +18,7 @@ const UCX_START_LIMIT: Duration = Duration::from_secs(5);
 /// Shared memory and the kernel's copies between processes, no network.
 const UCX_TRANSPORTS: &str = "posix,sysv,cma,self";
 
-fn text(failure: urdma_harness::Failure) -> String {
+fn text(failure: Failure) -> String {
     failure.to_string()
 }
 
@@ -99,32 +100,43 @@ pub fn tcp_stream_between(ends: [Vec<String>; 2], address: &str, octets: usize) 
 
 /// A column of the last line that `ucx_perftest -f -v` prints, which is comma-separated.
 fn ucx(test: &str, octets: usize, iterations: usize, column: usize) -> Sample {
-    let command = || {
+    let command = |arguments: &[&str]| {
         let mut command = Command::new("ucx_perftest");
         command
             .env("UCX_TLS", UCX_TRANSPORTS)
             .env("UCX_WARN_UNUSED_ENV_VARS", "n")
-            .args(["-p", &UCX_PORT.to_string()]);
-        command
+            .args(["-p", &UCX_PORT.to_string()])
+            .args(arguments);
+        Ok(command)
     };
-    let mut server = Process::start(&mut command()).map_err(text)?;
+    ucx_between(
+        command,
+        [test, &octets.to_string(), &iterations.to_string()],
+        column,
+    )
+}
+
+/// The same between two ends, each of which is `command` with further arguments.
+pub(crate) fn ucx_between(
+    command: impl Fn(&[&str]) -> Result<Command, Failure>,
+    [test, octets, iterations]: [&str; 3],
+    column: usize,
+) -> Sample {
+    let mut server = Process::start(&mut command(&[]).map_err(text)?).map_err(text)?;
+    let arguments = [
+        "127.0.0.1",
+        "-f",
+        "-v",
+        "-t",
+        test,
+        "-s",
+        octets,
+        "-n",
+        iterations,
+    ];
     let start = Instant::now();
     loop {
-        let client = Process::run(
-            command()
-                .args([
-                    "127.0.0.1",
-                    "-f",
-                    "-v",
-                    "-t",
-                    test,
-                    "-s",
-                    &octets.to_string(),
-                ])
-                .args(["-n", &iterations.to_string()]),
-            LIMIT,
-        )
-        .map_err(text)?;
+        let client = Process::run(&mut command(&arguments).map_err(text)?, LIMIT).map_err(text)?;
         if let Some(value) = ucx_value(&client.output, column).filter(|_| client.succeeded()) {
             return Ok(value);
         }

@@ -19,7 +19,7 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     asleep, attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, sockets,
-    stream_sweep, streams, valkey, workloads,
+    stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -426,6 +426,13 @@ impl Plan {
             .filter(|point| (Part::Asleep, point.path) == (part, path))
         {
             self.take_all(|| point.measure(ends.clone(), &programs));
+        }
+        if (part, path) == (Part::Asleep, Path::OneHost) {
+            let host = ends.map(|(server, _)| server);
+            for point in &ucx::POINTS {
+                let ports = [self.next_port(), self.next_port()];
+                self.take_all(|| point.measure(host.clone(), ports));
+            }
         }
     }
 

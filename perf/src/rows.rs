@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
-use crate::{asleep, links, lossy, processes, shares, sockets, stream_sweep, streams, valkey};
+use crate::{asleep, links, lossy, processes, shares, sockets, stream_sweep, streams, ucx, valkey};
 
 /// One comparison, evaluated.
 #[derive(Clone, Debug, Serialize)]
@@ -47,6 +47,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .iter()
         .map(|spec| evaluate_one(spec, samples))
         .chain(asleep::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(ucx::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(valkey::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(streams::specs().map(|spec| evaluate_one(&spec, samples)))
