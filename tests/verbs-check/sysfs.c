@@ -149,6 +149,25 @@ static void check_uevent(void)
 	expect_address("DPDK", slot + strlen("PCI_SLOT_NAME="));
 }
 
+/* Shell scripts, as ibstatus, enter the directory and list it. */
+static void check_entered(void)
+{
+	char before[PATH_MAX], name[PATH_MAX], line[PATH_MAX];
+
+	if (!getcwd(before, sizeof(before)) || chdir("/sys/class/infiniband"))
+		fail("chdir: %s", strerror(errno));
+	only_entry(".", name);
+	if (strcmp(name, "urdma0"))
+		fail("the directory holds %s", name);
+	read_line("urdma0/ports/1", "state", line, sizeof(line));
+	if (strcmp(line, "4: ACTIVE"))
+		fail("the port is %s", line);
+	if (!chdir("/dev/infiniband/uverbs0") || errno != ENOTDIR)
+		fail("a device file is entered: %s", strerror(errno));
+	if (chdir(before))
+		fail("chdir back: %s", strerror(errno));
+}
+
 void check_sysfs(void)
 {
 	char path[2 * PATH_MAX], found[PATH_MAX];
@@ -170,6 +189,7 @@ void check_sysfs(void)
 	dirname(dirname(found));
 	expect_address("hwloc", found);
 	check_uevent();
+	check_entered();
 	/* Programs that resolve links themselves, as Python does, get a path below /sys. */
 	snprintf(path, sizeof(path), "/sys/devices/urdma/%s", address);
 	check_files(path);

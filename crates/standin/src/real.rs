@@ -40,6 +40,7 @@ urdma_abi::next! {
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
     opendir(path: *const c_char) -> *mut DIR, NO_DIR;
+    chdir(path: *const c_char) -> c_int, -1;
     scandir(
         path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare
     ) -> c_int, -1;

@@ -81,6 +81,8 @@ moved! {
     fn opendir(@path) -> *mut DIR,
         first before_devices_are_listed, failed std::ptr::null_mut(),
         device |_device| refuse(std::ptr::null_mut(), libc::ENOTDIR);
+    fn chdir(@path) -> c_int,
+        failed -1, device |_device| refuse(-1, libc::ENOTDIR);
     fn scandir(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int,
         failed -1, device |_device| refuse(-1, libc::ENOTDIR);
     fn scandir64(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
