@@ -64,6 +64,8 @@ pub(crate) struct AttachRequest {
     /// The number of the request.
     pub(crate) id: u64,
     pub(crate) want_lease: bool,
+    /// It has waited for slots that were about to be free.
+    pub(crate) has_waited: bool,
 }
 
 /// A slot in use.

@@ -17,7 +17,7 @@ mod channels;
 mod counting;
 mod kernel;
 mod places;
-mod reap;
+pub(crate) mod reap;
 mod recordings;
 mod report;
 mod requests;
@@ -41,6 +41,7 @@ use urdma_ipc::Event;
 
 use self::acceptor::Acceptor;
 use self::attaches::Attaches;
+use self::reap::Reaping;
 use self::statuses::Statuses;
 use crate::client::Client;
 use crate::closing::Closer;
@@ -97,6 +98,7 @@ pub(crate) struct Control {
     /// TCP connections over rings.
     pub(crate) sockets: Sockets,
     pub(crate) attaches: Attaches,
+    pub(crate) reaping: Reaping,
     pub(crate) statuses: Statuses,
     pub(crate) counters: Counters,
     /// The counters of the port as files, if they can be offered.
@@ -175,6 +177,7 @@ impl Control {
         self.answer_resolved();
         self.drop_offenders();
         self.drop_broken();
+        self.free_slots();
         self.attach_due(Instant::now());
         self.serve_statuses(Instant::now());
         self.answer_readers(Instant::now());
@@ -253,6 +256,7 @@ impl Control {
             .chain(self.counting.deadline)
             .chain(acceptor.opens_at(now))
             .chain(self.attaches.due_at())
+            .chain(self.reaping.due_at())
             .chain(self.statuses.due_at(now));
         let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;
@@ -323,12 +327,8 @@ impl Control {
             if broken.is_empty() {
                 return;
             }
-            let detaching = broken.iter().filter_map(|token| self.begin_detach(*token));
-            let detaching: Vec<_> = detaching.collect();
-            for ended in detaching {
-                self.end_detach(ended, true);
-            }
             for token in broken {
+                self.detach(token, true, None);
                 self.forget_attach(token);
                 self.sockets.forget_all(token);
                 if let Some(client) = self.clients.remove(&token) {
@@ -353,12 +353,11 @@ impl Control {
         }
     }
 
-    /// Sends an event to every attached process but `except`.
-    pub(crate) fn tell_all(&mut self, event: Event, except: Option<Token>) {
-        for (token, client) in &mut self.clients {
-            if client.attached.is_some() && Some(*token) != except {
-                client.tell(event);
-            }
+    /// Sends an event to every attached process.
+    pub(crate) fn tell_all(&mut self, event: Event) {
+        let attached = self.clients.values_mut();
+        for client in attached.filter(|client| client.attached.is_some()) {
+            client.tell(event);
         }
     }
 }

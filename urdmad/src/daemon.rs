@@ -21,6 +21,7 @@ use urdma_ipc::{Event, RunDir};
 use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::attaches::Attaches;
+use crate::control::reap::Reaping;
 use crate::control::statuses::Statuses;
 use crate::control::{Control, Ended};
 use crate::counter_files::CounterFiles;
@@ -115,7 +116,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     let outcome = control.run(&listener, &signals);
     notify("STOPPING=1");
     tracing::info!("instance \"{}\" ends", control.instance);
-    control.tell_all(Event::Shutdown, None);
+    control.tell_all(Event::Shutdown);
     // First no new clients; then the data thread ends and with it the port; then the files are
     // removed. The clients' sockets close last, which shows that the instance has ended.
     drop(listener);
@@ -195,6 +196,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         closer,
         sockets: Sockets::new(),
         attaches: Attaches::new(),
+        reaping: Reaping::default(),
         statuses: Statuses::default(),
         counters: Counters::default(),
         counter_files: offer_counters(run_dir),

@@ -495,6 +495,7 @@ impl DataPlane {
             (Command::Close { slot, done }, _) => {
                 self.close(slot);
                 let _ = done.send(());
+                self.shared.ring_control();
             }
             (Command::Resolve { ip, reply }, Some(network)) => {
                 network.resolve(now_ns, ip, reply, &self.shared);
@@ -522,6 +523,7 @@ impl DataPlane {
             (Command::GroupsChanged, Some(network)) => network.change_groups(&self.shared),
             (Command::Report { done }, Some(network)) => {
                 let _ = done.send(network.report());
+                self.shared.ring_control();
             }
             (Command::SetFaults { faults, done }, Some(network)) => {
                 network.set_faults(&faults);

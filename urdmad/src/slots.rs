@@ -1,7 +1,5 @@
 //! Assignment of slots to processes.
 
-use std::collections::HashMap;
-
 use urdma_types::SlotId;
 
 use crate::fair;
@@ -177,15 +175,6 @@ impl Slots {
     pub fn is_free(&self, slot: SlotId) -> bool {
         let index = usize::from(slot.number()).checked_sub(1);
         index.is_some_and(|index| matches!(self.owners.get(index), Some(None)))
-    }
-
-    /// The slots in use, by connection.
-    pub fn by_token(&self) -> HashMap<Token, SlotId> {
-        self.owners
-            .iter()
-            .enumerate()
-            .filter_map(|(index, owner)| Some((owner.as_ref()?.token, slot_at(index)?)))
-            .collect()
     }
 }
 

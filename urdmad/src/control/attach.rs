@@ -38,6 +38,22 @@ impl Control {
         }
     }
 
+    /// Has a request that finds no slot wait while slots of processes that have ended are about to
+    /// be free; false if there are none, or if it has waited for all that there were.
+    pub(super) fn waits_for_slot(&mut self, token: Token, request: AttachRequest) -> bool {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return false;
+        };
+        let waits = !request.has_waited && self.reaping.holds(token);
+        if waits {
+            client.delayed = Some(AttachRequest {
+                has_waited: true,
+                ..request
+            });
+        }
+        waits
+    }
+
     /// Forgets the request of a client that has gone.
     pub(super) fn forget_attach(&mut self, token: Token) {
         let Some(client) = self.clients.get_mut(&token) else {

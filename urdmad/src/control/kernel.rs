@@ -52,9 +52,10 @@ impl Control {
 
     /// Tells the module, which has just begun to be served, which processes have slots.
     pub(super) fn tell_kernel_slots(&self) {
-        for (token, slot) in self.slots.by_token() {
-            let pid = self.clients.get(&token).and_then(Client::pid);
-            self.kernel.give_slot(slot, pid);
+        for client in self.clients.values() {
+            if let Some(slot) = client.slot() {
+                self.kernel.give_slot(slot, client.pid());
+            }
         }
     }
 

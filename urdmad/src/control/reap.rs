@@ -1,8 +1,10 @@
-//! Reclaiming the resources of a process.
+//! Reclaiming the resources of a process. The data thread takes its last packets and closes its
+//! channel, which the control thread does not wait for: it goes on, and frees the slot then.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use urdma_ipc::Event;
+use urdma_ipc::{Answer, Event};
 use urdma_types::SlotId;
 
 use super::Control;
@@ -11,27 +13,69 @@ use crate::groups::SlotSet;
 use crate::slots::Token;
 
 /// A slot whose process has ended, while the data thread takes the last packets of the process.
-pub(super) struct Detaching {
+#[derive(Debug)]
+struct Detaching {
     token: Token,
+    pid: i32,
     slot: SlotId,
     generation: u32,
-    closing: Result<Pending<()>, NotTaken>,
+    closing: Pending<()>,
+    /// The request to detach that is to be answered.
+    request: Option<u64>,
+}
+
+/// Slots that are not free yet, and the requests for slots that wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Reaping {
+    detaching: VecDeque<Detaching>,
+    /// The slots that have been freed so far.
+    freed: u64,
+    /// Clients, each with the number of slots that are to be freed before.
+    waiting: Vec<(Token, u64)>,
+}
+
+impl Reaping {
+    /// Whether a request of a client waits until the slots are free that are not yet.
+    pub(super) fn holds(&mut self, token: Token) -> bool {
+        let not_yet = self.detaching.len() as u64;
+        if not_yet > 0 {
+            self.waiting.push((token, self.freed + not_yet));
+        }
+        not_yet > 0
+    }
+
+    /// When the data thread is not waited for any more.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let first = self.detaching.front()?;
+        Some(first.closing.deadline())
+    }
+
+    /// A slot that the data thread has done with, in the order in which they were given to it.
+    fn next(&mut self) -> Option<(Detaching, Result<(), NotTaken>)> {
+        let outcome = self.detaching.front()?.closing.poll()?;
+        self.freed += 1;
+        Some((self.detaching.pop_front()?, outcome))
+    }
+
+    /// The clients that have waited for the slots that are free now.
+    fn take_served(&mut self) -> Vec<Token> {
+        let freed = self.freed;
+        let served = self.waiting.extract_if(.., |(_, after)| *after <= freed);
+        served.map(|(token, _)| token).collect()
+    }
 }
 
 impl Control {
-    /// Reclaims the slot, lease, ports and channel of a client, if it has any, and notifies the
-    /// others.
-    pub(super) fn detach(&mut self, token: Token, is_death: bool) {
-        if let Some(detaching) = self.begin_detach(token) {
-            self.end_detach(detaching, is_death);
-        }
-    }
-
-    /// Reclaims what the process of a client has, but for the slot itself, whose channel the data
-    /// thread is to close.
-    pub(super) fn begin_detach(&mut self, token: Token) -> Option<Detaching> {
-        let client = self.clients.get_mut(&token)?;
-        let slot = client.attached.take()?.slot;
+    /// Reclaims what the process of a client has, if it has a slot, but for the slot itself, whose
+    /// channel the data thread is to close. Answers `request` then.
+    pub(super) fn detach(&mut self, token: Token, is_death: bool, request: Option<u64>) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let Some(slot) = client.attached.take().map(|attached| attached.slot) else {
+            return;
+        };
+        let pid = client.peer.pid();
         client.report = None;
         client.offered = SlotSet::default();
         // First, so that no process sends to the slot any more.
@@ -42,38 +86,49 @@ impl Control {
         self.groups_changed();
         self.take_back_lease(slot);
         self.forget_offers_to(slot);
-        Some(Detaching {
-            token,
-            slot,
-            generation,
-            closing: self.data.close(slot),
-        })
-    }
-
-    /// Waits until the channel is closed, frees the slot and notifies the others.
-    pub(super) fn end_detach(&mut self, detaching: Detaching, is_death: bool) {
-        let Detaching { token, slot, .. } = detaching;
-        if let Err(reason) = detaching.closing.and_then(Pending::wait) {
-            tracing::warn!(
-                "slot {}: its channel is not closed: {reason}",
-                slot.number()
-            );
-        }
         self.keep_traffic(token);
         self.shared.recorder.detach(slot.number(), is_death);
         self.recordings.end(token, is_death, Instant::now());
         self.kernel.give_slot(slot, None);
-        self.slots.release(slot);
         self.counters.reaped += u64::from(is_death);
-        if let Some(client) = self.clients.get(&token) {
-            let pid = client.peer.pid();
-            tracing::info!("slot {}: process {pid} has ended", slot.number());
+        self.reaping.detaching.push_back(Detaching {
+            token,
+            pid,
+            slot,
+            generation,
+            closing: self.data.close(slot),
+            request,
+        });
+    }
+
+    /// Frees the slots whose channels are closed, notifies the others, and assigns the slots to the
+    /// clients that wait for them.
+    pub(super) fn free_slots(&mut self) {
+        while let Some((detached, outcome)) = self.reaping.next() {
+            let Detaching { token, slot, .. } = detached;
+            if let Err(reason) = outcome {
+                tracing::warn!(
+                    "slot {}: its channel is not closed: {reason}",
+                    slot.number()
+                );
+            }
+            self.slots.release(slot);
+            tracing::info!("slot {}: process {} has ended", slot.number(), detached.pid);
+            let gone = Event::SlotGone {
+                slot: slot.number(),
+                generation: detached.generation,
+            };
+            self.tell_all(gone);
+            if let Some(id) = detached.request {
+                self.answer(token, id, Ok(Answer::Done));
+            }
         }
-        let gone = Event::SlotGone {
-            slot: slot.number(),
-            generation: detaching.generation,
-        };
-        self.tell_all(gone, Some(token));
+        for token in self.reaping.take_served() {
+            let client = self.clients.get_mut(&token);
+            if let Some(request) = client.and_then(|client| client.delayed.take()) {
+                self.attach(token, request);
+            }
+        }
     }
 
     fn take_back_lease(&mut self, slot: SlotId) {

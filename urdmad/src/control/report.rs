@@ -10,6 +10,7 @@ use urdma_ipc::{Answer, Event, ProcessReport, Status};
 use super::statuses::Asked;
 use super::Control;
 use crate::client::Client;
+use crate::data::command::Reported;
 use crate::log;
 use crate::slots::Token;
 
@@ -58,14 +59,16 @@ impl Control {
                 missing.insert(*token);
             }
         }
-        self.statuses.begin(now, asked, missing);
+        let port = self.config.port.as_ref().map(|_| self.data.report());
+        let port = port.and_then(Result::ok);
+        self.statuses.begin(now, asked, missing, port);
     }
 
     fn answer_statuses(&mut self, now: Instant) {
         let Some(round) = self.statuses.take_over(now) else {
             return;
         };
-        let mut status = self.status(&round.missing);
+        let mut status = self.status(&round.missing, round.port);
         if !status.fit(STATUS_OCTETS_MAX) {
             tracing::warn!("the status is too long: ports or reports are left out");
         }
@@ -77,7 +80,7 @@ impl Control {
 
     /// The state of the instance. Earlier reports of the processes in `silent` are left out as out
     /// of date.
-    fn status(&self, silent: &HashSet<Token>) -> Status {
+    fn status(&self, silent: &HashSet<Token>, port: Option<Reported>) -> Status {
         let (listeners, bound) = self.shared.listeners().status();
         let mut counters = self.counters.clone();
         counters.data = self.shared.counters.snapshot();
@@ -92,7 +95,7 @@ impl Control {
             })
             .collect();
         slots.sort_by_key(|slot| slot.slot);
-        let (port, faults) = self.port_status().unzip();
+        let (port, faults) = self.port_status(port).unzip();
         Status {
             instance: self.instance.clone(),
             pid: std::process::id(),
@@ -133,10 +136,10 @@ impl Control {
         })
     }
 
-    fn port_status(&self) -> Option<(PortStatus, FaultStatus)> {
+    fn port_status(&self, reported: Option<Reported>) -> Option<(PortStatus, FaultStatus)> {
         let port = self.config.port.as_ref()?;
         let (device, mac) = self.device.clone()?;
-        let (report, faults) = self.data.report().unwrap_or_default();
+        let (report, faults) = reported.unwrap_or_default();
         let status = PortStatus {
             kind: port.kind.name().to_owned(),
             device,

@@ -66,12 +66,17 @@ impl Control {
         let outcome = match message.request {
             Request::Hello { version, program } => self.hello(token, version, &program),
             Request::Attach { want_lease } => {
-                return self.attach_in_time(token, AttachRequest { id, want_lease });
+                let request = AttachRequest {
+                    id,
+                    want_lease,
+                    has_waited: false,
+                };
+                return self.attach_in_time(token, request);
             }
-            Request::Detach => self.slot_of(token).map(|_| {
-                self.detach(token, false);
-                Answer::Done
-            }),
+            Request::Detach => match self.slot_of(token) {
+                Ok(_) => return self.detach(token, false, Some(id)),
+                Err(refusal) => Err(refusal),
+            },
             Request::CmBindPort { binding, wanted } => self.cm_bind(token, binding, wanted),
             Request::CmShare { binding, sharing } => self
                 .binding_of(token, binding)
@@ -161,11 +166,16 @@ impl Control {
 
     /// Answers a request for a slot.
     pub(super) fn attach(&mut self, token: Token, request: AttachRequest) {
-        let AttachRequest { id, want_lease } = request;
+        let AttachRequest { id, want_lease, .. } = request;
         let outcome = self.assign_slot(token);
         let (uid, slot, region) = match outcome {
             Ok(assigned) => assigned,
             Err(refusal) => {
+                if refusal.kind != RefusalKind::AlreadyAttached
+                    && self.waits_for_slot(token, request)
+                {
+                    return;
+                }
                 self.counters.attach_refused += 1;
                 return self.answer(token, id, Err(refusal));
             }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use crate::data::command::{Pending, Reported};
 use crate::slots::Token;
 
 /// The time between the starts of two rounds.
@@ -30,7 +31,28 @@ pub(super) struct Round {
     pub(super) asked: Vec<Asked>,
     /// The processes that have not reported.
     pub(super) missing: HashSet<Token>,
+    /// The state of the port, once the data thread has given it.
+    pub(super) port: Option<Reported>,
+    /// It has not given it yet.
+    port_pending: Option<Pending<Reported>>,
     deadline: Instant,
+}
+
+impl Round {
+    /// Whether nothing is waited for any more.
+    fn is_over(&mut self, now: Instant) -> bool {
+        if let Some(answer) = self.port_pending.as_ref().and_then(Pending::poll) {
+            self.port = answer.ok();
+            self.port_pending = None;
+        }
+        self.port_pending.is_none() && (self.missing.is_empty() || self.deadline <= now)
+    }
+
+    /// When it is over, unless there are answers before.
+    fn due_at(&self) -> Instant {
+        let of_port = self.port_pending.as_ref().map(Pending::deadline);
+        of_port.map_or(self.deadline, |of_port| self.deadline.max(of_port))
+    }
 }
 
 /// The requests that are not answered.
@@ -77,20 +99,28 @@ impl Statuses {
         Some(chosen.into_iter().rev().map(|(_, asked)| asked).collect())
     }
 
-    /// Begins a round that waits for the reports of `missing`.
-    pub(super) fn begin(&mut self, now: Instant, asked: Vec<Asked>, missing: HashSet<Token>) {
+    /// Begins a round that waits for the reports of `missing` and, if there is a port, for its
+    /// state.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        asked: Vec<Asked>,
+        missing: HashSet<Token>,
+        port: Option<Pending<Reported>>,
+    ) {
         self.began_at = Some(now);
         self.round = Some(Round {
             asked,
             missing,
+            port: None,
+            port_pending: port,
             deadline: now + REPORT_LIMIT,
         });
     }
 
     /// The round, if all have reported or its time is over.
     pub(super) fn take_over(&mut self, now: Instant) -> Option<Round> {
-        let is_over = |round: &mut Round| round.missing.is_empty() || round.deadline <= now;
-        self.round.take_if(is_over)
+        self.round.take_if(|round| round.is_over(now))
     }
 
     /// A process has reported.
@@ -112,7 +142,7 @@ impl Statuses {
     /// When there is something to do, unless a process reports before.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         match &self.round {
-            Some(round) => Some(round.deadline),
+            Some(round) => Some(round.due_at()),
             None => (!self.waiting.is_empty()).then(|| self.opens_at(now)),
         }
     }
@@ -124,7 +154,12 @@ impl Statuses {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use urdma_channel::OwnPage;
+
     use super::*;
+    use crate::data::command::{Command, Inbox};
 
     fn asked(uid: u32, id: u64) -> Asked {
         Asked {
@@ -146,7 +181,7 @@ mod tests {
         assert_eq!(first[..3], [asked(7, 0), asked(8, 0), asked(9, 0)]);
         let rest: Vec<Asked> = (1..14).map(|id| asked(7, id)).collect();
         assert_eq!(first[3..], rest);
-        statuses.begin(now, first, HashSet::new());
+        statuses.begin(now, first, HashSet::new(), None);
         assert_eq!(statuses.next(now + INTERVAL), None);
         assert_eq!(statuses.of_client(7), 40);
         assert_eq!(statuses.take_over(now).unwrap().asked.len(), ANSWERS_MAX);
@@ -163,7 +198,8 @@ mod tests {
         let mut statuses = Statuses::default();
         let now = Instant::now();
         for ends in [false, true] {
-            statuses.begin(now, vec![asked(7, 1), asked(8, 1)], HashSet::from([1, 2]));
+            let both = vec![asked(7, 1), asked(8, 1)];
+            statuses.begin(now, both, HashSet::from([1, 2]), None);
             assert_eq!(statuses.due_at(now), Some(now + REPORT_LIMIT));
             statuses.has_reported(1);
             assert!(statuses.take_over(now).is_none());
@@ -177,5 +213,24 @@ mod tests {
             }
         }
         assert_eq!(statuses.due_at(now), None);
+    }
+
+    #[test]
+    fn round_waits_for_the_port_longer_than_for_processes() {
+        let inbox = Inbox::new();
+        let (page, _) = OwnPage::create().unwrap();
+        let data = inbox.handle(Arc::new(page));
+        let mut statuses = Statuses::default();
+        let now = Instant::now();
+        let port = Some(data.report().unwrap());
+        statuses.begin(now, vec![asked(7, 1)], HashSet::from([1]), port);
+        assert!(statuses.take_over(now + REPORT_LIMIT).is_none());
+        assert!(statuses.due_at(now).unwrap() > now + REPORT_LIMIT);
+        let Some(Command::Report { done }) = inbox.pop() else {
+            panic!("the port is not asked");
+        };
+        done.send(Reported::default()).unwrap();
+        let late = statuses.take_over(now + REPORT_LIMIT).unwrap();
+        assert!(late.port.is_some());
     }
 }

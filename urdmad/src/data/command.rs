@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Capacity of the command queue. One turn of the control loop handles at most 16 requests of each
 /// of 254 slots, and the data thread empties the queue at least once a millisecond.
 const COMMANDS_MAX: usize = 4096;
+
+/// The port's state, and the impairments of its frames.
+pub(crate) type Reported = (PortReport, FaultStatus);
 
 /// A request of the control thread.
 #[derive(Debug)]
@@ -54,9 +57,7 @@ pub(crate) enum Command {
     /// Groups have had their first members or lost the last ones.
     GroupsChanged,
     /// Report the port's state.
-    Report {
-        done: SyncSender<(PortReport, FaultStatus)>,
-    },
+    Report { done: SyncSender<Reported> },
     /// Apply these impairments to the port's frames from now on.
     SetFaults {
         faults: Box<Faults>,
@@ -155,6 +156,13 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T> Pending<T> {
+    fn new(answer: Receiver<T>) -> Self {
+        Self {
+            answer,
+            deadline: Instant::now() + ANSWER_LIMIT,
+        }
+    }
+
     /// Waits for it.
     ///
     /// # Errors
@@ -163,6 +171,20 @@ impl<T> Pending<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let answer = self.answer.recv_timeout(left);
         answer.map_err(|_| NotTaken::NoAnswer)
+    }
+
+    /// What [`Self::wait`] gives, if it would not wait.
+    pub(crate) fn poll(&self) -> Option<Result<T, NotTaken>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(Ok(answer)),
+            Err(TryRecvError::Empty) if Instant::now() < self.deadline => None,
+            Err(_) => Some(Err(NotTaken::NoAnswer)),
+        }
+    }
+
+    /// The end of the time for the answer.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
     }
 }
 
@@ -219,15 +241,18 @@ impl DataHandle {
             .unwrap_or_else(|reason| Err(reason.to_string()))
     }
 
-    /// Has the channel of a slot closed whose process has ended. Processes may end in great numbers
-    /// at once, so the caller waits for the answers to all of them together.
-    pub(crate) fn close(&self, slot: SlotId) -> Result<Pending<()>, NotTaken> {
-        self.begin(|done| Command::Close { slot, done })
+    /// Has the channel of a slot closed whose process has ended. The control thread is woken by the
+    /// answer.
+    pub(crate) fn close(&self, slot: SlotId) -> Pending<()> {
+        let (done, answer) = sync_channel(1);
+        // If the command is not taken, the end of `done` is the answer.
+        let _ = self.send(Command::Close { slot, done });
+        Pending::new(answer)
     }
 
-    /// The port's state; none if the data thread did not answer.
-    pub(crate) fn report(&self) -> Option<(PortReport, FaultStatus)> {
-        self.ask(|done| Command::Report { done }).ok()
+    /// Asks for the port's state. The control thread is woken by the answer.
+    pub(crate) fn report(&self) -> Result<Pending<Reported>, NotTaken> {
+        self.begin(|done| Command::Report { done })
     }
 
     /// Sets the impairments of the port's frames.
@@ -251,10 +276,7 @@ impl DataHandle {
     ) -> Result<Pending<T>, NotTaken> {
         let (done, answer) = sync_channel(1);
         self.send(command(done))?;
-        Ok(Pending {
-            answer,
-            deadline: Instant::now() + ANSWER_LIMIT,
-        })
+        Ok(Pending::new(answer))
     }
 
     /// Whether the thread has ended; without a stop request that is an error.
@@ -333,6 +355,6 @@ mod tests {
         handle.send(lend(1)).unwrap();
         drop(inbox);
         assert_eq!(handle.send(lend(2)), Err(NotTaken::Ended));
-        assert!(handle.report().is_none());
+        assert!(handle.report().is_err());
     }
 }

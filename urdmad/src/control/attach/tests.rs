@@ -1,11 +1,15 @@
 //! A control thread whose clients are played by the test.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{channel, Sender};
+use std::sync::Arc;
+use std::time::Duration;
 
 use nix::poll::PollTimeout;
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proto_trp::limit::RateLimit;
+use urdma_channel::OwnPage;
 use urdma_harness::instance::Scratch;
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::packet::{PacketListener, PacketSocket};
@@ -17,7 +21,9 @@ use super::*;
 use crate::client::Client;
 use crate::config::{Access, Config};
 use crate::daemon::{self, Options};
+use crate::data::command::{Command, Inbox};
 use crate::rundir::OwnedRunDir;
+use crate::slots::{SlotLimits, Slots};
 use crate::user_limits::UserLimits;
 
 const A: u32 = 64_001;
@@ -86,6 +92,39 @@ impl Rig {
         assert_eq!(ended, Ok(None));
     }
 
+    /// The next answer to a process, after as many turns as it takes.
+    fn answer_to(&mut self, process: &Process) -> Answer {
+        loop {
+            if let Some(answer) = process.answer() {
+                return answer.unwrap();
+            }
+            self.turn();
+        }
+    }
+
+    /// Has a thread take the commands for the data thread that takes none until it is told.
+    fn stall_data_thread(&mut self) -> Sender<()> {
+        let inbox = Inbox::new();
+        let (page, _) = OwnPage::create().unwrap();
+        let (go, told) = channel();
+        let shared = Arc::clone(&self.control.shared);
+        let handle = inbox.handle(Arc::new(page));
+        let thread = std::thread::spawn(move || {
+            let _ = told.recv();
+            while !inbox.must_stop() {
+                while let Some(command) = inbox.pop() {
+                    if let Command::Close { done, .. } = command {
+                        done.send(()).unwrap();
+                        shared.ring_control();
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        self.control.data = handle.with_thread(thread);
+        go
+    }
+
     fn sleeps_for_ever(&self) -> bool {
         let acceptor = Acceptor::new(&self.listener, &self.control.config.quota);
         self.control.timeout(&acceptor) == PollTimeout::NONE
@@ -128,9 +167,8 @@ fn attach_beyond_the_rate_of_its_user_waits_and_those_of_others_do_not() {
     for _ in 0..=BURST {
         a.ask(ATTACH);
         a.ask(Request::Detach);
-        rig.turn();
-        assert!(matches!(a.answer(), Some(Ok(Answer::Attached(_)))));
-        assert!(matches!(a.answer(), Some(Ok(Answer::Done))));
+        assert!(matches!(rig.answer_to(&a), Answer::Attached(_)));
+        assert!(matches!(rig.answer_to(&a), Answer::Done));
     }
     let later = rig.connect(A);
     for process in [&a, &later] {
@@ -166,15 +204,45 @@ fn attach_that_has_waited_is_answered_before_the_requests_behind_it() {
         process.ask(Request::Detach);
     }
     for process in &processes {
-        let answered = |rig: &mut Rig| loop {
-            if let Some(answer) = process.answer() {
-                break answer.unwrap();
-            }
-            rig.turn();
-        };
-        assert!(matches!(answered(&mut rig), Answer::Attached(_)));
-        assert!(matches!(answered(&mut rig), Answer::Done));
+        assert!(matches!(rig.answer_to(process), Answer::Attached(_)));
+        assert!(matches!(rig.answer_to(process), Answer::Done));
     }
     assert_eq!(rig.control.counters.attached, PROCESSES as u64);
     assert!(rig.control.attaches.waiting() == 0);
+}
+
+// The control thread waited for the data thread at each end of a process, for seconds while that
+// was not scheduled, and no client had an answer.
+#[test]
+fn control_thread_serves_others_while_the_data_thread_closes_a_channel() {
+    let mut rig = Rig::new("closing-channel", RateLimit::new(9, HOUR_NS));
+    let limits = SlotLimits::new(1, A, None, false);
+    rig.control.slots = Slots::new(1, limits);
+    let go = rig.stall_data_thread();
+    let (first, next, later) = (rig.connect(A), rig.connect(A), rig.connect(A));
+    first.ask(ATTACH);
+    rig.turn();
+    let Some(Ok(Answer::Attached(attached))) = first.answer() else {
+        panic!("no slot");
+    };
+    drop(first);
+    rig.turn();
+    let slot = urdma_types::SlotId::new(attached.slot).unwrap();
+    assert!(!rig.control.slots.is_free(slot));
+    // One that wants a slot waits for it, and is not refused; others are served.
+    next.ask(ATTACH);
+    next.ask(Request::Detach);
+    later.ask(Request::Status);
+    assert!(matches!(rig.answer_to(&later), Answer::Status(_)));
+    assert!(next.answer().is_none() && !rig.sleeps_for_ever());
+    go.send(()).unwrap();
+    assert!(matches!(rig.answer_to(&next), Answer::Attached(_)));
+    assert!(matches!(rig.answer_to(&next), Answer::Done));
+    assert!(rig.control.slots.is_free(slot) && rig.sleeps_for_ever());
+    // While none is about to be free, a request is refused at once.
+    later.ask(ATTACH);
+    assert!(matches!(rig.answer_to(&later), Answer::Attached(_)));
+    next.ask(ATTACH);
+    rig.turn();
+    assert!(matches!(next.answer(), Some(Err(_))));
 }
