@@ -153,7 +153,7 @@ fn expect_success(attacks: Attacks) {
 // to do, and a thread of a higher priority in another session 7 s, before any attack began. A
 // program that connects has no answer then; once, the first request of a pair ended with
 // IBV_WC_RETRY_EXC_ERR. With a sched_yield that returns at once (LD_PRELOAD), the control thread
-// has waited 0.4 s at most. The pairs between two hosts have 0.4 to 0.9 of their share either way.
+// has waited 1.1 s at most. The pairs between two hosts have 0.4 to 0.9 of their share either way.
 #[test]
 #[ignore = "does not pass yet"]
 fn two_users_keep_their_share_and_their_octets_beside_all_attacks_at_once() {
