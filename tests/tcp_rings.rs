@@ -230,6 +230,35 @@ fn octets_stay_in_order_around_calls_of_the_kernel() {
 }
 
 #[test]
+fn members_of_an_epoll_set_have_rings() {
+    const CONNECTIONS: u64 = 40;
+    const MESSAGES: u64 = 20;
+    let _alone = alone();
+    let one = OneHost::up();
+    for trigger in ["level", "edge", "once"] {
+        let before = at_the_end(&one);
+        let port = ports();
+        let server = listening(&one, &format!("events {port} {CONNECTIONS} {trigger}"));
+        let begin = one.scratch.path().join(trigger);
+        let words = format!("visit {port} {CONNECTIONS} {MESSAGES} {}", begin.display());
+        let client = end(&one, &words);
+        let observer = self::client(&one);
+        let joined = || status(&observer).joined - before.joined;
+        wait_until("the meetings", SHORT, || joined() == CONNECTIONS).unwrap();
+        File::create(begin).unwrap();
+        assert!(output(client).contains("done"));
+        assert!(output(server).contains("served"));
+        let moved = at_the_end(&one).ring_octets - before.ring_octets;
+        // The mean message has 76 KB; both ways.
+        assert!(
+            moved > CONNECTIONS * MESSAGES * (100 << 10),
+            "{trigger}: {moved}"
+        );
+    }
+    one.down();
+}
+
+#[test]
 fn peer_of_a_killed_program_gets_what_was_sent_and_then_the_end() {
     const OCTETS: usize = 40 << 10;
     let _alone = alone();

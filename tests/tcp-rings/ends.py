@@ -2,12 +2,15 @@
 makes a few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many
 again, or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from
 `pour PORT OCTETS BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the
-kernel does, each on a connection of its own to `serve PORT`."""
+kernel does, each on a connection of its own to `serve PORT`; `events PORT CONNECTIONS TRIGGER`
+echoes with epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT BEGIN`,
+which sends COUNT messages of random lengths on each."""
 
 import array
 import fcntl
 import hashlib
 import os
+import random
 import select
 import socket
 import subprocess
@@ -229,10 +232,91 @@ def serve(port):
     print("served", flush=True)
 
 
+TRIGGERS = {"level": 0, "edge": select.EPOLLET, "once": select.EPOLLONESHOT}
+
+
+def events(port, connections, trigger):
+    """Echoes on all connections at once; interest in writing is there while octets wait for it."""
+    ends, waiting, kind = {}, {}, TRIGGERS[trigger]
+    with socket.create_server(("127.0.0.1", port), backlog=128) as listener, select.epoll() as all:
+        print("ready", flush=True)
+        all.register(listener, select.EPOLLIN)
+        left = connections
+        while left:
+            for fd, _ in all.poll():
+                if fd == listener.fileno():
+                    end = listener.accept()[0]
+                    end.setblocking(False)
+                    ends[end.fileno()], waiting[end.fileno()] = end, bytearray()
+                    all.register(end, select.EPOLLIN | kind)
+                elif not echo_some(ends[fd], waiting[fd]):
+                    all.unregister(fd)
+                    ends.pop(fd).close()
+                    left -= 1
+                else:
+                    interest = select.EPOLLOUT if waiting[fd] else select.EPOLLIN
+                    all.modify(fd, interest | kind)
+    print("served", flush=True)
+
+
+def echo_some(end, waiting):
+    """False at the end of the stream."""
+    try:
+        while True:
+            while waiting:
+                del waiting[:end.send(waiting)]
+            data = end.recv(1 << 16)
+            if not data:
+                return False
+            waiting += data
+    except BlockingIOError:
+        return True
+
+
+def visit(port, connections, count, begin):
+    ends = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    for end in ends:
+        trips(end, 0, FEW)
+    wait_for(begin)
+    rng = random.Random(connections)
+    with select.epoll() as all:
+        sent = {}
+        for end in ends:
+            all.register(end, 0)
+            end.setblocking(False)
+        for _ in range(count):
+            for end in ends:
+                length = rng.choice([1, 100, 5000, 300_000])
+                sent[end.fileno()] = [end, rng.randbytes(length), 0, bytearray()]
+                all.modify(end, select.EPOLLIN | select.EPOLLOUT)
+            while sent:
+                for fd, events in all.poll():
+                    if exchange(sent[fd], events):
+                        del sent[fd]
+                        all.modify(fd, 0)
+                    elif sent[fd][2] == len(sent[fd][1]):
+                        all.modify(fd, select.EPOLLIN)
+    print("done", flush=True)
+
+
+def exchange(state, events):
+    """Sends and receives what can be; whether the whole message has come back."""
+    end, data, done, got = state
+    if events & select.EPOLLOUT:
+        try:
+            state[2] += end.send(data[done:])
+        except BlockingIOError:
+            pass
+    if events & select.EPOLLIN:
+        got += end.recv(1 << 16)
+    assert data.startswith(got) if len(got) < 200 else data[:len(got)] == got
+    return len(got) == len(data)
+
+
 def inherited(fd):
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, inherited, echo, ping, drain, pour]
+ALL = [change, serve, events, visit, inherited, echo, ping, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

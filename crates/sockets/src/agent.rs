@@ -23,7 +23,7 @@ use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, own, process, real};
+use crate::{bell, own, process, real, sets};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -333,6 +333,7 @@ impl Agent {
             process: joined.process,
             peer_process: joined.peer_process,
             is_accepted: cell.is_accepted(),
+            fd,
         });
         let connection = Arc::new(connection.ok()?);
         let pointer = Connection::into_raw(Arc::clone(&connection));
@@ -424,6 +425,7 @@ impl Watched {
                 cell.enter();
                 if cell.seen().generation() == self.generation {
                     cell.end(false);
+                    sets::part(self.fd, cell, false);
                 }
                 cell.leave();
             }
@@ -457,7 +459,7 @@ fn give(cell: &'static Cell, generation: u64, connection: &Connection) -> bool {
         };
         if cell.change(seen, state) {
             if state == State::Rings {
-                joined(connection);
+                joined(cell, connection);
             }
             return true;
         }

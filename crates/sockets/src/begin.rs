@@ -5,6 +5,7 @@ use urdma_socket_switch::join;
 use crate::connection::Connection;
 use crate::host::Call;
 use crate::octets::Window;
+use crate::sets;
 use crate::table::{Cell, State};
 
 /// Who does a call that has begun.
@@ -45,13 +46,15 @@ fn use_rings(cell: &'static Cell) {
     let seen = cell.seen();
     if seen.state() == State::Ready && seen.users() == 1 && cell.change(seen, State::Rings) {
         if let Begun::Rings(connection) = begun(cell, true) {
-            joined(connection);
+            joined(cell, connection);
         }
     }
 }
 
-/// This end uses rings.
-pub(crate) fn joined(connection: &Connection) {
+/// This end uses rings, if its set can look at them.
+pub(crate) fn joined(cell: &Cell, connection: &Connection) {
     let nothing = Window::NONE;
-    Call::run(join(&Call::new(connection, &nothing, 0)));
+    if sets::join(connection, cell) {
+        Call::run(join(&Call::new(connection, &nothing, 0)));
+    }
 }

@@ -16,7 +16,7 @@ use crate::octets::{Octets, Window};
 use crate::real::{self, set_errno};
 use crate::signals::{self, Masked};
 use crate::table::{self, Cell, State};
-use crate::{agent, leave};
+use crate::{agent, leave, sets};
 
 /// The call of a direction from which on a socket may be offered: the meeting costs as much as some
 /// tens of round trips, and short connections are spared.
@@ -319,9 +319,9 @@ unsafe fn sleep_for_socket(connection: &Connection, event: Event) -> bool {
     let result = unsafe { real::ppoll(list.as_mut_ptr(), 2, null(), null()) };
     let is_interrupted = signals::is_interrupted(result) && !signals::do_restart();
     if list[1].revents != 0 {
-        connection.silence();
+        sets::silence(connection);
     }
-    note_socket(connection, list[0].revents);
+    connection.note_socket(list[0].revents);
     is_interrupted
 }
 
@@ -330,13 +330,5 @@ fn awaited(event: Event) -> libc::c_short {
         Event::Readable => libc::POLLIN | libc::POLLRDHUP,
         Event::Writable => libc::POLLOUT,
         Event::Peer => libc::POLLRDHUP,
-    }
-}
-
-/// What poll(2) has said of the socket: while TCP is quiet, only an end or an error.
-pub(crate) fn note_socket(connection: &Connection, events: libc::c_short) {
-    let speaks = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    if events & speaks != 0 && connection.is_tcp_quiet() {
-        connection.tcp_speaks.store(true, SeqCst);
     }
 }

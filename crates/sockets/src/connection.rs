@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
 
+use crate::link::Link;
 use crate::own::Own;
 use crate::{bell, futex, real};
 
@@ -45,6 +46,7 @@ pub(crate) struct Parts {
     pub(crate) process: u64,
     pub(crate) peer_process: u64,
     pub(crate) is_accepted: bool,
+    pub(crate) fd: c_int,
 }
 
 /// See the module. Shared by the cell of its descriptor, the agent and threads that sleep.
@@ -62,6 +64,10 @@ pub(crate) struct Connection {
     pub(crate) process: u64,
     pub(crate) peer_process: u64,
     is_accepted: bool,
+    /// The program's descriptor.
+    pub(crate) fd: c_int,
+    /// The epoll set of which it is a member.
+    pub(crate) set: Link,
     /// Threads that sleep.
     sleepers: AtomicU32,
     /// The peer's socket is closed, or the connection was reset.
@@ -103,6 +109,8 @@ impl Connection {
             process: parts.process,
             peer_process: parts.peer_process,
             is_accepted: parts.is_accepted,
+            fd: parts.fd,
+            set: Link::new(),
             sleepers: AtomicU32::new(0),
             is_peer_gone: AtomicBool::new(false),
             tcp_speaks: AtomicBool::new(false),
@@ -196,7 +204,8 @@ impl Connection {
     /// The thread may be cancelled here: its frames have no values to be dropped.
     pub(crate) unsafe fn sleep_for_ring(&self) -> Option<std::ffi::c_long> {
         let peer = self.end.peer();
-        if !self.is_tcp_quiet() || self.tcp_speaks.load(SeqCst) {
+        // A set waits for the bell.
+        if !self.is_tcp_quiet() || self.tcp_speaks.load(SeqCst) || self.set.get().is_some() {
             return None;
         }
         let word = self.block().word(Word::ReaderSleeps(peer));
@@ -210,7 +219,8 @@ impl Connection {
         let has_changed = self.in_ring(peer) != 0
             || !self.is_tcp_quiet()
             || self.tcp_speaks.load(SeqCst)
-            || self.is_closed.load(SeqCst);
+            || self.is_closed.load(SeqCst)
+            || self.set.get().is_some();
         if has_changed {
             return Some(0);
         }
@@ -237,9 +247,12 @@ impl Connection {
         self.mode.store(0, SeqCst);
     }
 
-    /// Takes what was rung from the bell of this end.
-    pub(crate) fn silence(&self) {
-        bell::silence(self.bell.as_raw_fd());
+    /// What poll(2) has said of the socket: while TCP is quiet, only an end or an error.
+    pub(crate) fn note_socket(&self, events: libc::c_short) {
+        let speaks = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        if events & speaks != 0 && self.is_tcp_quiet() {
+            self.tcp_speaks.store(true, SeqCst);
+        }
     }
 
     /// A thread is about to sleep; false if another one sleeps.

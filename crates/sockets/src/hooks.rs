@@ -1,5 +1,5 @@
 //! The interposed functions: `transfers` those that move octets, `polls` poll and ppoll,
-//! `selects` select and pselect,
+//! `selects` select and pselect, `epolls` epoll,
 //! `descriptors` those that make, copy, close and change descriptors, `actions` those that install
 //! handlers of signals, `kernel` those before which rings are given up.
 //!
@@ -7,6 +7,7 @@
 
 mod actions;
 mod descriptors;
+mod epolls;
 mod kernel;
 mod polls;
 mod selects;

@@ -10,6 +10,7 @@ use crate::begin::{begin_as_is, Begun};
 use crate::connection::Connection;
 use crate::host::Call;
 use crate::octets::Window;
+use crate::sets::{self, Set};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
 use crate::{bell, process, real};
@@ -19,15 +20,28 @@ use crate::{bell, process, real};
 const CLOSE_TRIES: u32 = 500;
 const ROOM_MS: c_int = 10;
 
-/// From now on a descriptor is the kernel's: both directions have moved to TCP.
+/// From now on a descriptor is the kernel's: both directions have moved to TCP. If it is an epoll
+/// set, this is so for its members.
 pub(crate) fn retire(fd: c_int) {
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
-        retire_cell(cell);
+        retire_cell(fd, cell);
+    }
+    if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
+        give_up(set);
+    }
+}
+
+/// The members of a set are the kernel's for good, and so is what is added later.
+#[cold]
+pub(crate) fn give_up(set: &'static Set) {
+    if let Some(members) = set.begin_plain() {
+        members.into_iter().for_each(retire);
+        set.end_plain();
     }
 }
 
 #[cold]
-fn retire_cell(cell: &'static Cell) {
+fn retire_cell(fd: c_int, cell: &'static Cell) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::always();
     let before = real::errno();
@@ -39,6 +53,7 @@ fn retire_cell(cell: &'static Cell) {
         }
     }
     cell.end(false);
+    sets::part(fd, cell, false);
     cell.leave();
     bell::notice();
     real::set_errno(before);
@@ -48,6 +63,7 @@ fn retire_cell(cell: &'static Cell) {
 pub(crate) fn retire_all() {
     if process::is_home() {
         table::hits(0, u32::MAX).for_each(retire);
+        sets::known_in(0, u32::MAX).for_each(give_up);
     }
 }
 
@@ -55,6 +71,9 @@ pub(crate) fn retire_all() {
 pub(crate) fn before_close(fd: c_int) {
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
         close_cell(fd, cell);
+    }
+    if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
+        set.end();
     }
 }
 
@@ -73,6 +92,7 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
         unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
     }
     cell.end(true);
+    sets::part(fd, cell, state != State::Alone);
     cell.leave();
     if state != State::Alone {
         bell::notice();
@@ -83,6 +103,9 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
 /// All descriptors of a range are about to be closed.
 pub(crate) fn before_close_range(first: u32, last: u32) {
     table::hits(first, last).for_each(before_close);
+    if process::is_home() {
+        sets::known_in(first, last).for_each(Set::end);
+    }
 }
 
 /// Gives TCP what the outgoing ring has.

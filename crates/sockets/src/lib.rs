@@ -10,9 +10,10 @@
 //! of the agent; `futex` sleeping on a shared word; `connection` the memory, socket and bells of a
 //! connection; `octets` the buffers of a call; `process` the process and the owners of locks;
 //! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
-//! `begin` the begin of a call; `leave` the ends of rings; `agent` the thread that meets urdmad and
-//! acts for the process; `calls` sending and receiving; `life` loading, forks and exit; `hooks` the
-//! interposed functions.
+//! `begin` the begin of a call; `readiness` what a connection is ready for; `sets` epoll sets,
+//! `link` which one a socket is in; `leave` the ends of rings; `agent` the thread that meets urdmad
+//! and acts for the process; `calls` sending and receiving; `life` loading, forks and exit; `hooks`
+//! the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -42,9 +43,12 @@ mod host;
 mod leave;
 #[cfg(not(test))]
 mod life;
+mod link;
 mod octets;
 mod own;
 mod process;
+mod readiness;
 mod real;
+mod sets;
 mod signals;
 mod table;

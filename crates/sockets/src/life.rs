@@ -1,6 +1,6 @@
 //! What happens when the library is loaded, the program forks, and exits.
 
-use crate::{agent, leave, process, real};
+use crate::{agent, leave, process, real, sets};
 
 /// Called by the dynamic linker when the library is loaded.
 #[used]
@@ -29,14 +29,17 @@ extern "C" fn at_exit() {
 
 unsafe extern "C" fn before_fork() {
     leave::retire_all();
+    sets::before_fork();
     agent::before_fork();
 }
 
 unsafe extern "C" fn after_fork() {
     agent::after_fork();
+    sets::after_fork();
 }
 
 unsafe extern "C" fn in_child() {
     process::take_table();
     agent::in_child();
+    sets::after_fork();
 }

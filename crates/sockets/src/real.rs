@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{
-    fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval,
+    epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval,
 };
 
 pub(crate) use urdma_abi::next::{errno, set_errno};
@@ -60,6 +60,19 @@ urdma_abi::next! {
     pselect(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int, -1;
+    epoll_create(size: c_int) -> c_int, -1;
+    epoll_create1(flags: c_int) -> c_int, -1;
+    epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int, -1;
+    epoll_wait(epfd: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int)
+        -> c_int, -1;
+    epoll_pwait(
+        epfd: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int,
+        mask: *const sigset_t
+    ) -> c_int, -1;
+    epoll_pwait2(
+        epfd: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec,
+        mask: *const sigset_t
     ) -> c_int, -1;
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int, -1;
     shutdown(fd: c_int, how: c_int) -> c_int, -1;

@@ -11,9 +11,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use crate::connection::Connection;
+use crate::link::Link;
 
 /// Descriptors from this number on use TCP.
-const DESCRIPTORS: usize = 1 << 16;
+pub(crate) const DESCRIPTORS: usize = 1 << 16;
 
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +85,8 @@ pub(crate) struct Cell {
     calls: [AtomicU32; 2],
     /// Whether the socket was accepted.
     is_accepted: AtomicU32,
+    /// The epoll set of which it is a member.
+    pub(crate) set: Link,
 }
 
 static TABLE: [Cell; DESCRIPTORS] = [const { Cell::new() }; DESCRIPTORS];
@@ -115,6 +118,7 @@ impl Cell {
             connection: AtomicPtr::new(null_mut()),
             calls: [const { AtomicU32::new(0) }; 2],
             is_accepted: AtomicU32::new(0),
+            set: Link::new(),
         }
     }
 
@@ -138,6 +142,7 @@ impl Cell {
             calls.store(0, SeqCst);
         }
         self.is_accepted.store(u32::from(is_accepted), SeqCst);
+        self.set.replace(None);
         let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
         HIGHEST.fetch_max(highest, SeqCst);
         // Not while a call on an earlier file is in progress: this one is the kernel's then.

@@ -163,7 +163,6 @@ before! {
         __dprintf_chk before_dprintf_chk __vdprintf_chk before_vdprintf_chk;
     first_two: sendfile before_sendfile sendfile64 before_sendfile64 tee before_tee;
     spliced: splice before_splice;
-    third: epoll_ctl before_epoll_ctl;
     by_number: syscall before_syscall;
 }
 
@@ -196,12 +195,6 @@ fn first_two(arguments: &Arguments) {
 fn spliced(arguments: &Arguments) {
     leave::retire(arguments.int(0));
     leave::retire(arguments.int(2));
-}
-
-fn third(arguments: &Arguments) {
-    if arguments.int(1) != libc::EPOLL_CTL_DEL {
-        leave::retire(arguments.int(2));
-    }
 }
 
 /// System calls by syscall(2).
@@ -239,7 +232,13 @@ fn by_number(arguments: &Arguments) {
                 leave::retire(arguments.int(index));
             }
         }
-        libc::SYS_epoll_ctl => leave::retire(arguments.int(3)),
+        libc::SYS_epoll_ctl => {
+            leave::retire(fd);
+            leave::retire(arguments.int(3));
+        }
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => leave::retire(fd),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => leave::retire(fd),
         _ => {}
     }
 }

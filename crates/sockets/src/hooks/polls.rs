@@ -4,29 +4,21 @@
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 use urdma_abi::cancel::Disabled;
-use urdma_socket_switch::layout::RING_OCTETS;
-use urdma_socket_switch::Word;
 
 use crate::begin::{begin, Begun};
-use crate::calls::note_socket;
 use crate::connection::Connection;
+use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
 use crate::table::{self, Cell};
-use crate::{leave, real};
+use crate::{leave, real, sets};
 
 /// Entries of a list that is copied.
 const ENTRIES: usize = 64;
 /// Connections with rings among them.
 const CONNECTIONS: usize = 8;
-/// A connection is writable while its ring has so much room.
-const ROOM: u64 = RING_OCTETS as u64 / 4;
-
-const IN: libc::c_short = libc::POLLIN | libc::POLLRDNORM;
-const OUT: libc::c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
@@ -99,7 +91,7 @@ fn is_within(count: nfds_t, octets: size_t) -> bool {
 }
 
 /// `None` for a timeout that is not valid.
-fn duration(timeout: &timespec) -> Option<Duration> {
+pub(super) fn duration(timeout: &timespec) -> Option<Duration> {
     let nanoseconds = u32::try_from(timeout.tv_nsec).ok()?;
     let is_valid = nanoseconds < 1_000_000_000;
     let seconds = u64::try_from(timeout.tv_sec).ok().filter(|_| is_valid)?;
@@ -115,8 +107,13 @@ unsafe fn has_hit(list: *const pollfd, count: nfds_t) -> bool {
     (0..entries(count)).any(|index| {
         // SAFETY: the list of the caller has so many entries.
         let entry = unsafe { list.add(index) };
-        // SAFETY: as above.
-        !list.is_null() && table::hit(unsafe { (*entry).fd }).is_some()
+        // SAFETY: as above, if there is a list.
+        let fd = (!list.is_null()).then(|| unsafe { (*entry).fd });
+        if let Some(set) = fd.and_then(sets::known) {
+            // The kernel does not know whether its members with rings are ready.
+            leave::give_up(set);
+        }
+        fd.and_then(table::hit).is_some()
     })
 }
 
@@ -299,16 +296,8 @@ impl Lists {
     fn prepare(&mut self, ringed: Ringed) -> libc::c_short {
         let connection = ringed.connection();
         let events = self.asked[ringed.index].events;
-        let peer = connection.end.peer();
-        let words = connection.block();
-        if events & IN != 0 {
-            words.word(Word::ReaderSleeps(peer)).store(1, SeqCst);
-        }
-        let is_ours = is_out_of_ring(connection);
-        if is_ours && events & OUT != 0 {
-            words
-                .word(Word::WriterSleeps(connection.end))
-                .store(1, SeqCst);
+        readiness::arm(connection, u32::from(events.cast_unsigned()));
+        if is_out_of_ring(connection) {
             self.asked[ringed.index].events &= !OUT;
         }
         // Its number may be another file's.
@@ -321,7 +310,7 @@ impl Lists {
             revents: 0,
         };
         self.asked_count += 1;
-        ready(connection, events)
+        of_rings(connection, events)
     }
 
     /// Writes what was found to the list of the caller; returns how many entries have something.
@@ -330,11 +319,11 @@ impl Lists {
         let mut ready_of = [0; ENTRIES];
         for ringed in self.ringed.into_iter().flatten() {
             let connection = ringed.connection();
-            note_socket(connection, self.asked[ringed.index].revents);
+            connection.note_socket(self.asked[ringed.index].revents);
             // SAFETY: the list of the caller.
             let events = unsafe { (*list.add(ringed.index)).events };
-            ready_of[ringed.index] = ready(connection, events);
-            connection.silence();
+            ready_of[ringed.index] = of_rings(connection, events);
+            sets::silence(connection);
         }
         for (index, ready) in ready_of.iter().enumerate().take(count) {
             // SAFETY: the list of the caller.
@@ -351,31 +340,4 @@ impl Ringed {
         // SAFETY: `enter` has taken a reference, which `leave` gives back.
         unsafe { &*self.connection }
     }
-}
-
-/// Whether the ring, rather than TCP, says if a connection is writable.
-fn is_out_of_ring(connection: &Connection) -> bool {
-    let is_gone = connection.is_peer_gone.load(SeqCst);
-    connection.is_in_ring(connection.end) && connection.is_wanted() && !is_gone
-}
-
-/// Which of some events the rings are ready for.
-fn ready(connection: &Connection, events: libc::c_short) -> libc::c_short {
-    let mut ready = 0;
-    let peer = connection.end.peer();
-    let is_next = || connection.is_tcp_quiet() || is_drained(connection);
-    if events & IN != 0 && connection.is_in_ring(peer) && connection.in_ring(peer) != 0 && is_next()
-    {
-        ready |= events & IN;
-    }
-    let room = (RING_OCTETS as u64).wrapping_sub(connection.in_ring(connection.end));
-    if events & OUT != 0 && is_out_of_ring(connection) && room >= ROOM {
-        ready |= events & OUT;
-    }
-    ready
-}
-
-/// Whether all octets of TCP were taken.
-fn is_drained(connection: &Connection) -> bool {
-    connection.tcp_taken() == connection.load(Word::TcpUntil(connection.end.peer()))
 }

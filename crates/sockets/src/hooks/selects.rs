@@ -8,7 +8,7 @@ use libc::{fd_set, sigset_t, timespec, timeval};
 
 use crate::begin::{begin, Begun};
 use crate::table::Cell;
-use crate::{leave, real, table};
+use crate::{leave, real, sets, table};
 
 /// Descriptors of a set of the C library.
 const DESCRIPTORS: u32 = 1024;
@@ -65,6 +65,12 @@ impl Named {
         // SAFETY: all zeroes is an empty set.
         let mut set: fd_set = unsafe { zeroed() };
         if end > 0 {
+            for set in sets::known_in(0, end - 1) {
+                // SAFETY: guaranteed by the caller.
+                if sets.iter().any(|named| unsafe { has(*named, set.fd()) }) {
+                    leave::give_up(set);
+                }
+            }
             for fd in table::hits(0, end - 1) {
                 // SAFETY: guaranteed by the caller.
                 if !sets.iter().any(|set| unsafe { has(*set, fd) }) {

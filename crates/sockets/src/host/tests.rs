@@ -58,6 +58,7 @@ fn ends() -> [Connection; 2] {
             process: NUMBERS[index],
             peer_process: NUMBERS[1 - index],
             is_accepted,
+            fd: -1,
         };
         Connection::new(parts).unwrap()
     })

@@ -1,0 +1,236 @@
+//! epoll: sets whose members have rings.
+
+use std::ffi::c_int;
+use std::ptr::null;
+use std::time::{Duration, Instant};
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use urdma_abi::cancel::Disabled;
+
+use super::polls::duration;
+use crate::begin::{begin, Begun};
+use crate::sets::{self, Events, Set};
+use crate::table::{self, Cell};
+use crate::{leave, process, real};
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the arguments of the caller.
+    let fd = unsafe { real::epoll_create(size) };
+    sets::begin_set(fd);
+    fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the arguments of the caller.
+    let fd = unsafe { real::epoll_create1(flags) };
+    sets::begin_set(fd);
+    fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if let Some(inner) = sets::known(fd).filter(|_| process::is_home()) {
+        leave::give_up(inner);
+    }
+    let Some(cell) = table::hit(fd) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::epoll_ctl(epfd, op, fd, event) };
+    };
+    let is_add = op != libc::EPOLL_CTL_DEL;
+    // SAFETY: null or the event of the caller.
+    let is_exclusive = || match unsafe { event.cast::<u32>().as_ref() } {
+        Some(events) => events & libc::EPOLLEXCLUSIVE.cast_unsigned() != 0,
+        None => false,
+    };
+    match sets::known(epfd) {
+        Some(set) if !(set.is_plain() || is_add && is_exclusive()) && process::is_home() => {
+            if !sets::leave_other(set, fd, cell, op) {
+                leave::retire(fd);
+            }
+            // SAFETY: the arguments of the caller.
+            unsafe { control(set, (op, fd), cell, event) }
+        }
+        _ => {
+            if is_add {
+                leave::retire(fd);
+            }
+            // SAFETY: the arguments of the caller.
+            unsafe { real::epoll_ctl(epfd, op, fd, event) }
+        }
+    }
+}
+
+/// # Safety
+/// As epoll_ctl(2).
+unsafe fn control(
+    set: &Set,
+    (op, fd): (c_int, c_int),
+    cell: &'static Cell,
+    event: *mut epoll_event,
+) -> c_int {
+    let _uncancelled = Disabled::new();
+    let connection = match begin(cell) {
+        Begun::Rings(connection) => Some(connection),
+        Begun::Kernel => None,
+    };
+    // SAFETY: the arguments of the caller.
+    let (result, is_ours) = unsafe { set.control((op, fd), cell, connection, event) };
+    cell.leave();
+    if !is_ours {
+        leave::retire(fd);
+    }
+    result
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let Some(set) = sets::known(epfd) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::epoll_wait(epfd, events, room, timeout_ms) };
+    };
+    let wait = Wait::of_ms(epfd, timeout_ms, null());
+    // SAFETY: the arguments of the caller.
+    unsafe { wait.run(set, events, room) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let Some(set) = sets::known(epfd) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::epoll_pwait(epfd, events, room, timeout_ms, mask) };
+    };
+    let wait = Wait::of_ms(epfd, timeout_ms, mask);
+    // SAFETY: the arguments of the caller.
+    unsafe { wait.run(set, events, room) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: null or the timeout of the caller.
+    let limit = unsafe { timeout.as_ref() }.map(duration);
+    let (Some(set), false) = (sets::known(epfd), limit == Some(None)) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::epoll_pwait2(epfd, events, room, timeout, mask) };
+    };
+    let wait = Wait {
+        epfd,
+        limit: limit.flatten(),
+        is_fine: true,
+        mask,
+    };
+    // SAFETY: the arguments of the caller.
+    unsafe { wait.run(set, events, room) }
+}
+
+/// A wait on a set.
+#[derive(Clone, Copy)]
+struct Wait {
+    epfd: c_int,
+    limit: Option<Duration>,
+    /// The limit is not one of milliseconds.
+    is_fine: bool,
+    mask: *const sigset_t,
+}
+
+impl Wait {
+    fn of_ms(epfd: c_int, timeout_ms: c_int, mask: *const sigset_t) -> Self {
+        Self {
+            epfd,
+            limit: u64::try_from(timeout_ms).ok().map(Duration::from_millis),
+            is_fine: false,
+            mask,
+        }
+    }
+
+    /// Waits in the kernel. The stand-in's epoll_wait calls epoll_pwait by its name, which would be
+    /// the hook of this file. A cancellation point: the frames of this file have no values to be
+    /// dropped.
+    unsafe fn sleep(self, events: *mut epoll_event, room: c_int, limit: Option<Duration>) -> c_int {
+        let (epfd, mask) = (self.epfd, self.mask);
+        if !self.is_fine {
+            let up_to_ms = |limit: Duration| limit.as_nanos().div_ceil(1_000_000);
+            let ms = limit.map_or(-1, |limit| {
+                c_int::try_from(up_to_ms(limit)).unwrap_or(c_int::MAX)
+            });
+            // SAFETY: the arguments of the caller.
+            return unsafe { real::epoll_pwait(epfd, events, room, ms, mask) };
+        }
+        let time = limit.map(|limit| timespec {
+            tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+        // SAFETY: as above.
+        unsafe { real::epoll_pwait2(epfd, events, room, time, mask) }
+    }
+
+    unsafe fn run(self, set: &'static Set, events: *mut epoll_event, room: c_int) -> c_int {
+        let len = usize::try_from(room).unwrap_or(0);
+        if len == 0 || events.is_null() || set.is_given_up() {
+            // SAFETY: the arguments of the caller.
+            return unsafe { self.sleep(events, room, self.limit) };
+        }
+        let end = self.limit.filter(|limit| !limit.is_zero());
+        let end = end.and_then(|limit| Instant::now().checked_add(limit));
+        let mut limit = self.limit;
+        loop {
+            // SAFETY: the array of the caller.
+            let mut found = unsafe { Events::new(events, len) };
+            let may_sleep = limit.is_none_or(|limit| !limit.is_zero());
+            if !set.look(&mut found, may_sleep) {
+                return returned(&found);
+            }
+            let (rest, left) = found.rest();
+            let left = c_int::try_from(left).unwrap_or(c_int::MAX);
+            let this = if found.count() > 0 {
+                Some(Duration::ZERO)
+            } else {
+                limit
+            };
+            // SAFETY: the rest of the array of the caller.
+            let result = unsafe { self.sleep(rest, left, this) };
+            set.end_sleep();
+            match usize::try_from(result) {
+                Ok(count) => set.sort(&mut found, count),
+                Err(_) if found.count() == 0 => return result,
+                Err(_) => {}
+            }
+            if found.count() > 0 || result == 0 {
+                return returned(&found);
+            }
+            // Only registrations of this library's were reported.
+            if let Some(end) = end {
+                limit = Some(end.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+}
+
+fn returned(events: &Events) -> c_int {
+    c_int::try_from(events.count()).unwrap_or(c_int::MAX)
+}

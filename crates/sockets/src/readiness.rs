@@ -1,0 +1,95 @@
+//! What a connection with rings is ready for, in the events of poll(2), which are those of
+//! epoll(7).
+
+use std::ffi::c_short;
+use std::sync::atomic::Ordering::SeqCst;
+
+use urdma_socket_switch::layout::RING_OCTETS;
+use urdma_socket_switch::Word;
+
+use crate::connection::Connection;
+use crate::real;
+
+/// A connection is writable while its ring has so much room.
+const ROOM: u64 = RING_OCTETS as u64 / 4;
+
+pub(crate) const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+pub(crate) const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
+/// Bits that are events.
+const EVENTS: u32 = 0x3fff;
+
+/// Whether the ring, rather than TCP, says if a connection is writable.
+pub(crate) fn is_out_of_ring(connection: &Connection) -> bool {
+    let is_gone = connection.is_peer_gone.load(SeqCst);
+    connection.is_in_ring(connection.end) && connection.is_wanted() && !is_gone
+}
+
+/// Which of some events the rings are ready for.
+pub(crate) fn of_rings(connection: &Connection, events: c_short) -> c_short {
+    let mut ready = 0;
+    let peer = connection.end.peer();
+    let is_next = || connection.is_tcp_quiet() || is_drained(connection);
+    if events & IN != 0 && connection.is_in_ring(peer) && connection.in_ring(peer) != 0 && is_next()
+    {
+        ready |= events & IN;
+    }
+    let room = (RING_OCTETS as u64).wrapping_sub(connection.in_ring(connection.end));
+    if events & OUT != 0 && is_out_of_ring(connection) && room >= ROOM {
+        ready |= events & OUT;
+    }
+    ready
+}
+
+/// Which of some events the socket is ready for.
+pub(crate) fn of_socket(connection: &Connection, events: c_short) -> c_short {
+    let mut list = libc::pollfd {
+        fd: connection.socket(),
+        events,
+        revents: 0,
+    };
+    let before = real::errno();
+    // SAFETY: a list of one entry.
+    unsafe { real::poll(&raw mut list, 1, 0) };
+    real::set_errno(before);
+    list.revents
+}
+
+/// Which of some events a connection is ready for. While TCP is quiet, a system call is made for
+/// writing by TCP alone.
+pub(crate) fn all(connection: &Connection, events: u32) -> u32 {
+    let events = c_short::try_from(events & EVENTS).unwrap_or(0);
+    let of_tcp = if is_out_of_ring(connection) {
+        events & !OUT
+    } else {
+        events
+    };
+    let is_quiet = connection.is_tcp_quiet() && !connection.tcp_speaks.load(SeqCst);
+    let mut ready = of_rings(connection, events);
+    if !is_quiet || of_tcp & OUT != 0 {
+        let said = of_socket(connection, of_tcp);
+        connection.note_socket(said);
+        ready |= said;
+        // The mode may have changed meanwhile.
+        ready |= of_rings(connection, events);
+    }
+    u32::from(ready.cast_unsigned())
+}
+
+/// Has the peer wake this end when the rings are ready for some events.
+pub(crate) fn arm(connection: &Connection, events: u32) {
+    let words = connection.block();
+    let wants = |bits: c_short| events & u32::from(bits.cast_unsigned()) != 0;
+    if wants(IN) {
+        let word = words.word(Word::ReaderSleeps(connection.end.peer()));
+        word.store(1, SeqCst);
+    }
+    if wants(OUT) && is_out_of_ring(connection) {
+        let word = words.word(Word::WriterSleeps(connection.end));
+        word.store(1, SeqCst);
+    }
+}
+
+/// Whether all octets of TCP were taken.
+fn is_drained(connection: &Connection) -> bool {
+    connection.tcp_taken() == connection.load(Word::TcpUntil(connection.end.peer()))
+}

@@ -1,0 +1,496 @@
+//! epoll sets of this process, as far as they have members with rings.
+//!
+//! The kernel's set stays the program's, and waits sleep in it. What a program has registered of
+//! a socket is noted; when the socket gets rings, the kernel's registration becomes this library's,
+//! edge-triggered, beside one of the bell of the connection. Either tells that the member is to be
+//! looked at; [`Ready`] says what is reported. The data of these registrations are addresses of
+//! [`MARKS`], which no program uses.
+//!
+//! Nothing here begins a call on a descriptor or moves a connection to TCP: what is to be moved is
+//! returned.
+//!
+//! A set that other processes or sets may have is given up: its members are the kernel's for good.
+
+mod ready;
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::Arc;
+
+use libc::epoll_event;
+use urdma_abi::cancel::Disabled;
+use urdma_socket_switch::Word;
+
+use crate::connection::Connection;
+use crate::own::{Own, Spin};
+use crate::readiness;
+use crate::signals::Masked;
+use crate::table::{self, Cell, DESCRIPTORS};
+use crate::{bell, process, real};
+
+pub(crate) use ready::Events;
+use ready::{Ready, Source};
+
+/// Waits that find members with rings ready ask the kernel once in so many.
+const KERNEL_EVERY: u32 = 8;
+
+/// What the data of a registration of this library's names.
+const KINDS: usize = 2;
+const SOCKET: usize = 0;
+const BELL: usize = 1;
+/// One address for each registration; the last one is that of the bell of a set.
+static MARKS: [AtomicBool; KINDS * DESCRIPTORS + 1] =
+    [const { AtomicBool::new(false) }; KINDS * DESCRIPTORS + 1];
+
+static SETS: [AtomicPtr<Set>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
+/// One more than the highest descriptor that was ever a set.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+fn mark(fd: c_int, kind: usize) -> u64 {
+    let index = KINDS * usize::try_from(fd).unwrap_or(0) + kind;
+    std::ptr::from_ref(&MARKS[index]) as u64
+}
+
+/// The data of the bell of a set.
+fn set_mark() -> u64 {
+    std::ptr::from_ref(&MARKS[KINDS * DESCRIPTORS]) as u64
+}
+
+/// The index in [`MARKS`] of some data.
+fn index_of(data: u64) -> Option<usize> {
+    let index = usize::try_from(data.wrapping_sub(mark(0, SOCKET))).ok()?;
+    (index < MARKS.len()).then_some(index)
+}
+
+/// A connection with rings as a member.
+#[derive(Debug)]
+struct Ringed(Arc<Connection>);
+
+impl Source for Ringed {
+    fn ready(&self, events: u32) -> u32 {
+        readiness::all(&self.0, events)
+    }
+
+    fn arrived(&self) -> u64 {
+        self.0.load(Word::Head(self.0.end.peer()))
+    }
+
+    fn arm(&self, events: u32) {
+        readiness::arm(&self.0, events);
+    }
+}
+
+/// What is known of a set.
+#[derive(Debug)]
+struct Members {
+    ready: Ready<Ringed>,
+    /// The interest in sockets that may get rings.
+    others: HashMap<c_int, epoll_event>,
+    /// Wakes a thread that waits; there from the first member with rings on.
+    bell: Option<Own>,
+    /// Waits that have not asked the kernel.
+    unasked: u32,
+}
+
+impl Members {
+    fn new() -> Self {
+        Self {
+            ready: Ready::new(),
+            others: HashMap::new(),
+            bell: None,
+            unasked: 0,
+        }
+    }
+
+    fn fds(&self) -> Vec<c_int> {
+        let others = self.others.keys().copied();
+        self.ready.fds().chain(others).collect()
+    }
+}
+
+/// A set of this process. It is never freed; the next set of its number takes it over.
+pub(crate) struct Set {
+    fd: c_int,
+    members: Spin<Members>,
+    /// Threads that sleep in the kernel; more, if some have ended there.
+    waiters: AtomicU32,
+    is_open: AtomicBool,
+    /// Its members get no rings.
+    is_plain: AtomicBool,
+    /// It has had a member with rings.
+    is_ringed: AtomicBool,
+}
+
+/// A new set has a descriptor.
+pub(crate) fn begin_set(fd: c_int) {
+    let slot = usize::try_from(fd).ok().and_then(|fd| SETS.get(fd));
+    let Some(slot) = slot.filter(|_| process::run_dir().is_some() && process::is_home()) else {
+        return;
+    };
+    if let Some(before) = known(fd) {
+        // It was closed by a call that no library sees.
+        before.end();
+    }
+    let mut set = slot.load(SeqCst);
+    if set.is_null() {
+        set = Box::into_raw(Box::new(Set {
+            fd,
+            members: Spin::new(Members::new()),
+            waiters: AtomicU32::new(0),
+            is_open: AtomicBool::new(false),
+            is_plain: AtomicBool::new(false),
+            is_ringed: AtomicBool::new(false),
+        }));
+        slot.store(set, SeqCst);
+        HIGHEST.fetch_max(fd.cast_unsigned() + 1, SeqCst);
+    }
+    // SAFETY: sets are never freed.
+    let set = unsafe { &*set };
+    set.waiters.store(0, SeqCst);
+    set.is_plain.store(false, SeqCst);
+    set.is_ringed.store(false, SeqCst);
+    set.is_open.store(true, SeqCst);
+}
+
+/// The set that has a descriptor.
+#[inline]
+pub(crate) fn known(fd: c_int) -> Option<&'static Set> {
+    let set = SETS.get(usize::try_from(fd).ok()?)?.load(SeqCst);
+    // SAFETY: sets are never freed.
+    unsafe { set.as_ref() }.filter(|set| set.is_open.load(SeqCst))
+}
+
+/// The sets whose descriptors are in a range.
+pub(crate) fn known_in(first: u32, last: u32) -> impl Iterator<Item = &'static Set> {
+    let end = HIGHEST.load(SeqCst).min(last.saturating_add(1));
+    (first.min(end)..end).filter_map(|fd| known(fd.cast_signed()))
+}
+
+/// A fork is about to happen.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn before_fork() {
+    known_in(0, u32::MAX).for_each(|set| set.members.lock());
+}
+
+/// It has happened: parent and child.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn after_fork() {
+    known_in(0, u32::MAX).for_each(|set| set.members.unlock());
+}
+
+/// A socket gets rings: from now on its set looks at them. False if that is impossible.
+pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
+    let set = cell.set.get().and_then(known);
+    set.is_none_or(|set| set.with(|members| set.convert(members, connection)))
+}
+
+/// A descriptor is the kernel's from now on, or is about to be closed: the caller has moved its
+/// connection to TCP, if it has one.
+/// `is_removed`: the kernel is to forget it, which it does not when copies of the socket are open.
+pub(crate) fn part(fd: c_int, cell: &Cell, is_removed: bool) {
+    if let Some(set) = cell.set.replace(None).and_then(known) {
+        set.with(|members| set.part(members, fd, is_removed));
+    }
+}
+
+/// A socket is about to be added to a set, and leaves the one that it was in. False if it is in
+/// both: it has to move to TCP.
+pub(crate) fn leave_other(set: &Set, fd: c_int, cell: &Cell, op: c_int) -> bool {
+    let other = cell.set.get().filter(|other| *other != set.fd);
+    let other = other.and_then(known);
+    let Some(other) = other.filter(|_| op == libc::EPOLL_CTL_ADD) else {
+        return true;
+    };
+    let has_left =
+        other.with(|members| members.ready.source(fd).is_some() && members.ready.has_left(fd));
+    if has_left {
+        part(fd, cell, true);
+    }
+    has_left
+}
+
+/// A thread that slept for a connection takes what was rung, which a set waits for too.
+pub(crate) fn silence(connection: &Connection) {
+    bell::silence(connection.bell.as_raw_fd());
+    if let Some(set) = connection.set.get().and_then(known) {
+        set.with(|members| {
+            members.ready.notice(connection.fd);
+            set.poke(members);
+        });
+    }
+}
+
+impl Set {
+    /// Uses the members with their lock.
+    fn with<R>(&self, use_it: impl FnOnce(&mut Members) -> R) -> R {
+        let _uncancelled = Disabled::new();
+        let _masked = Masked::new();
+        self.members.with(use_it)
+    }
+
+    /// A system call; errno stays if it fails.
+    fn ask(&self, op: c_int, fd: c_int, events: u32, data: u64) -> bool {
+        let before = real::errno();
+        let mut event = epoll_event { events, u64: data };
+        // SAFETY: an event, which the kernel reads.
+        let is_done = unsafe { real::epoll_ctl(self.fd, op, fd, &raw mut event) } == 0;
+        real::set_errno(before);
+        is_done
+    }
+
+    /// Gives a member its rings, if it is one. Repeated without effect.
+    fn convert(&self, members: &mut Members, connection: &Connection) -> bool {
+        let (fd, bell) = (connection.fd, connection.bell.as_raw_fd());
+        let Some(event) = members.others.get(&fd).copied() else {
+            return true;
+        };
+        if self.is_plain() {
+            return false;
+        }
+        let edge = libc::EPOLLET.cast_unsigned();
+        let input = libc::EPOLLIN.cast_unsigned();
+        let all =
+            (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET)
+                .cast_unsigned();
+        if members.bell.is_none() {
+            let is_there = |bell: &Own| {
+                let bell = bell.as_raw_fd();
+                self.ask(libc::EPOLL_CTL_ADD, bell, input | edge, set_mark())
+            };
+            members.bell = Own::bell().filter(is_there);
+        }
+        // The flag is first: a wait that the kernel ends by these is one that looks at marks.
+        self.is_ringed.store(true, SeqCst);
+        let is_done = members.bell.is_some()
+            && self.ask(libc::EPOLL_CTL_ADD, bell, input | edge, mark(fd, BELL));
+        if !is_done {
+            return false;
+        }
+        if !self.ask(libc::EPOLL_CTL_MOD, fd, all, mark(fd, SOCKET)) {
+            self.ask(libc::EPOLL_CTL_DEL, bell, 0, 0);
+            return false;
+        }
+        members.others.remove(&fd);
+        let pointer = std::ptr::from_ref(connection).cast_mut();
+        // SAFETY: all connections are from `Connection::into_raw`.
+        unsafe { Connection::hold(pointer) };
+        // SAFETY: the reference of the line above.
+        if let Some(held) = unsafe { Connection::from_raw(pointer) } {
+            members.ready.insert(fd, Ringed(held), event);
+        }
+        connection.set.replace(Some(self.fd));
+        // A thread that sleeps on the shared word sleeps for its bell from now on.
+        connection.ring(connection.end);
+        true
+    }
+
+    /// A member is the kernel's, or its descriptor is about to be closed.
+    fn part(&self, members: &mut Members, fd: c_int, is_removed: bool) {
+        let was_other = members.others.remove(&fd).is_some();
+        let Some((Ringed(connection), event)) = members.ready.remove(fd) else {
+            if was_other && is_removed {
+                self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+            return;
+        };
+        connection.set.replace(None);
+        self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
+        match event.filter(|_| !is_removed) {
+            Some(event) => self.ask(libc::EPOLL_CTL_MOD, fd, event.events, event.u64),
+            None => self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0),
+        };
+    }
+
+    /// Has a thread look that sleeps in the kernel.
+    fn poke(&self, members: &Members) {
+        if let Some(bell) = members
+            .bell
+            .as_ref()
+            .filter(|_| self.waiters.load(SeqCst) != 0)
+        {
+            bell::ring(bell.as_raw_fd());
+        }
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// Whether its members get no rings.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.load(SeqCst)
+    }
+
+    /// Whether it has no registration of this library's.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_plain() && !self.is_ringed.load(SeqCst)
+    }
+
+    /// What is added from now on gets no rings. Returns the members, which are to be moved to TCP,
+    /// unless that was done before; [`Self::end_plain`] follows.
+    pub(crate) fn begin_plain(&self) -> Option<Vec<c_int>> {
+        let is_first = !self.is_plain.swap(true, SeqCst);
+        is_first.then(|| self.with(|members| members.fds()))
+    }
+
+    /// The members have been moved to TCP.
+    pub(crate) fn end_plain(&self) {
+        self.with(|members| members.bell = None);
+    }
+
+    /// The descriptor is about to be closed.
+    #[cold]
+    pub(crate) fn end(&'static self) {
+        self.is_open.store(false, SeqCst);
+        self.with(|members| {
+            for fd in members.fds() {
+                if let Some(Ringed(connection)) = members.ready.source(fd) {
+                    connection.set.replace(None);
+                }
+                let cell = table::cell(fd);
+                if let Some(cell) = cell.filter(|cell| cell.set.get() == Some(self.fd)) {
+                    cell.set.replace(None);
+                }
+            }
+            *members = Members::new();
+        });
+    }
+
+    /// epoll_ctl(2) on a descriptor that is not the kernel's alone, in a call that has begun on it
+    /// and found rings or not. Returns the result, and false if the descriptor has to move to TCP.
+    ///
+    /// # Safety
+    /// The event is the caller's.
+    pub(crate) unsafe fn control(
+        &self,
+        (op, fd): (c_int, c_int),
+        cell: &Cell,
+        connection: Option<&Connection>,
+        event: *mut epoll_event,
+    ) -> (c_int, bool) {
+        // SAFETY: null or the event of the caller.
+        let given = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+        self.with(|members| {
+            if members.ready.source(fd).is_some() {
+                let result = self.control_ringed(members, op, fd, given);
+                return (result, true);
+            }
+            // SAFETY: the arguments of the caller.
+            let result = unsafe { real::epoll_ctl(self.fd, op, fd, event) };
+            if result < 0 {
+                return (result, true);
+            }
+            match given.filter(|_| op != libc::EPOLL_CTL_DEL) {
+                Some(given) => members.others.insert(fd, given),
+                None => members.others.remove(&fd),
+            };
+            cell.set
+                .replace((op != libc::EPOLL_CTL_DEL).then_some(self.fd));
+            // Rings may have come before the set was known; none come while this call is in
+            // progress.
+            let is_ours = connection.is_none_or(|connection| self.convert(members, connection));
+            (result, is_ours)
+        })
+    }
+
+    /// The same on a member with rings: no system call.
+    fn control_ringed(
+        &self,
+        members: &mut Members,
+        op: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+    ) -> c_int {
+        let done = match (event, op) {
+            (Some(event), _) => members.ready.control(fd, op, event),
+            (None, libc::EPOLL_CTL_DEL) => {
+                let nothing = epoll_event { events: 0, u64: 0 };
+                members.ready.control(fd, op, nothing)
+            }
+            (None, _) => Err(libc::EFAULT),
+        };
+        match done {
+            Ok(()) => {
+                self.poke(members);
+                0
+            }
+            Err(errno) => {
+                real::set_errno(errno);
+                -1
+            }
+        }
+    }
+
+    /// A wait begins: reports members with rings. Returns whether the kernel is asked too, after
+    /// which [`Self::end_sleep`] follows. With `may_sleep`, members are armed if none is ready.
+    pub(crate) fn look(&self, events: &mut Events, may_sleep: bool) -> bool {
+        self.with(|members| {
+            members.ready.look(events, false);
+            if events.count() == 0 && may_sleep {
+                members.ready.look(events, true);
+            }
+            let is_due = events.count() == 0 || members.unasked >= KERNEL_EVERY;
+            let is_asked = is_due && !events.is_full();
+            members.unasked = if is_asked { 0 } else { members.unasked + 1 };
+            if is_asked {
+                self.waiters.fetch_add(1, SeqCst);
+            } else {
+                self.pass_on(members);
+            }
+            is_asked
+        })
+    }
+
+    /// The thread has asked the kernel.
+    pub(crate) fn end_sleep(&self) {
+        self.waiters.fetch_sub(1, SeqCst);
+    }
+
+    /// Takes what the kernel has reported, `count` entries behind `events`: the program's own are
+    /// kept, members with rings are looked at.
+    pub(crate) fn sort(&self, events: &mut Events, count: usize) {
+        let (reported, _) = events.rest();
+        let is_first = events.count() == 0;
+        self.with(|members| {
+            for index in 0..count {
+                // SAFETY: the kernel has written so many entries.
+                let event = unsafe { reported.add(index).read_unaligned() };
+                match index_of(event.u64) {
+                    None => events.push(event),
+                    Some(index) => note(members, index),
+                }
+            }
+            // A member that was reported before the kernel was asked is not reported twice.
+            if is_first {
+                members.ready.look(events, false);
+            }
+            self.pass_on(members);
+        });
+    }
+
+    /// Members that are still ready are another thread's, if one sleeps.
+    fn pass_on(&self, members: &Members) {
+        if members.ready.has_queued() {
+            self.poke(members);
+        }
+    }
+}
+
+/// The kernel has reported a registration of this library's.
+fn note(members: &mut Members, index: usize) {
+    let Ok(fd) = c_int::try_from(index / KINDS) else {
+        return;
+    };
+    if let Some(Ringed(connection)) = members.ready.source(fd) {
+        if index % KINDS == SOCKET && connection.is_tcp_quiet() {
+            // What was reported may be of before.
+            let events = libc::POLLIN | libc::POLLRDHUP;
+            connection.note_socket(readiness::of_socket(connection, events));
+        }
+        members.ready.notice(fd);
+    }
+}
