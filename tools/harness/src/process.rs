@@ -83,10 +83,12 @@ impl Process {
     /// The program cannot be started.
     pub fn start(command: &mut Command) -> Result<Self, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // SAFETY: prctl is async-signal-safe and affects only the child before exec.
+        // SAFETY: prctl and signal are async-signal-safe and affect only the child before exec.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // A shell ignores it in what it starts in the background, and so would the child.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             });
         }
