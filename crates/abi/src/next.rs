@@ -72,3 +72,50 @@ macro_rules! next {
         )*
     };
 }
+
+/// Declares the hooks of `__poll_chk` and `__ppoll_chk`: poll and ppoll where the compiler knows
+/// the size of the list. They call the hooks `poll` and `ppoll` of the module, or, if the list does
+/// not have so many entries, the next functions, in the module `$real`, which end the process.
+#[macro_export]
+macro_rules! sized_polls {
+    ($real:ident) => {
+        /// poll where the compiler knows the size of the list.
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C-unwind" fn __poll_chk(
+            list: *mut libc::pollfd,
+            count: libc::nfds_t,
+            timeout_ms: std::ffi::c_int,
+            octets: libc::size_t,
+        ) -> std::ffi::c_int {
+            if $crate::next::is_within(count, octets) {
+                // SAFETY: the arguments of the caller.
+                return unsafe { poll(list, count, timeout_ms) };
+            }
+            // SAFETY: the arguments of the caller, which end the process.
+            unsafe { $real::__poll_chk(list, count, timeout_ms, octets) }
+        }
+
+        /// ppoll where the compiler knows the size of the list.
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C-unwind" fn __ppoll_chk(
+            list: *mut libc::pollfd,
+            count: libc::nfds_t,
+            timeout: *const libc::timespec,
+            mask: *const libc::sigset_t,
+            octets: libc::size_t,
+        ) -> std::ffi::c_int {
+            if $crate::next::is_within(count, octets) {
+                // SAFETY: the arguments of the caller.
+                return unsafe { ppoll(list, count, timeout, mask) };
+            }
+            // SAFETY: the arguments of the caller, which end the process.
+            unsafe { $real::__ppoll_chk(list, count, timeout, mask, octets) }
+        }
+    };
+}
+
+/// Whether a list of poll(2) with `count` entries has at most `octets` octets.
+#[must_use]
+pub fn is_within(count: libc::nfds_t, octets: usize) -> bool {
+    usize::try_from(count).is_ok_and(|count| count <= octets / size_of::<libc::pollfd>())
+}

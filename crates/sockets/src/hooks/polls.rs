@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::null;
 use std::time::{Duration, Instant};
 
-use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 use urdma_abi::cancel::Disabled;
 
 use crate::begin::{begin, Begun};
@@ -52,43 +52,7 @@ unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-/// poll where the compiler knows the size of the list.
-#[cfg_attr(not(test), no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(
-    list: *mut pollfd,
-    count: nfds_t,
-    timeout_ms: c_int,
-    octets: size_t,
-) -> c_int {
-    if is_within(count, octets) {
-        // SAFETY: the arguments of the caller.
-        return unsafe { poll(list, count, timeout_ms) };
-    }
-    // SAFETY: the arguments of the caller, which end the process.
-    unsafe { real::__poll_chk(list, count, timeout_ms, octets) }
-}
-
-/// ppoll in the same way.
-#[cfg_attr(not(test), no_mangle)]
-unsafe extern "C-unwind" fn __ppoll_chk(
-    list: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    octets: size_t,
-) -> c_int {
-    if is_within(count, octets) {
-        // SAFETY: the arguments of the caller.
-        return unsafe { ppoll(list, count, timeout, mask) };
-    }
-    // SAFETY: the arguments of the caller, which end the process.
-    unsafe { real::__ppoll_chk(list, count, timeout, mask, octets) }
-}
-
-/// Whether a list fits the size that the compiler knows.
-fn is_within(count: nfds_t, octets: size_t) -> bool {
-    entries(count) <= octets / size_of::<pollfd>()
-}
+urdma_abi::sized_polls!(real);
 
 /// `None` for a timeout that is not valid.
 pub(super) fn duration(timeout: &timespec) -> Option<Duration> {

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::ptr::from_mut;
 
-use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use super::call::{self, Call, Sleep};
 use super::lists::{self, List, Source};
@@ -70,42 +70,7 @@ pub(super) unsafe fn wait_until_readable(fd: c_int) -> c_int {
     unsafe { poll(from_mut(&mut list), 1, -1) }
 }
 
-/// poll where the compiler knows the size of the list.
-#[cfg_attr(not(test), no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(
-    list: *mut pollfd,
-    count: nfds_t,
-    timeout_ms: c_int,
-    octets: size_t,
-) -> c_int {
-    if is_within(count, octets) {
-        // SAFETY: the arguments of the caller.
-        return unsafe { poll(list, count, timeout_ms) };
-    }
-    // SAFETY: the arguments of the caller, which end the process.
-    unsafe { real::__poll_chk(list, count, timeout_ms, octets) }
-}
-
-/// ppoll where the compiler knows the size of the list.
-#[cfg_attr(not(test), no_mangle)]
-unsafe extern "C-unwind" fn __ppoll_chk(
-    list: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    octets: size_t,
-) -> c_int {
-    if is_within(count, octets) {
-        // SAFETY: the arguments of the caller.
-        return unsafe { ppoll(list, count, timeout, mask) };
-    }
-    // SAFETY: the arguments of the caller, which end the process.
-    unsafe { real::__ppoll_chk(list, count, timeout, mask, octets) }
-}
-
-fn is_within(count: nfds_t, octets: size_t) -> bool {
-    usize::try_from(count).is_ok_and(|count| count <= octets / size_of::<pollfd>())
-}
+urdma_abi::sized_polls!(real);
 
 /// A file whose events the provider raises in a list.
 ///
