@@ -14,6 +14,12 @@
 
 #include "urdma.h"
 
+/*
+ * Time limit of urdmad for the counters of the port; it waits for processes for a tenth of it.
+ * After that the last ones are shown, and at once until it answers.
+ */
+#define URDMA_COUNTERS_LIMIT HZ
+
 /* An open file. */
 struct urdma_agent {
 	/*
@@ -31,6 +37,12 @@ struct urdma_agent {
 	u8 gids[URDMA_GIDS][16];
 	/* The processes that have the slots, with a reference; under urdma_agents_lock. */
 	struct pid *slots[URDMA_SLOTS];
+	/* The last counters of the port, and when they came; under urdma_agents_lock. */
+	struct urdma_port_counters counters;
+	unsigned long counted_at;
+	/* Newer ones are wanted, since then; under urdma_agents_lock. */
+	bool counters_wanted;
+	unsigned long wanted_at;
 	/* The device is gone. */
 	bool is_over;
 	wait_queue_head_t wait;
@@ -93,6 +105,51 @@ bool urdma_agent_grants(struct urdma_dev *dev, u32 qpn)
 	return ret;
 }
 
+/* Asks urdmad for the counters of the port, unless they are new, and says how long to wait. */
+static long urdma_agent_want_counters(struct urdma_dev *dev)
+{
+	struct urdma_agent *agent;
+	long left = 0;
+
+	spin_lock(&urdma_agents_lock);
+	agent = dev->agent;
+	if (agent && agent->counters_wanted) {
+		left = max_t(long, agent->wanted_at + URDMA_COUNTERS_LIMIT - jiffies, 0);
+	} else if (agent && time_after_eq(jiffies, agent->counted_at +
+					  msecs_to_jiffies(URDMA_LIFESPAN_MS))) {
+		agent->counters_wanted = true;
+		agent->wanted_at = jiffies;
+		wake_up_interruptible(&agent->wait);
+		left = URDMA_COUNTERS_LIMIT;
+	}
+	spin_unlock(&urdma_agents_lock);
+	return left;
+}
+
+static bool urdma_agent_has_counted(struct urdma_dev *dev)
+{
+	bool ret;
+
+	spin_lock(&urdma_agents_lock);
+	ret = !dev->agent || !dev->agent->counters_wanted;
+	spin_unlock(&urdma_agents_lock);
+	return ret;
+}
+
+/* The counters of the port, zero without an urdmad. May sleep. */
+void urdma_agent_port_counters(struct urdma_dev *dev, struct urdma_port_counters *counters)
+{
+	long left = urdma_agent_want_counters(dev);
+
+	if (left)
+		wait_event_killable_timeout(dev->counted, urdma_agent_has_counted(dev), left);
+	memset(counters, 0, sizeof(*counters));
+	spin_lock(&urdma_agents_lock);
+	if (dev->agent)
+		*counters = dev->agent->counters;
+	spin_unlock(&urdma_agents_lock);
+}
+
 /* Queues a message for the device's urdmad, or frees it if there is none (-ENODEV). */
 int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note)
 {
@@ -151,6 +208,7 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 	/* A device that is being removed takes no reference; it will find no agent. */
 	if (dev) {
 		dev->agent = NULL;
+		wake_up(&dev->counted);
 		if (!ib_device_try_get(&dev->ib))
 			dev = NULL;
 	}
@@ -207,6 +265,8 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 		agent->group = make_kgid(current_user_ns(), serve.group);
 		memcpy(agent->gids, serve.gids, sizeof(agent->gids));
 		agent->gid_count = serve.gid_count;
+		/* There are none yet. */
+		agent->counted_at = jiffies - msecs_to_jiffies(URDMA_LIFESPAN_MS);
 		agent->dev = dev;
 		dev->agent = agent;
 	}
@@ -240,6 +300,23 @@ static int urdma_agent_slot(struct urdma_agent *agent, const struct urdma_slot _
 	return 0;
 }
 
+static int urdma_agent_take_counters(struct urdma_agent *agent,
+				     const struct urdma_port_counters __user *from)
+{
+	struct urdma_port_counters counters;
+
+	if (copy_from_user(&counters, from, sizeof(counters)))
+		return -EFAULT;
+	spin_lock(&urdma_agents_lock);
+	agent->counters = counters;
+	agent->counted_at = jiffies;
+	agent->counters_wanted = false;
+	if (agent->dev)
+		wake_up(&agent->dev->counted);
+	spin_unlock(&urdma_agents_lock);
+	return 0;
+}
+
 static long urdma_agent_ioctl(struct file *file, unsigned int command, unsigned long arg)
 {
 	switch (command) {
@@ -249,6 +326,9 @@ static long urdma_agent_ioctl(struct file *file, unsigned int command, unsigned 
 	case URDMA_IOC_SLOT:
 		return urdma_agent_slot(file->private_data,
 					(const struct urdma_slot __user *)arg);
+	case URDMA_IOC_PORT_COUNTERS:
+		return urdma_agent_take_counters(file->private_data,
+						 (const struct urdma_port_counters __user *)arg);
 	default:
 		return -ENOTTY;
 	}
@@ -266,6 +346,8 @@ static __poll_t urdma_agent_poll(struct file *file, poll_table *table)
 		events |= EPOLLHUP;
 	if (!list_empty(&agent->notes))
 		events |= EPOLLIN | EPOLLRDNORM;
+	if (agent->counters_wanted)
+		events |= EPOLLPRI;
 	spin_unlock(&urdma_agents_lock);
 	return events;
 }

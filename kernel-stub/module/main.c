@@ -85,6 +85,7 @@ static int urdma_dev_add(const char *name, struct net_device *netdev)
 	xa_init(&dev->qps);
 	xa_init_flags(&dev->eps, XA_FLAGS_ALLOC);
 	spin_lock_init(&dev->cm_lock);
+	init_waitqueue_head(&dev->counted);
 	spin_lock(&urdma_devs_lock);
 	list_add(&dev->list, &urdma_devs);
 	spin_unlock(&urdma_devs_lock);

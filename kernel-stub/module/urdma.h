@@ -8,6 +8,7 @@
 #include <linux/refcount.h>
 #include <linux/spinlock.h>
 #include <linux/uidgid.h>
+#include <linux/wait.h>
 #include <linux/xarray.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
@@ -18,7 +19,10 @@
 /* Highest queue pair number. */
 #define URDMA_QPN_MAX 0xffffff
 
-/* Counted per device and shown below hw_counters, in the order of urdma_counters. */
+/* Counters of the port are read again after this time. */
+#define URDMA_LIFESPAN_MS 10
+
+/* Counted per device and shown below its hw_counters. */
 enum urdma_counter {
 	URDMA_CONTEXTS,
 	URDMA_PDS,
@@ -54,6 +58,8 @@ struct urdma_dev {
 	atomic64_t counters[URDMA_COUNTERS];
 	/* The agent that serves the device, or NULL; under urdma_agents_lock. */
 	struct urdma_agent *agent;
+	/* Woken when the agent has given the counters of the port, and when it is gone. */
+	wait_queue_head_t counted;
 };
 
 struct urdma_context {
@@ -137,6 +143,14 @@ int urdma_cq_events_init(struct urdma_cq *cq);
 int urdma_srq_events_init(struct urdma_srq *srq);
 int urdma_qp_events_init(struct urdma_qp *qp);
 
+/* counters.c */
+struct rdma_hw_stats *urdma_alloc_hw_device_stats(struct ib_device *ib);
+struct rdma_hw_stats *urdma_alloc_hw_port_stats(struct ib_device *ib, u32 port);
+int urdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index);
+int urdma_process_mad(struct ib_device *ib, int flags, u32 port, const struct ib_wc *wc,
+		      const struct ib_grh *grh, const struct ib_mad *in, struct ib_mad *out,
+		      size_t *out_octets, u16 *out_pkey_index);
+
 /* agent.c */
 int urdma_agent_init(void);
 void urdma_agent_exit(void);
@@ -144,6 +158,7 @@ bool urdma_agent_is_there(struct urdma_dev *dev);
 int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS]);
 void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16]);
 bool urdma_agent_grants(struct urdma_dev *dev, u32 qpn);
+void urdma_agent_port_counters(struct urdma_dev *dev, struct urdma_port_counters *counters);
 int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note);
 void urdma_agent_dev_gone(struct urdma_dev *dev);
 

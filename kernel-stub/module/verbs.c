@@ -353,37 +353,6 @@ static int urdma_post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
 	return -EOPNOTSUPP;
 }
 
-static const struct rdma_stat_desc urdma_counter_descs[URDMA_COUNTERS] = {
-	[URDMA_CONTEXTS] = { .name = "contexts" },
-	[URDMA_PDS] = { .name = "pds" },
-	[URDMA_MRS] = { .name = "mrs" },
-	[URDMA_PINNED_PAGES] = { .name = "pinned_pages" },
-	[URDMA_CQS] = { .name = "cqs" },
-	[URDMA_QPS] = { .name = "qps" },
-	[URDMA_SRQS] = { .name = "srqs" },
-	[URDMA_CQ_EVENTS] = { .name = "cq_events" },
-	[URDMA_QP_EVENTS] = { .name = "qp_events" },
-	[URDMA_ENDPOINTS] = { .name = "cm_endpoints" },
-};
-
-static struct rdma_hw_stats *urdma_alloc_hw_device_stats(struct ib_device *ib)
-{
-	/* No minimum time between two readings. */
-	return rdma_alloc_hw_stats_struct(urdma_counter_descs, URDMA_COUNTERS, 0);
-}
-
-static int urdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port,
-			      int index)
-{
-	int i;
-
-	if (port)
-		return -EINVAL;
-	for (i = 0; i < URDMA_COUNTERS; i++)
-		stats->value[i] = atomic64_read(&to_urdma_dev(ib)->counters[i]);
-	return URDMA_COUNTERS;
-}
-
 static void urdma_dealloc_driver(struct ib_device *ib)
 {
 	struct urdma_dev *dev = to_urdma_dev(ib);
@@ -402,6 +371,7 @@ const struct ib_device_ops urdma_device_ops = {
 	.uverbs_abi_ver = URDMA_KERNEL_ABI,
 
 	.alloc_hw_device_stats = urdma_alloc_hw_device_stats,
+	.alloc_hw_port_stats = urdma_alloc_hw_port_stats,
 	.alloc_pd = urdma_alloc_pd,
 	.alloc_ucontext = urdma_alloc_ucontext,
 	.create_cq = urdma_create_cq,
@@ -430,6 +400,7 @@ const struct ib_device_ops urdma_device_ops = {
 	.poll_cq = urdma_poll_cq,
 	.post_recv = urdma_post_recv,
 	.post_send = urdma_post_send,
+	.process_mad = urdma_process_mad,
 	.query_device = urdma_query_device,
 	.query_gid = urdma_query_gid,
 	.query_port = urdma_query_port,

@@ -15,7 +15,7 @@
  * Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse
  * it.
  */
-#define URDMA_KERNEL_ABI 6
+#define URDMA_KERNEL_ABI 7
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -115,6 +115,28 @@ struct urdma_slot {
 	__u32 pid;
 };
 
+/*
+ * URDMA_IOC_PORT_COUNTERS: the counters of the port since the urdmad that serves the device was
+ * started, by the names of sysfs. poll(2) reports POLLPRI while a program waits for them.
+ */
+struct urdma_port_counters {
+	/* Units of 4 octets. */
+	__u64 port_xmit_data;
+	__u64 port_rcv_data;
+	__u64 port_xmit_packets;
+	__u64 port_rcv_packets;
+	__u64 unicast_xmit_packets;
+	__u64 unicast_rcv_packets;
+	__u64 multicast_xmit_packets;
+	__u64 multicast_rcv_packets;
+	__u64 port_rcv_errors;
+	__u64 port_xmit_discards;
+	__u64 duplicate_request;
+	__u64 out_of_seq_request;
+	__u64 send_rnr_err;
+	__u64 rcvd_rnr_err;
+};
+
 /* Maximum length of a connection's private data, plus one. */
 #define URDMA_PRIVATE_OCTETS 256
 
@@ -177,5 +199,6 @@ struct urdma_cm_message {
 #define URDMA_IOC_MAGIC 0xb7
 #define URDMA_IOC_SERVE _IOW(URDMA_IOC_MAGIC, 0, struct urdma_serve)
 #define URDMA_IOC_SLOT _IOW(URDMA_IOC_MAGIC, 1, struct urdma_slot)
+#define URDMA_IOC_PORT_COUNTERS _IOW(URDMA_IOC_MAGIC, 2, struct urdma_port_counters)
 
 #endif

@@ -198,7 +198,10 @@ impl Control {
             PollFd::new(acceptor.as_fd(), acceptor.events(Instant::now())),
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
-            fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
+            let mut events = PollFlags::POLLIN;
+            // A program waits for counters, until it has them.
+            events.set(PollFlags::POLLPRI, !self.counting.has_readers);
+            fds.push(PollFd::new(agent.as_fd(), events));
             fds.len() - 1
         });
         let counters_place = self.counter_files.as_ref().map(|files| {
@@ -222,10 +225,12 @@ impl Control {
             Err(errno) => return Err(errno),
         }
         let is_set = |place: usize| fds[place].any().unwrap_or(false);
-        let has_hung_up = |place: usize| {
+        let has = |place: usize, flag| {
             let events = fds[place].revents();
-            events.is_some_and(|events| events.contains(PollFlags::POLLHUP))
+            events.is_some_and(|events| events.contains(flag))
         };
+        let has_hung_up = |place| has(place, PollFlags::POLLHUP);
+        let has_reader = |place| has(place, PollFlags::POLLPRI);
         let clients = places
             .into_iter()
             .map(|(token, place, has_death)| ReadyClient {
@@ -241,7 +246,7 @@ impl Control {
             bell: is_set(BELL),
             listener: is_set(LISTENER),
             kernel_hung_up: kernel_place.is_some_and(has_hung_up),
-            counters: counters_place.is_some_and(is_set),
+            counters: counters_place.is_some_and(is_set) || kernel_place.is_some_and(has_reader),
             clients,
         })
     }

@@ -22,8 +22,9 @@ use libc::c_int;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::gettid;
+use urdma_kernel::abi::PortCounters;
 
-use crate::port_counters::{Figures, PortCounter, ALL};
+use crate::port_counters::{PortCounter, ALL};
 
 /// Of fcntl(2), with `struct f_owner_ex`.
 const F_SETOWN_EX: c_int = 15;
@@ -105,13 +106,13 @@ impl CounterFiles {
     }
 
     /// Lets the programs that wait for counters read them.
-    pub(crate) fn answer(&mut self, figures: &Figures) {
+    pub(crate) fn answer(&mut self, counters: &PortCounters) {
         let Self { scratch, files, .. } = self;
         files.retain_mut(|leased| {
             if has_lease(&leased.file) {
                 return true;
             }
-            let value = (leased.counter.value)(figures);
+            let value = (leased.counter.value)(counters);
             // The next program opens the new file.
             let outcome = make(scratch, &leased.path, value);
             let written = write(&leased.file, value);
@@ -193,10 +194,8 @@ mod tests {
     use std::time::Duration;
 
     use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-    use urdma_channel::Traffic;
 
     use super::*;
-    use crate::counters::DataCounters;
 
     const LIMIT: Duration = Duration::from_secs(30);
     const PACKETS: &str = "counters/port_xmit_packets";
@@ -214,17 +213,15 @@ mod tests {
     }
 
     /// Waits until a program has opened a file, and answers it.
-    fn answer(files: &mut CounterFiles, sent_packets: u64) {
+    fn answer(files: &mut CounterFiles, port_xmit_packets: u64) {
         let mut fds = [PollFd::new(files.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(LIMIT).unwrap();
         assert_eq!(poll(&mut fds, timeout), Ok(1));
         files.take_signals();
-        let traffic = Traffic {
-            sent_packets,
-            ..Traffic::default()
-        };
-        let data = &DataCounters::default();
-        files.answer(&Figures { traffic, data });
+        files.answer(&PortCounters {
+            port_xmit_packets,
+            ..PortCounters::default()
+        });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Gid;
 use urdma_ipc::status::KernelStatus;
-use urdma_kernel::abi::CmMessage;
+use urdma_kernel::abi::{CmMessage, PortCounters};
 use urdma_kernel::{agent, Agent};
 use urdma_trace::Recorder;
 use urdma_types::SlotId;
@@ -99,6 +99,14 @@ impl KernelDevice {
         if let Err(error) = agent.give_slot(slot.number().into(), pid) {
             // The process has ended, or the device is gone.
             tracing::info!("slot {}: the kernel module: {error}", slot.number());
+        }
+    }
+
+    /// Gives the module the counters of the port, for the programs that read them.
+    pub(crate) fn give_counters(&self, counters: &PortCounters) {
+        let given = self.agent().map(|agent| agent.give_counters(counters));
+        if let Some(Err(error)) = given {
+            tracing::info!("counters: the kernel module: {error}");
         }
     }
 

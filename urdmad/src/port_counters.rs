@@ -6,6 +6,7 @@
 //! doc/conformance.md lists them.
 
 use urdma_channel::Traffic;
+use urdma_kernel::abi::PortCounters;
 use urdma_underlay::Dropped;
 
 use crate::counters::DataCounters;
@@ -24,7 +25,7 @@ pub(crate) struct PortCounter {
     /// Its file, below the directory of the port.
     pub(crate) file: &'static str,
     /// Its value.
-    pub(crate) value: fn(&Figures) -> u64,
+    pub(crate) value: fn(&PortCounters) -> u64,
 }
 
 macro_rules! port_counters {
@@ -40,17 +41,18 @@ const DATA_UNIT_OCTETS: u64 = 4;
 /// How long values are kept, in milliseconds, as the kernel's `lifespan` says it.
 pub(crate) const LIFESPAN_MS: u64 = 10;
 
+// The kernel module has the same files (kernel-stub/module/counters.c).
 port_counters! {
-    "counters/port_xmit_data" => |of| of.traffic.sent_octets / DATA_UNIT_OCTETS,
-    "counters/port_rcv_data" => |of| of.traffic.received_octets / DATA_UNIT_OCTETS,
-    "counters/port_xmit_packets" => |of| of.traffic.sent_packets,
-    "counters/port_rcv_packets" => |of| of.traffic.received_packets,
-    "counters/unicast_xmit_packets" => |of| sent_to_one(&of.traffic),
-    "counters/unicast_rcv_packets" => |of| received_by_one(&of.traffic),
-    "counters/multicast_xmit_packets" => |of| of.traffic.sent_to_groups,
-    "counters/multicast_rcv_packets" => |of| of.traffic.received_of_groups,
-    "counters/port_rcv_errors" => |of| of.traffic.malformed + malformed_at_port(of.data),
-    "counters/port_xmit_discards" => |of| discarded_to_send(of.data),
+    "counters/port_xmit_data" => |of| of.port_xmit_data,
+    "counters/port_rcv_data" => |of| of.port_rcv_data,
+    "counters/port_xmit_packets" => |of| of.port_xmit_packets,
+    "counters/port_rcv_packets" => |of| of.port_rcv_packets,
+    "counters/unicast_xmit_packets" => |of| of.unicast_xmit_packets,
+    "counters/unicast_rcv_packets" => |of| of.unicast_rcv_packets,
+    "counters/multicast_xmit_packets" => |of| of.multicast_xmit_packets,
+    "counters/multicast_rcv_packets" => |of| of.multicast_rcv_packets,
+    "counters/port_rcv_errors" => |of| of.port_rcv_errors,
+    "counters/port_xmit_discards" => |of| of.port_xmit_discards,
     // Of InfiniBand's physical layer, link layer, subnet manager and partitions, which an Ethernet
     // port has none of: 0, as on RoCE adapters.
     "counters/symbol_error" => |_| 0,
@@ -62,13 +64,36 @@ port_counters! {
     "counters/port_rcv_switch_relay_errors" => |_| 0,
     "counters/port_xmit_constraint_errors" => |_| 0,
     "counters/port_rcv_constraint_errors" => |_| 0,
-    "hw_counters/sent_pkts" => |of| of.traffic.sent_packets,
-    "hw_counters/rcvd_pkts" => |of| of.traffic.received_packets,
-    "hw_counters/duplicate_request" => |of| of.traffic.duplicates,
-    "hw_counters/out_of_seq_request" => |of| of.traffic.out_of_order,
-    "hw_counters/send_rnr_err" => |of| of.traffic.rnr_sent,
-    "hw_counters/rcvd_rnr_err" => |of| of.traffic.rnr_received,
+    "hw_counters/sent_pkts" => |of| of.port_xmit_packets,
+    "hw_counters/rcvd_pkts" => |of| of.port_rcv_packets,
+    "hw_counters/duplicate_request" => |of| of.duplicate_request,
+    "hw_counters/out_of_seq_request" => |of| of.out_of_seq_request,
+    "hw_counters/send_rnr_err" => |of| of.send_rnr_err,
+    "hw_counters/rcvd_rnr_err" => |of| of.rcvd_rnr_err,
     "hw_counters/lifespan" => |_| LIFESPAN_MS,
+}
+
+impl Figures<'_> {
+    /// The counters that have values.
+    pub(crate) fn counters(&self) -> PortCounters {
+        let Self { traffic, data } = self;
+        PortCounters {
+            port_xmit_data: traffic.sent_octets / DATA_UNIT_OCTETS,
+            port_rcv_data: traffic.received_octets / DATA_UNIT_OCTETS,
+            port_xmit_packets: traffic.sent_packets,
+            port_rcv_packets: traffic.received_packets,
+            unicast_xmit_packets: sent_to_one(traffic),
+            unicast_rcv_packets: received_by_one(traffic),
+            multicast_xmit_packets: traffic.sent_to_groups,
+            multicast_rcv_packets: traffic.received_of_groups,
+            port_rcv_errors: traffic.malformed + malformed_at_port(data),
+            port_xmit_discards: discarded_to_send(data),
+            duplicate_request: traffic.duplicates,
+            out_of_seq_request: traffic.out_of_order,
+            send_rnr_err: traffic.rnr_sent,
+            rcvd_rnr_err: traffic.rnr_received,
+        }
+    }
 }
 
 fn sent_to_one(traffic: &Traffic) -> u64 {
@@ -138,9 +163,10 @@ mod tests {
             traffic,
             data: &data,
         };
+        let counters = figures.counters();
         let values: BTreeMap<_, _> = ALL
             .iter()
-            .map(|counter| (counter.file, (counter.value)(&figures)))
+            .map(|counter| (counter.file, (counter.value)(&counters)))
             .filter(|(_, value)| *value != 0)
             .collect();
         let expected = [

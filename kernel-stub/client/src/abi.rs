@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of all layouts here that are not the kernel's own.
-pub const KERNEL_ABI: u32 = 6;
+pub const KERNEL_ABI: u32 = 7;
 /// `URDMA_DRIVER_ID`: the driver number that libibverbs reads for a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, including the terminating zero.
@@ -136,6 +136,42 @@ pub struct Slot {
     pub pid: u32,
 }
 
+/// Argument of `URDMA_IOC_PORT_COUNTERS`: the counters of the port, by their names in sysfs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Sent, in units of 4 octets.
+    pub port_xmit_data: u64,
+    /// Received, in units of 4 octets.
+    pub port_rcv_data: u64,
+    /// Packets sent.
+    pub port_xmit_packets: u64,
+    /// Packets received.
+    pub port_rcv_packets: u64,
+    /// Packets sent to one receiver.
+    pub unicast_xmit_packets: u64,
+    /// Packets received that were sent to one receiver.
+    pub unicast_rcv_packets: u64,
+    /// Packets sent to groups.
+    pub multicast_xmit_packets: u64,
+    /// Packets received that were sent to groups.
+    pub multicast_rcv_packets: u64,
+    /// Malformed packets and frames.
+    pub port_rcv_errors: u64,
+    /// Frames that could not be sent.
+    pub port_xmit_discards: u64,
+    /// Segments received more than once.
+    pub duplicate_request: u64,
+    /// Segments received ahead of a missing one.
+    pub out_of_seq_request: u64,
+    /// RNR NAKs sent.
+    pub send_rnr_err: u64,
+    /// RNR NAKs received.
+    pub rcvd_rnr_err: u64,
+}
+
+/// `URDMA_IOC_PORT_COUNTERS`
+pub const IOC_PORT_COUNTERS: u64 = iow(2, size_of::<PortCounters>());
 /// `URDMA_IOC_SLOT`
 pub const IOC_SLOT: u64 = iow(1, size_of::<Slot>());
 /// `URDMA_IOC_SERVE`
@@ -360,5 +396,6 @@ const _: () = {
     assert!(size_of::<MethodAttr>() == 16);
     assert!(IOC_SERVE == 0x41a8_b700);
     assert!(IOC_SLOT == 0x4008_b701);
+    assert!(IOC_PORT_COUNTERS == 0x4070_b702);
     assert!(VERBS_IOCTL == 0xc018_1b01);
 };

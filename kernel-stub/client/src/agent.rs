@@ -9,8 +9,8 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use crate::abi::{
-    CmMessage, Serve, Slot, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_SERVE, IOC_SLOT, KERNEL_ABI,
-    RUN_DIR_OCTETS,
+    CmMessage, PortCounters, Serve, Slot, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_PORT_COUNTERS,
+    IOC_SERVE, IOC_SLOT, KERNEL_ABI, RUN_DIR_OCTETS,
 };
 
 /// The module's character device.
@@ -54,10 +54,7 @@ impl Agent {
             gids: table,
         };
         // SAFETY: the kernel reads as many octets as the type of the argument has.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        check(unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) })?;
         Ok(Self::over(file))
     }
 
@@ -77,11 +74,18 @@ impl Agent {
             pid: pid.unwrap_or(0),
         };
         // SAFETY: the kernel reads as many octets as the type of the argument has.
-        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SLOT, &raw const slot) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SLOT, &raw const slot) })
+    }
+
+    /// Gives the counters of the port to the programs that wait for them. The descriptor reports
+    /// POLLPRI while there are some.
+    ///
+    /// # Errors
+    /// ENOTTY for a file that is not the module's.
+    pub fn give_counters(&self, counters: &PortCounters) -> io::Result<()> {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the kernel reads as many octets as the type of the argument has.
+        check(unsafe { libc::ioctl(fd, IOC_PORT_COUNTERS, &raw const *counters) })
     }
 
     /// The module's next request; `None` if there is none.
@@ -112,6 +116,13 @@ impl AsFd for Agent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// A string, padded with zeros to the length of the array, with at least one.

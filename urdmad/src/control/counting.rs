@@ -15,12 +15,12 @@ const COUNT_LIMIT: Duration = Duration::from_millis(100);
 const LIFESPAN: Duration = Duration::from_millis(LIFESPAN_MS);
 
 impl Control {
-    /// Programs have opened counters, or may have.
+    /// Programs have opened counters, or may have; in sysfs of the kernel, or the files.
     pub(super) fn note_readers(&mut self) {
         if let Some(files) = &self.counter_files {
             files.take_signals();
-            self.counting.has_readers = true;
         }
+        self.counting.has_readers = true;
     }
 
     /// A process has stored its totals.
@@ -98,8 +98,10 @@ impl Control {
             traffic: self.counting.total,
             data: &self.shared.counters,
         };
+        let counters = figures.counters();
         if let Some(files) = &mut self.counter_files {
-            files.answer(&figures);
+            files.answer(&counters);
         }
+        self.kernel.give_counters(&counters);
     }
 }
