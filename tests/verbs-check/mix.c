@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -361,7 +360,6 @@ static void run(struct mix *m, bool server, uint32_t operations)
 			fail("ibv_poll_cq gave %d", found);
 		if (!found) {
 			end_check_deadline(deadline);
-			sched_yield();
 			continue;
 		}
 		deadline = end_deadline();
