@@ -226,12 +226,22 @@ fn log_tail(run_dir: &RunDir) -> String {
 /// Has urdmad shut down and waits until it has ended.
 pub(crate) fn down(target: &Target) -> Result<(), Error> {
     let run_dir = target.run_dir();
-    let client = target.connect()?;
-    let (instance, pid) = (client.instance().to_owned(), client.daemon_pid());
-    match client.shutdown() {
-        Ok(()) | Err(ControlError::Gone) => {}
-        Err(error) => return Err(error.into()),
-    }
+    let (shown, pid) = match target.connect() {
+        Ok(client) => {
+            let pid = client.daemon_pid();
+            match client.shutdown() {
+                Ok(()) | Err(ControlError::Gone) => {}
+                Err(error) => return Err(error.into()),
+            }
+            (format!("instance \"{}\"", client.instance()), pid)
+        }
+        // A signal ends urdmad as the request does, which this version cannot make.
+        Err(Error::Control(ControlError::VersionMismatch { pid, .. })) => {
+            let shown = format!("the instance in {}", run_dir.path().display());
+            (shown, terminate(pid)?)
+        }
+        Err(error) => return Err(error),
+    };
     let start = Instant::now();
     while run_dir.control_socket().exists() || is_running(pid) {
         if start.elapsed() > STOP_LIMIT {
@@ -243,8 +253,28 @@ pub(crate) fn down(target: &Target) -> Result<(), Error> {
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    println!("instance \"{instance}\" is down");
+    println!("{shown} is down");
     Ok(())
+}
+
+/// Sends SIGTERM to a process, and returns its number.
+fn terminate(pid: i32) -> Result<u32, Error> {
+    // Zero stands for this program's own process group, and for a process that it does not see.
+    let seen = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+    let Some(seen) = seen else {
+        return Err(Error::sentence(
+            "urdmad is of another version, and in a process namespace that this program does not \
+             see: run `urdma down` there",
+        ));
+    };
+    kill(Pid::from_raw(pid), Signal::SIGTERM)
+        .map(|()| seen)
+        .map_err(|errno| {
+            Error::sentence(format!(
+                "urdmad (process {pid}) is of another version and cannot be ended: {errno}: run \
+                 `urdma down` as its user"
+            ))
+        })
 }
 
 /// Whether `pid` runs; an unreaped zombie does not.

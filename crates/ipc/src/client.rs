@@ -165,7 +165,10 @@ impl ControlClient {
             Err(ControlError::Refused(Refusal {
                 kind: RefusalKind::VersionMismatch { theirs },
                 ..
-            })) => Err(ControlError::VersionMismatch { theirs }),
+            })) => Err(ControlError::VersionMismatch {
+                theirs,
+                pid: self.socket.peer()?.pid(),
+            }),
             Err(other) => Err(other),
         }
     }

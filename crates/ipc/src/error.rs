@@ -45,12 +45,15 @@ pub enum ControlError {
     },
     /// urdmad has another version of the control protocol.
     #[error(
-        "urdmad speaks control protocol {theirs} and this program {PROTOCOL_VERSION}: install \
-        the same urdma on both sides and restart urdmad"
+        "urdmad is of another version than this urdma (control protocol {theirs}, not \
+        {PROTOCOL_VERSION}): restart it by `urdma down` and `urdma up` of this version, or give \
+        each version an instance of its own"
     )]
     VersionMismatch {
         /// urdmad's version.
         theirs: u32,
+        /// urdmad's process; 0 if it is in a process namespace that cannot be seen from here.
+        pid: i32,
     },
     /// urdmad refused the request.
     #[error("{0}")]

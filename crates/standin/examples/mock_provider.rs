@@ -43,11 +43,20 @@ static TABLE: FrontTable = FrontTable {
     interrupt,
 };
 
+/// That of another version of urdma.
+static OTHER_TABLE: FrontTable = FrontTable {
+    abi: FRONT_ABI + 1,
+    ..TABLE
+};
+
 /// Returns the table.
 #[no_mangle]
 pub extern "C" fn urdma_front_table() -> *const FrontTable {
     log("table");
-    &raw const TABLE
+    match std::env::var_os("MOCK_OF_ANOTHER_VERSION") {
+        None => &raw const TABLE,
+        Some(_) => &raw const OTHER_TABLE,
+    }
 }
 
 /// A real provider registers with libibverbs here.

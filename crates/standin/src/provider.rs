@@ -114,7 +114,10 @@ fn load() -> Option<&'static FrontTable> {
     // SAFETY: the function may be called at any time; it gives null or a table that stays.
     let table = unsafe { function().as_ref() }?;
     if table.abi != FRONT_ABI || table.size < FRONT_SIZE {
-        report(b"the provider and the stand-in are of different versions");
+        report(
+            b"the provider and the stand-in are of different versions of urdma: \
+            start the program with the `urdma run` of one version",
+        );
         return None;
     }
     Some(table)

@@ -742,6 +742,26 @@ fn missing_provider_gives_enodev() {
 }
 
 #[test]
+fn provider_of_another_version_gives_enodev_and_a_message() {
+    let name = "provider_of_another_version_gives_enodev_and_a_message";
+    let log = with_environment(name, &[("MOCK_OF_ANOTHER_VERSION", "1")], || {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let stderr = dup(2);
+        // SAFETY: dup2 on open descriptors.
+        assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), 2) }, 2);
+        drop(writer);
+        let opened = (open(RDMA_CM, libc::O_RDWR), errno());
+        // SAFETY: as above; it closes the last writer.
+        assert_eq!(unsafe { libc::dup2(stderr, 2) }, 2);
+        assert_eq!(opened, (-1, libc::ENODEV));
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
+        assert!(said.contains("different versions of urdma"), "{said}");
+    });
+    assert!(!log.contains(&"cm_open".to_owned()), "{log:?}");
+}
+
+#[test]
 fn without_run_directory_it_is_inert() {
     with_environment(
         "without_run_directory_it_is_inert",

@@ -114,7 +114,7 @@ fn attach_to_an_urdmad_of_another_version_says_so() {
     drop(daemon);
     let refused = attaching.finish().unwrap_err();
     assert!(
-        matches!(refused, ControlError::VersionMismatch { theirs: said } if said == theirs),
+        matches!(refused, ControlError::VersionMismatch { theirs: said, .. } if said == theirs),
         "{refused}"
     );
 }
