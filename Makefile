@@ -97,6 +97,7 @@ lint:
 	@scripts/check-citations.py
 	@scripts/check-modules.py $(ACYCLIC)
 	@CARGO="$(CARGO)" scripts/check-dependencies.py
+	@CARGO="$(CARGO)" scripts/check-versions.py
 	@scripts/check-comments.py .
 
 # The channels' cells, counts and parking under every interleaving.
