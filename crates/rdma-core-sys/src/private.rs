@@ -429,6 +429,9 @@ macro_rules! layout {
     };
 }
 
+/// Size of a mutex, which differs by processor: 40 octets on x86-64, 48 on aarch64.
+const MUTEX: usize = std::mem::size_of::<libc::pthread_mutex_t>();
+
 layout! {
     ibv_device, 664, node_type @ 16, name @ 24, dev_name @ 88, dev_path @ 152, ibdev_path @ 408;
     verbs_device, 712, ops @ 664, refcount @ 672, entry @ 680, sysfs @ 696, core_support @ 704;
@@ -438,16 +441,16 @@ layout! {
     verbs_match_ent, 24, kind @ 20;
     verbs_sysfs_dev, 992, sysfs_name @ 36, sysfs_cdev @ 104, ibdev_name @ 112, ibdev_path @ 176,
         modalias @ 432, node_guid @ 944, driver_id @ 952, abi_ver @ 968;
-    ibv_context, 328, ops @ 8, cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280,
-        abi_compat @ 320;
+    ibv_context, 288 + MUTEX, ops @ 8, cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272,
+        mutex @ 280, abi_compat @ 280 + MUTEX;
     crate::verbs::ibv_context_ops, 256;
-    ibv_qp, 160;
-    ibv_cq, 128;
-    ibv_cq_ex, 288;
+    ibv_qp, 120 + MUTEX;
+    ibv_cq, 88 + MUTEX;
+    ibv_cq_ex, 248 + MUTEX;
     verbs_mr, 56, mr_type @ 48;
     ibv_mr, 48;
     ibv_pd, 16;
-    ibv_srq, 128, events_completed @ 120;
+    ibv_srq, 88 + MUTEX, events_completed @ 80 + MUTEX;
     ibv_mw, 32, rkey @ 16;
     ibv_dm, 32, memcpy_to_dm @ 8;
     crate::verbs::ibv_comp_channel, 16;
@@ -467,7 +470,8 @@ layout! {
 // Where the layouts of one private ABI differ by header version, the public type decides.
 const _: () = {
     let public = std::mem::size_of::<ibv_qp_ex>();
-    assert!(public == 344 || public == 352 || public == 360);
+    let rest = public - MUTEX;
+    assert!(rest == 304 || rest == 312 || rest == 320);
     assert!(std::mem::offset_of!(verbs_qp, comp_mask) == public);
     assert!(std::mem::size_of::<verbs_qp>() == public + 16);
     assert!(std::mem::size_of::<verbs_qp>() <= VERBS_QP_RESERVE);

@@ -1,6 +1,6 @@
 //! Attributes of the device and its port. Only capabilities that work are reported.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::mem::size_of;
 
 use rdma_core_sys::verbs::{
@@ -137,7 +137,7 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
         .iter_mut()
         .zip(env!("CARGO_PKG_VERSION").bytes())
     {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     basic.node_guid = info.node_guid.to_be();
     basic.sys_image_guid = info.node_guid.to_be();
