@@ -140,7 +140,7 @@ impl Listener {
             id.reject()?;
         }
         let (link, stream) = prepared?;
-        id.accept(&link.hello(&options.config).encode())?;
+        id.accept(&link.hello().encode())?;
         Ok(Some(Accepting {
             id,
             options: *options,
@@ -167,7 +167,7 @@ impl Listener {
 fn prepare(id: &Arc<Id>, private: &[u8], options: &Options) -> Result<(Link, Stream), Error> {
     let hello = Hello::decode(private)?;
     let link = Link::new(id, &options.config, options.ring_octets)?;
-    let stream = Stream::new(&options.config, link.ring(), &hello)?;
+    let stream = link.stream(&hello)?;
     Ok((link, stream))
 }
 
@@ -228,7 +228,7 @@ impl Handshake for Connecting {
                 (CmEvent::RouteResolved, None) => {
                     let config = &self.options.config;
                     let link = Link::new(&self.id, config, self.options.ring_octets)?;
-                    self.id.connect(&link.hello(config).encode())?;
+                    self.id.connect(&link.hello().encode())?;
                     self.link = Some(link);
                 }
                 (CmEvent::Established(private), Some(link)) => {
@@ -243,8 +243,7 @@ impl Handshake for Connecting {
 
 impl Connecting {
     fn complete(&self, link: Link, private: &[u8]) -> Result<Socket, Error> {
-        let made = Hello::decode(private)
-            .and_then(|hello| Stream::new(&self.options.config, link.ring(), &hello));
+        let made = Hello::decode(private).and_then(|hello| link.stream(&hello));
         match made {
             Ok(stream) => Ok(Socket::new(link, stream, &self.options, true)),
             Err(error) => {

@@ -4,13 +4,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use urdma_stream::wire::{ControlOctets, Hello, CONTROL_MAX_LEN};
-use urdma_stream::{Choice, Config, Kind};
+use urdma_stream::{Choice, Config, Kind, SetupError, Stream};
 
 use crate::control::Slots;
 use crate::error::Error;
 use crate::ffi::cm::Id;
 use crate::ffi::memory::Buffer;
-use crate::ffi::queue_pair::{Local, QueuePair, Request};
+use crate::ffi::queue_pair::{Batch, Local, QueuePair};
 use crate::ffi::verbs::{Access, Completion, CompletionQueue, Domain, Region, POLLED};
 use crate::registrations::Registrations;
 
@@ -45,12 +45,15 @@ pub(crate) struct Link {
     received: Slots,
     sent: Slots,
     ring: Option<(Region, Buffer)>,
+    config: Config,
 }
 
 impl Link {
     /// The objects for an identifier that is bound to a device. All receives are posted.
     pub(crate) fn new(id: &Arc<Id>, config: &Config, ring_octets: usize) -> Result<Self, Error> {
         let domain = Arc::new(Domain::new(id)?);
+        let mut config = *config;
+        config.gather_max = config.gather_max.min(domain.max_elements()?);
         let depths = [config.send_depth, usize::from(config.recv_slots)];
         let queue = Arc::new(CompletionQueue::new(&domain, depths[0] + depths[1])?);
         let has_ring = config.kind == Kind::Octets && config.choice != Choice::Direct;
@@ -59,12 +62,13 @@ impl Link {
             false => None,
         };
         let link = Self {
-            qp: QueuePair::new(id, &domain, &queue, depths)?,
+            qp: QueuePair::new(id, &domain, &queue, depths, config.gather_max)?,
             queue,
             registrations: Registrations::new(&domain),
             received: Slots::new(&domain, depths[1])?,
             sent: Slots::new(&domain, depths[0])?,
             ring,
+            config,
         };
         for slot in 0..link.received.len() {
             link.post_recv(slot)?;
@@ -77,7 +81,7 @@ impl Link {
     }
 
     /// The ring as the peer is told of it.
-    pub(crate) fn ring(&self) -> urdma_stream::Buffer {
+    fn ring(&self) -> urdma_stream::Buffer {
         self.ring
             .as_ref()
             .map_or_else(Default::default, |(region, buffer)| urdma_stream::Buffer {
@@ -88,8 +92,13 @@ impl Link {
     }
 
     /// The greeting of this end.
-    pub(crate) fn hello(&self, config: &Config) -> Hello {
-        config.hello(self.ring())
+    pub(crate) fn hello(&self) -> Hello {
+        self.config.hello(self.ring())
+    }
+
+    /// The protocol with the peer that sent this greeting.
+    pub(crate) fn stream(&self, peer: &Hello) -> Result<Stream, SetupError> {
+        Stream::new(&self.config, self.ring(), peer)
     }
 
     /// The descriptors that [`Link::arm`] and connection management make readable.
@@ -109,8 +118,8 @@ impl Link {
         self.queue.poll(found)
     }
 
-    pub(crate) fn post(&self, requests: &[Request]) -> Result<(), Error> {
-        self.qp.post(requests)
+    pub(crate) fn post(&self, batch: &mut Batch) -> Result<(), Error> {
+        self.qp.post(batch)
     }
 
     pub(crate) fn post_recv(&self, slot: usize) -> Result<(), Error> {

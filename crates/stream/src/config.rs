@@ -1,6 +1,7 @@
 //! What an end is configured with, and what it counts.
 
-use crate::types::{Buffer, Choice, Kind};
+use crate::sojourn::SHORT_OCTETS;
+use crate::types::{Buffer, Choice, Kind, GATHER_MAX};
 use crate::wire::Hello;
 
 /// The configuration of one end.
@@ -24,6 +25,12 @@ pub struct Config {
     /// An indirect flow pauses for one round trip, so that it can become direct again, when it has
     /// sent this many times what it could send in the pause; 0: never. doc/streams.md has the rule.
     pub pause_every: u32,
+    /// Short sends that one RDMA Write carries at most: the elements of the scatter/gather list of
+    /// a work request. 1 to [`GATHER_MAX`].
+    pub gather_max: usize,
+    /// Receives are advertised while they have at least so many octets on average; shorter ones are
+    /// filled from the ring, if this end and its peer permit indirect transfers.
+    pub advert_min_octets: u64,
 }
 
 impl Default for Config {
@@ -37,6 +44,8 @@ impl Default for Config {
             send_depth: 128,
             piece_max_octets: 256 << 10,
             pause_every: 32,
+            gather_max: GATHER_MAX,
+            advert_min_octets: SHORT_OCTETS,
         }
     }
 }

@@ -30,4 +30,7 @@ pub use error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 pub use receiver::RingCopy;
 pub use sender::Piece;
 pub use stream::{Stream, Transmit};
-pub use types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, SendId, Seq};
+pub use types::{
+    AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId, SendId, Seq,
+    GATHER_MAX,
+};

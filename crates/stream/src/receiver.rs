@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
+use crate::sojourn::mean;
 use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, Seq};
 use crate::wire::{Advert, Hello};
 
@@ -86,6 +87,9 @@ pub(crate) struct RecvHalf {
     faults: Faults,
     kind: Kind,
     sends_adverts: bool,
+    /// The mean length of receives below which they have no adverts; recent ones count more.
+    advert_min_octets: u64,
+    mean_octets: u64,
     max_recvs: usize,
     max_adverts: usize,
     /// S_r: octets in the buffers of receives.
@@ -113,6 +117,11 @@ impl RecvHalf {
             faults,
             kind: config.kind,
             sends_adverts: config.choice != Choice::Indirect,
+            advert_min_octets: match own.ring.len_octets > 0 && peer.choice != Choice::Direct {
+                true => config.advert_min_octets,
+                false => 0,
+            },
+            mean_octets: 0,
             max_recvs: usize::from(config.max_recvs),
             max_adverts: usize::from(peer.max_adverts),
             delivered: Seq(0),
@@ -151,6 +160,7 @@ impl RecvHalf {
         if self.recvs.len() >= self.max_recvs {
             return Err(CallError::QueueFull);
         }
+        self.mean_octets = mean(self.mean_octets, buffer.len_octets);
         let id = RecvId(self.next_recv);
         self.next_recv += 1;
         self.recvs.push_back(Recv {
@@ -173,7 +183,8 @@ impl RecvHalf {
     /// The next advert, if the rule permits one (algorithm 2).
     pub(crate) fn next_advert(&mut self, stats: &mut Stats) -> Option<Advert> {
         let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
-        if !self.sends_adverts || self.finished || self.stopped || asked {
+        let are_short = self.mean_octets < self.advert_min_octets;
+        if !self.sends_adverts || self.finished || self.stopped || asked || are_short {
             return None;
         }
         let out_of_order = self.faults.has(Fault::AdvertOutOfOrder);

@@ -7,17 +7,24 @@ use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
 use crate::resync::{Pause, Resync};
-use crate::sojourn::Sojourn;
-use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, SendId, Seq};
+use crate::sojourn::{Sojourn, SHORT_OCTETS};
+use crate::types::{
+    AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, SendId, Seq, GATHER_MAX,
+};
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
+
+/// Short sends wait to be carried by one RDMA Write while so many are in progress, for this time at
+/// most. A pair of sends, as of a head and a body, does not wait.
+const GATHER_AFTER: usize = 4;
+const GATHER_NS: u64 = 20_000;
+/// The most octets that are carried so: a longer transfer costs more than its work request.
+const GATHER_OCTETS: u64 = SHORT_OCTETS;
 
 /// One RDMA Write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The send whose octets it carries.
-    pub send: SendId,
-    /// Where they begin in the buffer of the send.
-    pub offset: u64,
+    /// The octets that it carries, in this order.
+    pub parts: Parts,
     /// How many; 0 for an empty message.
     pub len_octets: u32,
     /// The peer's address of the first octet.
@@ -43,11 +50,17 @@ struct Send {
     ended: Option<Outcome>,
 }
 
+impl Send {
+    fn left(&self) -> u64 {
+        self.len_octets - self.taken
+    }
+}
+
 /// A transfer of which pieces are still to be written.
 #[derive(Debug)]
 struct Transfer {
-    send: SendId,
-    offset: u64,
+    /// What it carries; several sends only if one piece carries all.
+    parts: Parts,
     len_octets: u64,
     written: u64,
     to: Target,
@@ -73,6 +86,12 @@ impl PeerRing {
     fn free(&self) -> u64 {
         self.buffer.len_octets - (self.written - self.emptied)
     }
+
+    /// The free octets up to the end of the ring.
+    fn contiguous(&self) -> u64 {
+        let at = self.written.checked_rem(self.buffer.len_octets);
+        self.free().min(self.buffer.len_octets - at.unwrap_or(0))
+    }
 }
 
 /// How far the end of this half has come.
@@ -91,6 +110,7 @@ pub(crate) struct SendHalf {
     uses_adverts: bool,
     uses_ring: bool,
     piece_max: u64,
+    gather_max: usize,
     max_sends: usize,
     max_adverts: usize,
     /// S_s: the position of the next octet to be sent.
@@ -110,6 +130,10 @@ pub(crate) struct SendHalf {
     cursor: usize,
     next_send: u64,
     transfer: Option<Transfer>,
+    /// Pieces posted and not complete.
+    in_flight: usize,
+    /// Until when short sends wait to be gathered.
+    gathers_until: Option<u64>,
     withdraw: Option<AdvertNo>,
     resync: Resync,
     sojourn: Sojourn,
@@ -128,6 +152,10 @@ impl SendHalf {
             uses_adverts,
             uses_ring: uses_ring && peer.ring.len_octets > 0,
             piece_max: u64::from(config.piece_max_octets.max(1)),
+            gather_max: match config.kind {
+                Kind::Octets => config.gather_max.min(GATHER_MAX),
+                Kind::Messages => 1,
+            },
             max_sends: config.max_sends,
             max_adverts: usize::from(config.max_recvs),
             position: Seq(0),
@@ -145,6 +173,8 @@ impl SendHalf {
             cursor: 0,
             next_send: 0,
             transfer: None,
+            in_flight: 0,
+            gathers_until: None,
             withdraw: None,
             resync: Resync::new(config.pause_every),
             sojourn: Sojourn::new(),
@@ -387,7 +417,7 @@ impl SendHalf {
             }
         };
         let first = transfer.written == 0;
-        let offset = transfer.offset + transfer.written;
+        let parts = transfer.parts.piece(transfer.written, len);
         transfer.written += len;
         let last = transfer.written == transfer.len_octets;
         let tells = if self.faults.has(Fault::ImmediateFirst) {
@@ -400,17 +430,18 @@ impl SendHalf {
             Target::Direct { .. } => Immediate::Direct(whole).encode(),
             Target::Ring { .. } => Immediate::Indirect(whole).encode(),
         });
-        let id = transfer.send;
         if last {
             self.transfer = None;
         }
-        let index = self
-            .index_of(id)
-            .expect("a send stays queued while it has transfers");
-        self.sends[index].in_flight += 1;
+        for part in parts.iter() {
+            let index = self
+                .index_of(part.send)
+                .expect("a send stays queued while it has transfers");
+            self.sends[index].in_flight += 1;
+        }
+        self.in_flight += 1;
         Some(Piece {
-            send: id,
-            offset,
+            parts,
             len_octets: u32::try_from(len).expect("a piece is a part of a transfer"),
             addr,
             rkey,
@@ -425,49 +456,98 @@ impl SendHalf {
             return None;
         }
         let send = self.sends.get(self.cursor)?;
-        let (id, offset) = (send.id, send.taken);
-        let left = (send.len_octets - send.taken).min(TRANSFER_MAX_OCTETS);
-        let (to, len_octets) = if let Some((&advert, room)) = self.adverts.first() {
-            let len = left.min(room);
+        let left = send.left().min(TRANSFER_MAX_OCTETS);
+        let advert = self.adverts.first().map(|(&advert, room)| (advert, room));
+        let (parts, len_octets) = match advert {
+            Some((_, room)) => self.gather([room, room]),
+            None => self.gather([self.ring.free(), self.ring.contiguous()]),
+        };
+        let is_possible = advert.is_some() || (self.uses_ring && len_octets > 0);
+        if !is_possible || self.waits_for_sends(&parts, len_octets, now_ns) {
+            return None;
+        }
+        let to = if let Some((advert, _)) = advert {
             if !self.phase.is_direct() {
                 self.phase = advert.phase;
             }
-            let (mut addr, rkey) = self.adverts.use_first(len)?;
+            let (mut addr, rkey) = self.adverts.use_first(len_octets)?;
             if self.faults.has(Fault::WaitallRestart) {
                 addr = advert.buffer.addr;
             }
             stats.direct_transfers += 1;
-            stats.direct_octets += len;
-            self.sojourn.begin_direct(len);
-            (Target::Direct { addr, rkey }, len)
+            stats.direct_octets += len_octets;
+            self.sojourn.begin_direct(len_octets);
+            Target::Direct { addr, rkey }
         } else {
-            let len = left.min(self.ring.free());
-            if !self.uses_ring || len == 0 || self.waits_for_advert(left, now_ns) {
+            if self.waits_for_advert(left, now_ns) {
                 return None;
             }
             if self.phase.is_direct() {
                 self.phase = self.phase.next();
             }
             let position = self.ring.written;
-            self.ring.written += len;
+            self.ring.written += len_octets;
             stats.indirect_transfers += 1;
-            stats.indirect_octets += len;
-            (Target::Ring { position }, len)
+            stats.indirect_octets += len_octets;
+            Target::Ring { position }
         };
-        self.position = self.position.after(len_octets);
-        self.resync.count(len_octets, self.phase.is_direct());
-        let send = &mut self.sends[self.cursor];
-        send.taken += len_octets;
-        if send.taken == send.len_octets {
-            self.cursor += 1;
-        }
+        self.take(&parts, len_octets);
         Some(Transfer {
-            send: id,
-            offset,
+            parts,
             len_octets,
             written: 0,
             to,
         })
+    }
+
+    /// What the next transfer carries if there is so much room, and so much without the end of the
+    /// ring in it: octets of the next send, or short sends as a whole.
+    fn gather(&self, [room, contiguous]: [u64; 2]) -> (Parts, u64) {
+        let first = &self.sends[self.cursor];
+        let mut octets = first.left().min(room).min(TRANSFER_MAX_OCTETS);
+        let mut parts = Parts::one(first.id, first.taken, octets);
+        if octets == first.left() {
+            let most = contiguous.min(GATHER_OCTETS).min(self.piece_max);
+            let others = self.sends.range(self.cursor + 1..);
+            for send in others.take(self.gather_max.saturating_sub(1)) {
+                if octets + send.len_octets > most || !parts.push(send.id, send.len_octets) {
+                    break;
+                }
+                octets += send.len_octets;
+            }
+        }
+        (parts, octets)
+    }
+
+    /// Whether short sends, of which more can follow, wait for those to be carried with them. While
+    /// transfers are in progress they lose little by it.
+    fn waits_for_sends(&mut self, parts: &Parts, octets: u64, now_ns: u64) -> bool {
+        let count = parts.count();
+        let may_grow = self.finish == Finish::Open
+            && count < self.gather_max
+            && octets < GATHER_OCTETS.min(self.piece_max)
+            && self.cursor + count == self.sends.len()
+            && self.sends.len() < self.max_sends;
+        if !may_grow || self.in_flight < GATHER_AFTER {
+            return false;
+        }
+        let until = *self.gathers_until.get_or_insert(now_ns + GATHER_NS);
+        self.waits_until = (now_ns < until).then_some(until);
+        self.waits_until.is_some()
+    }
+
+    /// Takes octets from their sends.
+    fn take(&mut self, parts: &Parts, len_octets: u64) {
+        self.gathers_until = None;
+        self.position = self.position.after(len_octets);
+        self.resync.count(len_octets, self.phase.is_direct());
+        for part in parts.iter() {
+            let send = &mut self.sends[self.cursor];
+            send.taken += u64::from(part.len_octets);
+            if send.taken == send.len_octets {
+                self.cursor += 1;
+            }
+        }
     }
 
     /// Whether the next transfer waits for an advert although the ring has room.
@@ -530,10 +610,18 @@ impl SendHalf {
         self.waits_until
     }
 
-    /// A piece is complete: the peer has it.
-    pub(crate) fn handle_written(&mut self, id: SendId, events: &mut VecDeque<Event>) {
-        if let Some(index) = self.index_of(id) {
-            self.sends[index].in_flight -= 1;
+    /// A piece of the sends from one to another is complete: the peer has it.
+    pub(crate) fn handle_written(
+        &mut self,
+        [first, last]: [SendId; 2],
+        events: &mut VecDeque<Event>,
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(index) = self.index_of(first) {
+            let sends = self.sends.range_mut(index..);
+            for send in sends.take_while(|send| send.id <= last) {
+                send.in_flight -= 1;
+            }
             self.complete(events);
         }
     }
@@ -566,7 +654,8 @@ impl SendHalf {
             let Some(send) = self.sends.front() else {
                 return;
             };
-            let writing = self.transfer.as_ref().is_some_and(|t| t.send == send.id);
+            let writes = |transfer: &Transfer| transfer.parts.sends()[0] == send.id;
+            let writing = self.transfer.as_ref().is_some_and(writes);
             if send.in_flight > 0 || writing {
                 return;
             }

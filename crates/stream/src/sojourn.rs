@@ -17,7 +17,7 @@ const PATIENCE: u64 = 4;
 const PATIENCE_NS: u64 = 5_000_000;
 /// An indirect transfer is preferred to direct ones that are shorter than this: to copy so many
 /// octets takes less time than a transfer.
-const SHORT_OCTETS: u64 = 4096;
+pub(crate) const SHORT_OCTETS: u64 = 4096;
 /// The share of the last transfer in a mean is one part of so many.
 const MEAN_OF: u64 = 8;
 
@@ -105,7 +105,7 @@ impl Sojourn {
 }
 
 /// The mean of what was before and one more; 0 before the first.
-fn mean(before: u64, next: u64) -> u64 {
+pub(crate) fn mean(before: u64, next: u64) -> u64 {
     match before {
         0 => next,
         _ => before - before / MEAN_OF + next / MEAN_OF,

@@ -25,8 +25,8 @@ pub enum Transmit {
 enum Posted {
     Control,
     Finish,
-    /// With the time at which it was posted.
-    Piece(SendId, u64),
+    /// Of the sends from one to another, with the time at which it was posted.
+    Piece([SendId; 2], u64),
 }
 
 /// One end of a stream. It has no clock, no socket and no thread.
@@ -214,12 +214,12 @@ impl Stream {
     pub fn handle_sent(&mut self, count: usize, now_ns: u64) {
         for left in (0..count).rev() {
             match self.posted.pop_front() {
-                Some(Posted::Piece(id, at_ns)) => {
+                Some(Posted::Piece(sends, at_ns)) => {
                     // The others may have been complete for long.
                     if left == 0 {
                         self.sender.sojourn().completed(at_ns, now_ns);
                     }
-                    self.sender.handle_written(id, &mut self.events);
+                    self.sender.handle_written(sends, &mut self.events);
                 }
                 Some(Posted::Finish) => {
                     self.finish_complete = true;
@@ -299,7 +299,7 @@ impl Stream {
     }
 
     /// When [`Stream::poll_transmit`] is to be called again if nothing happens before: a transfer
-    /// waits for an advert until then.
+    /// waits for an advert until then, or short sends for others.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.sender.waits_until()
     }
@@ -392,7 +392,8 @@ impl Stream {
 
     fn next_write(&mut self, now_ns: u64) -> Option<Transmit> {
         let piece = self.sender.next_piece(now_ns, &mut self.stats)?;
-        self.posted.push_back(Posted::Piece(piece.send, now_ns));
+        self.posted
+            .push_back(Posted::Piece(piece.parts.sends(), now_ns));
         if piece.immediate.is_some() {
             self.credits.take();
             self.sender.sojourn().posted(self.credits.sent(), now_ns);
@@ -473,8 +474,8 @@ impl Stream {
         }
         // The peer has what precedes FINISH, whether or not that is complete.
         for posted in &mut self.posted {
-            if let Posted::Piece(id, _) = std::mem::replace(posted, Posted::Control) {
-                self.sender.handle_written(id, &mut self.events);
+            if let Posted::Piece(sends, _) = std::mem::replace(posted, Posted::Control) {
+                self.sender.handle_written(sends, &mut self.events);
             }
         }
         if self.receiver.is_drained() {
@@ -501,9 +502,10 @@ fn check_setup(config: &Config, own: &Hello, peer: &Hello) -> Result<(), SetupEr
         return Err(SetupError::Choice);
     }
     let ring_needed = |a: &Hello| a.choice == Choice::Indirect && a.ring.len_octets == 0;
+    let limits = [config.send_depth / 2, config.max_sends, config.gather_max];
     let few = |hello: &Hello| hello.recv_slots < MIN_SLOTS || hello.max_adverts == 0;
     let unreachable = !own.ring.is_addressable();
-    if few(own) || few(peer) || config.send_depth < 2 || config.max_sends == 0 || unreachable {
+    if few(own) || few(peer) || limits.contains(&0) || unreachable {
         return Err(SetupError::Limit);
     }
     if ring_needed(own) || ring_needed(peer) {

@@ -57,6 +57,94 @@ impl Buffer {
     }
 }
 
+/// The most sends that one RDMA Write carries.
+pub const GATHER_MAX: usize = 16;
+
+/// Octets of one send in an RDMA Write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The send.
+    pub send: SendId,
+    /// Where they begin in its buffer.
+    pub offset: u64,
+    /// How many.
+    pub len_octets: u32,
+}
+
+/// A part of [`Parts`]: how many sends were posted since that of the first part, and its octets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Following {
+    sends: u32,
+    len_octets: u32,
+}
+
+/// What an RDMA Write carries: octets of one send, or of several, whole but for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    first: SendId,
+    offset: u64,
+    parts: [Following; GATHER_MAX],
+    count: usize,
+}
+
+impl Parts {
+    /// Octets of one send; a transfer has fewer than 2^30.
+    pub(crate) fn one(send: SendId, offset: u64, len_octets: u64) -> Self {
+        let mut parts = [Following::default(); GATHER_MAX];
+        parts[0].len_octets = u32::try_from(len_octets).expect("a transfer has 30 bits");
+        Self {
+            first: send,
+            offset,
+            parts,
+            count: 1,
+        }
+    }
+
+    /// Adds the whole of a later send; whether there was room.
+    pub(crate) fn push(&mut self, send: SendId, len_octets: u64) -> bool {
+        let numbers = (
+            u32::try_from(send.0 - self.first.0),
+            u32::try_from(len_octets),
+        );
+        let ((Ok(sends), Ok(len_octets)), Some(room)) = (numbers, self.parts.get_mut(self.count))
+        else {
+            return false;
+        };
+        *room = Following { sends, len_octets };
+        self.count += 1;
+        true
+    }
+
+    /// The piece of so many octets after `written`: of a part of one send, or all.
+    pub(crate) fn piece(&self, written: u64, len_octets: u64) -> Self {
+        match self.count {
+            1 => Self::one(self.first, self.offset + written, len_octets),
+            _ => *self,
+        }
+    }
+
+    /// How many; at least one.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The first send and the last.
+    pub(crate) fn sends(&self) -> [SendId; 2] {
+        let last = self.parts[self.count - 1].sends;
+        [self.first, SendId(self.first.0 + u64::from(last))]
+    }
+
+    /// The parts, in their order. Sends that were canceled may be missing between two of them.
+    pub fn iter(&self) -> impl Iterator<Item = Part> + '_ {
+        let parts = self.parts[..self.count].iter();
+        parts.map(|part| Part {
+            send: SendId(self.first.0 + u64::from(part.sends)),
+            offset: if part.sends == 0 { self.offset } else { 0 },
+            len_octets: part.len_octets,
+        })
+    }
+}
+
 /// What a stream carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {

@@ -41,15 +41,53 @@ pub(crate) enum Operation {
 
 /// A work request of the send queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub(crate) id: u64,
-    pub(crate) local: Local,
-    pub(crate) operation: Operation,
-    pub(crate) signaled: bool,
+struct Request {
+    id: u64,
+    /// Its elements in those of the batch.
+    elements: (usize, usize),
+    operation: Operation,
+    signaled: bool,
 }
 
 /// How many work requests are posted by one call.
-pub(crate) const BATCH: usize = 16;
+const BATCH: usize = 16;
+
+/// Work requests that are posted by one call.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    requests: Vec<Request>,
+    elements: Vec<verbs::ibv_sge>,
+}
+
+impl Batch {
+    /// Adds a work request for these octets; the batch is not full.
+    pub(crate) fn push(
+        &mut self,
+        id: u64,
+        locals: impl IntoIterator<Item = Local>,
+        operation: Operation,
+        signaled: bool,
+    ) {
+        let first = self.elements.len();
+        let locals = locals.into_iter().filter(|local| local.len_octets > 0);
+        self.elements.extend(locals.map(Local::element));
+        self.requests.push(Request {
+            id,
+            elements: (first, self.elements.len()),
+            operation,
+            signaled,
+        });
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.requests.len() == BATCH
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.elements.clear();
+    }
+}
 
 /// The reliable connection of an identifier.
 ///
@@ -64,12 +102,14 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair for so many work requests; completions of both directions go to `queue`.
+    /// A queue pair for so many work requests, those of the send queue with so many elements at
+    /// most; completions of both directions go to `queue`.
     pub(crate) fn new(
         id: &Arc<Id>,
         domain: &Arc<Domain>,
         queue: &Arc<CompletionQueue>,
         [send_depth, recv_depth]: [usize; 2],
+        send_elements: usize,
     ) -> Result<Self, Error> {
         let depth = |depth: usize| u32::try_from(depth).unwrap_or(u32::MAX);
         let mut init = verbs::ibv_qp_init_attr {
@@ -80,7 +120,7 @@ impl QueuePair {
         };
         init.cap.max_send_wr = depth(send_depth);
         init.cap.max_recv_wr = depth(recv_depth);
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (depth(send_elements), 1);
         // SAFETY: identifier, domain and queue live, the attributes are ours.
         let status = unsafe { rdmacm::rdma_create_qp(id.raw(), domain.raw(), &mut init) };
         called("rdma_create_qp", status)?;
@@ -100,18 +140,17 @@ impl QueuePair {
         unsafe { (*self.id.raw()).qp }
     }
 
-    /// Posts work requests, at most [`BATCH`].
-    pub(crate) fn post(&self, requests: &[Request]) -> Result<(), Error> {
+    /// Posts the work requests of a batch.
+    pub(crate) fn post(&self, batch: &mut Batch) -> Result<(), Error> {
+        let Batch { requests, elements } = batch;
         if requests.is_empty() {
             return Ok(());
         }
-        let mut elements = [verbs::ibv_sge::default(); BATCH];
         let mut chain = [verbs::ibv_send_wr::default(); BATCH];
         let mut next: *mut verbs::ibv_send_wr = ptr::null_mut();
-        let all = elements.iter_mut().zip(&mut chain).zip(requests);
-        for ((element, wr), request) in all.rev() {
-            *element = request.local.element();
-            *wr = work_request(request, element);
+        for (wr, request) in chain.iter_mut().zip(&*requests).rev() {
+            let (first, end) = request.elements;
+            *wr = work_request(request, &mut elements[first..end]);
             wr.next = next;
             next = wr;
         }
@@ -157,11 +196,11 @@ impl Drop for QueuePair {
     }
 }
 
-fn work_request(request: &Request, element: &mut verbs::ibv_sge) -> verbs::ibv_send_wr {
+fn work_request(request: &Request, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
     let mut wr = verbs::ibv_send_wr {
         wr_id: request.id,
-        sg_list: element,
-        num_sge: i32::from(request.local.len_octets > 0),
+        sg_list: elements.as_mut_ptr(),
+        num_sge: i32::try_from(elements.len()).unwrap_or(i32::MAX),
         ..Default::default()
     };
     if request.signaled {

@@ -43,6 +43,16 @@ impl Domain {
     pub(crate) fn raw(&self) -> *mut verbs::ibv_pd {
         self.pd
     }
+
+    /// How many elements a work request may have.
+    pub(crate) fn max_elements(&self) -> Result<usize, Error> {
+        let mut attributes = verbs::ibv_device_attr::default();
+        // SAFETY: the identifier keeps its context open, the attributes are ours.
+        match unsafe { verbs::ibv_query_device(self.id.context()?, &mut attributes) } {
+            0 => Ok(usize::try_from(attributes.max_sge).unwrap_or(1).max(1)),
+            errno => Err(Error::from_errno("ibv_query_device", errno.abs())),
+        }
+    }
 }
 
 impl Drop for Domain {

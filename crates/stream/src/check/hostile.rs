@@ -18,6 +18,7 @@ fn config() -> Config {
     Config {
         recv_slots: 8,
         max_recvs: 2,
+        advert_min_octets: 0,
         ..Config::default()
     }
 }

@@ -30,6 +30,8 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
         send_depth: rng.between(2, 12) as usize,
         piece_max_octets: rng.between(1, 12) as u32,
         pause_every: [0, 1, 4][rng.below(3) as usize],
+        gather_max: rng.between(1, 4) as usize,
+        advert_min_octets: [0, 0, rng.between(1, 12)][rng.below(3) as usize],
     };
     let configs = [config(kinds.choices[0]), config(kinds.choices[1])];
     Plan {

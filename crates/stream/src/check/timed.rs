@@ -81,6 +81,7 @@ impl Timed {
             max_recvs: case.recvs,
             send_depth: 8192,
             pause_every: case.pause_every,
+            advert_min_octets: 0,
             ..Config::default()
         };
         let ring = Buffer {

@@ -470,18 +470,23 @@ impl World {
     }
 }
 
-/// The octets of a piece, from the buffer of its send.
+/// The octets of a piece, from the buffers of its sends.
 fn read(from: usize, source: &End, piece: &Piece) -> Result<Vec<u8>, Finding> {
-    let send = source.sends.iter().rev().find(|send| send.id == piece.send);
-    let send = send.ok_or("a write of an unknown send")?;
-    if send.done.is_some() {
-        return Err("a write from a buffer that was returned".to_owned());
+    let mut octets = Vec::new();
+    for part in piece.parts.iter() {
+        let send = source.sends.iter().rev().find(|send| send.id == part.send);
+        let send = send.ok_or("a write of an unknown send")?;
+        if send.done.is_some() {
+            return Err("a write from a buffer that was returned".to_owned());
+        }
+        let end = part.offset + u64::from(part.len_octets);
+        if end > send.len_octets {
+            return Err("a write from beyond its buffer".to_owned());
+        }
+        octets.extend((part.offset..end).map(|offset| octet(from, send.id, offset)));
     }
-    let end = piece.offset + u64::from(piece.len_octets);
-    if end > send.len_octets {
-        return Err("a write from beyond its buffer".to_owned());
+    match octets.len() == piece.len_octets as usize {
+        true => Ok(octets),
+        false => Err("a write of another length than its parts".to_owned()),
     }
-    Ok((piece.offset..end)
-        .map(|offset| octet(from, send.id, offset))
-        .collect())
 }

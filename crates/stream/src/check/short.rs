@@ -1,0 +1,112 @@
+//! Short sends that are carried together, and short receives, which have no adverts.
+
+use super::world::{Plan, World};
+use crate::{Choice, SendId, GATHER_MAX};
+
+const LEN_OCTETS: u64 = 10;
+const LONG_OCTETS: u64 = 100_000;
+const RING_OCTETS: u64 = 1000;
+/// Transfers in progress behind which short sends wait.
+const IN_PROGRESS: usize = 4;
+
+/// End 0 has so many transfers in progress.
+fn busy() -> World {
+    let mut world = World::new(&Plan::quiet(RING_OCTETS, LEN_OCTETS));
+    for _ in 0..IN_PROGRESS {
+        world.ends[0].send(LEN_OCTETS);
+        assert!(world.ends[0].transmit().unwrap());
+    }
+    world
+}
+
+/// End 0 posts so many sends, and transmits what it may: how many work requests.
+fn transmitted(world: &mut World, sends: usize) -> usize {
+    let end = &mut world.ends[0];
+    let sent = (0..sends).map(|_| {
+        end.send(LEN_OCTETS);
+        std::iter::from_fn(|| end.transmit().unwrap().then_some(())).count()
+    });
+    sent.sum()
+}
+
+/// End 1 receives what so many sends have carried.
+fn expect_received(world: &mut World, sends: usize) {
+    let octets = sends as u64 * LEN_OCTETS;
+    assert!(world.ends[1].recv(octets, true));
+    while world.deliver(0).unwrap() {}
+    while world.ends[1].copy().unwrap() {}
+    while world.ends[0].complete() {}
+    for end in &mut world.ends {
+        end.events().unwrap();
+    }
+    assert_eq!(world.ends[0].open_sends(), 0);
+    world.compare([true; 2]).unwrap();
+}
+
+#[test]
+fn short_sends_behind_others_are_carried_by_one_write() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, 5), 0);
+    assert!(world.ends[0].stream.poll_timeout().is_some());
+    assert!(world.deliver(0).unwrap());
+    assert!(world.ends[0].complete());
+    assert!(world.ends[0].transmit().unwrap());
+    assert!(!world.ends[0].transmit().unwrap());
+    assert_eq!(world.stats()[0].indirect_transfers, IN_PROGRESS as u64 + 1);
+    expect_received(&mut world, IN_PROGRESS + 5);
+}
+
+#[test]
+fn short_sends_wait_no_longer_than_their_timeout() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, 2), 0);
+    assert!(world.pass_time());
+    assert!(world.ends[0].transmit().unwrap());
+    assert_eq!(world.ends[0].stream.poll_timeout(), None);
+    expect_received(&mut world, IN_PROGRESS + 2);
+}
+
+#[test]
+fn as_many_short_sends_as_a_write_carries_do_not_wait() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, GATHER_MAX), 1);
+    expect_received(&mut world, IN_PROGRESS + GATHER_MAX);
+}
+
+#[test]
+fn short_sends_that_are_the_last_do_not_wait() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, 2), 0);
+    world.ends[0].stream.finish().unwrap();
+    assert!(world.ends[0].transmit().unwrap());
+    assert_eq!(world.stats()[0].indirect_transfers, IN_PROGRESS as u64 + 1);
+    expect_received(&mut world, IN_PROGRESS + 2);
+}
+
+#[test]
+fn canceled_send_is_left_out_between_those_that_one_write_carries() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, 3), 0);
+    let canceled = SendId(IN_PROGRESS as u64 + 1);
+    world.ends[0].stream.cancel_send(canceled).unwrap();
+    assert!(world.pass_time());
+    assert!(world.ends[0].transmit().unwrap());
+    assert_eq!(world.stats()[0].indirect_transfers, IN_PROGRESS as u64 + 1);
+    expect_received(&mut world, IN_PROGRESS + 2);
+}
+
+#[test]
+fn short_receives_have_adverts_only_for_a_peer_that_needs_them() {
+    for (choice, is_advertised) in [(Choice::Dynamic, false), (Choice::Direct, true)] {
+        let mut plan = Plan::quiet(RING_OCTETS, LEN_OCTETS);
+        plan.configs[0].choice = choice;
+        let mut world = World::new(&plan);
+        let end = &mut world.ends[1];
+        assert!(end.recv(LEN_OCTETS, false));
+        assert_eq!(end.transmit().unwrap(), is_advertised);
+        // Receives are long on average from here on.
+        assert!(end.recv(LONG_OCTETS, false));
+        while end.transmit().unwrap() {}
+        assert_eq!(world.stats()[1].adverts_sent, 2);
+    }
+}
