@@ -197,6 +197,12 @@ tarball:
 	@scripts/install-deps.sh
 	@scripts/tarball.sh target/portable
 
+# The tarball for aarch64, cross-compiled and run under QEMU's emulation of its programs.
+.PHONY: test-aarch64
+test-aarch64:
+	@scripts/tarball.sh target/portable aarch64
+	@scripts/test-aarch64.sh target/portable target/distros
+
 wheel: tarball
 	@scripts/wheel.sh target/portable
 

@@ -6,6 +6,7 @@
 #   install-deps.sh distros  also for making root file systems of other releases
 #   install-deps.sh packages also for building and checking Debian packages
 #   install-deps.sh image    also for making and testing the container image
+#   install-deps.sh aarch64  also for building for that processor, and running it in emulation
 #   install-deps.sh kernel   also for building the kernel module and booting a kernel to test it
 set -eu
 
@@ -21,6 +22,8 @@ all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpic
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"
+aarch64="binutils-aarch64-linux-gnu libc6-dev-arm64-cross libgcc-s1-arm64-cross qemu-user-static
+         mmdebstrap"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
@@ -31,8 +34,9 @@ case "${1:-}" in
     distros) want="$want $distros" ;;
     packages) want="$want $packages" ;;
     image) want="$want $image" ;;
+    aarch64) want="$want $aarch64" ;;
     kernel) want="$want $kernel" ;;
-    *) echo "usage: $0 [all|perf|distros|packages|image|kernel]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|perf|distros|packages|image|aarch64|kernel]" >&2; exit 2 ;;
 esac
 
 # Cloud machines run an apt of their own when they boot; this is how long it is waited for.

@@ -1,18 +1,27 @@
 #!/bin/sh
 # Writes a tarball of programs that run on any Linux with glibc 2.28, unpacked anywhere, without
 # installation; one with their debugging information; the software bill of materials; and checksums.
-#   tarball.sh FOLDER
+#   tarball.sh FOLDER [PROCESSOR]    PROCESSOR is x86_64 or aarch64, by default this machine's
 # zig links against the older glibc: PyPI has it, and cargo-zigbuild. They are installed in FOLDER.
 set -eu
 
-[ $# = 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+[ $# = 1 ] || [ $# = 2 ] || { echo "usage: $0 FOLDER [PROCESSOR]" >&2; exit 2; }
 mkdir -p "$1"
 folder=$(realpath "$1")
 cd "$(dirname "$0")/.."
 glibc=2.28
-target=$(uname -m)-unknown-linux-gnu
+processor=${2:-$(uname -m)}
+target=$processor-unknown-linux-gnu
 version=$(scripts/version.sh)
-name=urdma-$version-linux-$(uname -m)
+name=urdma-$version-linux-$processor
+if [ "$processor" = "$(uname -m)" ]; then
+    binutils='' libgcc=$(gcc -print-file-name=libgcc_s.so.1)
+else
+    scripts/install-deps.sh "$processor"
+    rustup --quiet target add "$target"
+    binutils=$processor-linux-gnu- libgcc=/usr/$processor-linux-gnu/lib/libgcc_s.so.1
+    export PKG_CONFIG_ALLOW_CROSS=1
+fi
 time_s=$(git log -1 --format=%ct)
 
 tools=$folder/tools
@@ -24,10 +33,10 @@ fi
 
 # Paths of this machine are left out of the programs. They unwind by the libgcc_s of the process, as
 # pthread_cancel does: zig's own copy of an unwinder ends the process when a thread is cancelled in
-# the stand-in. This machine's libgcc_s, of which names are taken, needs a later glibc.
+# the stand-in. Debian's libgcc_s, of which names are taken, needs a later glibc.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 RUSTFLAGS="--remap-path-prefix=$(pwd)=/urdma --remap-path-prefix=$cargo_home=/cargo"
-RUSTFLAGS="$RUSTFLAGS -C link-arg=$(gcc -print-file-name=libgcc_s.so.1)"
+RUSTFLAGS="$RUSTFLAGS -C link-arg=$libgcc"
 RUSTFLAGS="$RUSTFLAGS -C link-arg=-Wl,--allow-shlib-undefined"
 export RUSTFLAGS
 PATH=$tools/bin:$PATH cargo zigbuild --quiet --release --locked --target "$target.$glibc" \
@@ -41,8 +50,8 @@ for kind in "" -debug; do
     mkdir "$folder/$name$kind"
 done
 for program in $programs; do
-    objcopy --only-keep-debug "$built/$program" "$folder/$name-debug/$program.debug"
-    objcopy --strip-all --add-gnu-debuglink="$folder/$name-debug/$program.debug" \
+    "${binutils}objcopy" --only-keep-debug "$built/$program" "$folder/$name-debug/$program.debug"
+    "${binutils}objcopy" --strip-all --add-gnu-debuglink="$folder/$name-debug/$program.debug" \
         "$built/$program" "$folder/$name/$program"
 done
 cp LICENSE-APACHE LICENSE-MIT CHANGELOG.md "$folder/$name"
@@ -50,7 +59,7 @@ cp scripts/tarball-readme.md "$folder/$name/README.md"
 install -m755 scripts/tarball-install.sh "$folder/$name/install.sh"
 # What a machine must have, and no more.
 for program in $programs; do
-    objdump --dynamic-syms --private-headers "$folder/$name/$program" >"$folder/needs"
+    "${binutils}objdump" --dynamic-syms --private-headers "$folder/$name/$program" >"$folder/needs"
     newest=$(grep -o 'GLIBC_[0-9.]*' "$folder/needs" | sort -uV | tail -1)
     if [ "$(printf '%s\n' "GLIBC_$glibc" "$newest" | sort -V | tail -1)" != "GLIBC_$glibc" ]; then
         echo "tarball.sh: $program needs $newest, later than $glibc" >&2

@@ -14,8 +14,7 @@ for release in "$@"; do
     scripts/root-fs.sh "$release" "$root" programs
     rm -rf "$root/opt/urdma"
     mkdir -p "$root/opt/urdma"
-    for archive in "$folder"/urdma-*-linux-*.tar.zst; do
-        case $archive in *-debug.tar.zst) continue ;; esac
+    for archive in "$folder"/urdma-*-linux-"$(uname -m)".tar.zst; do
         tar --extract --zstd --file="$archive" --directory="$root/opt/urdma" --strip-components=1
     done
     cp scripts/carried-over.sh "$root/opt/urdma"
