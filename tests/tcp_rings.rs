@@ -258,6 +258,79 @@ fn members_of_an_epoll_set_have_rings() {
 }
 
 #[test]
+fn rings_come_back_when_a_forked_child_has_ended() {
+    const TRIPS: u64 = 500;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let dir = one.scratch.path().display().to_string();
+    let make = |name: &str| File::create(one.scratch.path().join(name)).unwrap();
+    let mut server = listening(&one, &format!("branch {port} {dir}/fork {dir}/end"));
+    let files: Vec<String> = (0..4).map(|stage| format!("{dir}/stage-{stage}")).collect();
+    let words = format!("stages {port} {TRIPS} {}", files.join(" "));
+    let mut client = end(&one, &words);
+    let observer = self::client(&one);
+    let mut stage = |number: usize| {
+        make(&format!("stage-{number}"));
+        let done = format!("stage {number}");
+        client.wait_for_text(&done, SHORT).unwrap();
+        status(&observer).ring_octets
+    };
+    wait_until("the meeting", SHORT, || status(&observer).joined == 1).unwrap();
+    let with_rings = stage(0);
+    assert!(with_rings >= TRIPS * 64, "{with_rings}");
+    make("fork");
+    let with_child = stage(1);
+    // A message to the server is in the ring when it forks, and its answer.
+    assert!(with_child <= with_rings + 4 * 64, "{with_child}");
+    assert_eq!(status(&observer).joined, 1);
+    make("end");
+    server.wait_for_text("ended", SHORT).unwrap();
+    stage(2);
+    wait_until("the meeting", SHORT, || status(&observer).joined == 2).unwrap();
+    let before = status(&observer).ring_octets;
+    let again = stage(3);
+    assert!(again >= before + TRIPS * 64, "{before} {again}");
+    output(client);
+    output(server);
+    one.down();
+}
+
+#[test]
+fn redis_has_rings_before_and_after_it_saves() {
+    const KEYS: u64 = 60;
+    let _alone = alone();
+    let one = OneHost::up();
+    let dir = one.scratch.path();
+    let port = ports();
+    // The program is the server by another name, in a package that does not start one.
+    std::os::unix::fs::symlink("/usr/bin/redis-check-rdb", dir.join("redis-server")).unwrap();
+    let options = "--bind 127.0.0.1 --save '' --dir";
+    let dir = dir.display();
+    let line = format!("{dir}/redis-server --port {port} {options} {dir}");
+    let mut server = shell(&one, &line);
+    server.wait_for_text("Ready to accept", SHORT).unwrap();
+    let mut client = meeting(&one, &format!("keys {port} {KEYS}"), "");
+    client.wait_for_text("saved", SHORT).unwrap();
+    let observer = self::client(&one);
+    wait_until("the meeting", SHORT, || status(&observer).joined == 2).unwrap();
+    let before = status(&observer).ring_octets;
+    assert!(before > KEYS * (70 << 10), "{before}");
+    File::create(one.scratch.path().join("begin-again")).unwrap();
+    assert!(output(client).contains("done"));
+    let again = at_the_end(&one).ring_octets - before;
+    assert!(again > KEYS * (30 << 10), "{again}");
+
+    let line = format!("redis-benchmark -p {port} -t set,get -c 8 -n 20000 -d 1000 -q");
+    output(shell(&one, &line));
+    let status = at_the_end(&one);
+    assert!(status.joined > 2 + 8, "{status:?}");
+    server.signal(Signal::SIGTERM).unwrap();
+    output(server);
+    one.down();
+}
+
+#[test]
 fn peer_of_a_killed_program_gets_what_was_sent_and_then_the_end() {
     const OCTETS: usize = 40 << 10;
     let _alone = alone();

@@ -4,7 +4,9 @@ again, or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the en
 `pour PORT OCTETS BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the
 kernel does, each on a connection of its own to `serve PORT`; `events PORT CONNECTIONS TRIGGER`
 echoes with epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT BEGIN`,
-which sends COUNT messages of random lengths on each."""
+which sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
+`stages PORT COUNT FILE...`, which makes COUNT round trips when there is a FILE, and has a child
+from FORK to END; `keys PORT COUNT BEGIN` stores, saves and reads keys of a redis server."""
 
 import array
 import fcntl
@@ -136,6 +138,23 @@ def by_fork(end):
     os._exit(0)
 
 
+def by_handing_on(end):
+    """A child gives the connection to another program, which uses it when that is forgotten."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(end.fileno(), 0)
+        os.dup2(read_end, 1)
+        os.execv(sys.executable, [sys.executable, __file__, "inherited", "0", "1"])
+    os.close(read_end)
+    trips(end, 6000, 100)
+    time.sleep(0.1)
+    trips(end, 6100, 100)
+    os.close(write_end)
+    assert os.waitpid(child, 0)[1] == 0
+    return end
+
+
 def by_spawn(end):
     words = [sys.executable, __file__, "inherited", str(end.fileno())]
     subprocess.run(words, pass_fds=[end.fileno()], check=True, stdout=subprocess.DEVNULL)
@@ -203,8 +222,8 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_epoll, by_dup, by_fork, by_spawn, by_pass, by_peek, by_count, by_timeout,
-           by_file, by_stdio, by_pending]
+CHANGES = [by_select, by_epoll, by_dup, by_fork, by_handing_on, by_spawn, by_pass, by_peek,
+           by_count, by_timeout, by_file, by_stdio, by_pending]
 
 
 def change(port, count):
@@ -230,6 +249,78 @@ def serve(port):
                 while data := receive(end, OCTETS):
                     end.sendall(data)
     print("served", flush=True)
+
+
+def branch(port, fork, end):
+    """The child has the connection and the epoll set, and uses neither."""
+    child = None
+    connection = accept(port)
+    with select.epoll() as events:
+        events.register(connection, select.EPOLLIN)
+        while True:
+            if not events.poll(0.01):
+                if child and os.path.exists(end):
+                    assert os.waitpid(child, 0)[1] == 0
+                    child = None
+                    print("ended", flush=True)
+                continue
+            data = receive(connection, OCTETS)
+            if not data:
+                break
+            if not child and os.path.exists(fork) and not os.path.exists(end):
+                child = os.fork()
+                if not child:
+                    wait_for(end)
+                    os._exit(0)
+            connection.sendall(data)
+    print("served", flush=True)
+
+
+def stages(port, count, *files):
+    end = socket.create_connection(("127.0.0.1", port))
+    trips(end, 0, FEW)
+    for number, file in enumerate(files):
+        wait_for(file)
+        trips(end, FEW + number * count, count)
+        print("stage", number, flush=True)
+
+
+def keys(port, count, begin):
+    end = socket.create_connection(("127.0.0.1", port))
+    answers = end.makefile("rb")
+
+    def ask(*words):
+        words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        parts = [b"*%d\r\n" % len(words)] + [b"$%d\r\n%s\r\n" % (len(w), w) for w in words]
+        end.sendall(b"".join(parts))
+        answer = answers.readline()
+        if answer[:1] != b"$":
+            return answer[1:-2]
+        length = int(answer[1:])
+        return answers.read(length + 2)[:-2]
+
+    def meet():
+        for _ in range(FEW):
+            assert ask("PING") == b"PONG"
+
+    meet()
+    wait_for(begin)
+    rng = random.Random(count)
+    values = [rng.randbytes(rng.choice([1, 100, 5000, 300_000])) for _ in range(count)]
+    for number, value in enumerate(values):
+        assert ask("SET", f"key{number}", value) == b"OK"
+    for number, value in enumerate(values):
+        assert ask("GET", f"key{number}") == value
+    assert ask("BGSAVE") == b"Background saving started"
+    while b"rdb_bgsave_in_progress:1" in ask("INFO", "persistence"):
+        time.sleep(0.01)
+    assert b"rdb_last_bgsave_status:ok" in ask("INFO", "persistence")
+    print("saved", flush=True)
+    meet()
+    wait_for(begin + "-again")
+    for number, value in enumerate(values):
+        assert ask("GET", f"key{number}") == value
+    print("done", flush=True)
 
 
 TRIGGERS = {"level": 0, "edge": select.EPOLLET, "once": select.EPOLLONESHOT}
@@ -313,10 +404,13 @@ def exchange(state, events):
     return len(got) == len(data)
 
 
-def inherited(fd):
+def inherited(fd, begin=None):
+    """Begins at the end of a pipe, if there is one."""
+    if begin:
+        os.read(begin, 1)
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, events, visit, inherited, echo, ping, drain, pour]
+ALL = [change, serve, events, visit, branch, stages, keys, inherited, echo, ping, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

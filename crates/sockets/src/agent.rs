@@ -23,7 +23,7 @@ use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, own, process, real, sets};
+use crate::{bell, leave, own, process, real, sets};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -46,15 +46,22 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::always();
     let before = real::errno();
+    let is_lent = || cell.is_lent() || sets::is_lent(cell);
     if process::run_dir().is_none() || !is_of_this_host(fd) || has_limits(fd) {
         cell.advance(generation, State::Alone, State::Kernel);
+    } else if is_lent() {
+        cell.restart();
     } else if is_running() {
         // A call that finds the list in use leaves this to the next one.
         let asked = ASKED.try_with(|asked| {
-            if cell
-                .advance(generation, State::Alone, State::Offered)
-                .is_some()
-            {
+            let is_first = cell.advance(generation, State::Alone, State::Offered);
+            if is_first.is_none() {
+                return;
+            }
+            // A fork that has begun before has not seen the new state.
+            if is_lent() {
+                cell.advance(generation, State::Offered, State::Alone);
+            } else {
                 asked.push((fd, generation));
             }
         });
@@ -241,6 +248,14 @@ impl Agent {
     }
 
     fn offer(&mut self, fd: c_int, generation: u64) {
+        // An offer of before a fork is over.
+        let offers = self.offers.iter();
+        let earlier = offers.filter(|(_, offered)| offered.fd == fd);
+        let earlier: Vec<u64> = earlier.map(|(id, _)| *id).collect();
+        for id in earlier {
+            self.offers.remove(&id);
+            self.tell_forgotten(id);
+        }
         if self.try_offer(fd, generation).is_none() {
             stays_with_tcp(fd, generation);
         }
@@ -414,18 +429,25 @@ impl Watched {
         let call = Call::new(connection, &nothing, 0);
         let done = connection.with_socket(|| Call::run(attend(&call)));
         self.is_behind = matches!(done, Some(None));
-        // A peer that has used rings and refuses them now does not use them again.
+        // A peer that has used rings and refuses them now does not use these again.
         let me = connection.end;
-        let is_over = connection.was_in_ring.load(SeqCst)
-            && connection.load(Word::Refusals(me.peer())) != 0
+        let was_used =
+            connection.was_in_ring.load(SeqCst) || connection.load(Word::Head(me.peer())) != 0;
+        let refusals = connection.load(Word::Refusals(me.peer()));
+        let is_over = was_used
+            && refusals != 0
             && !connection.is_in_ring(me)
             && !connection.is_in_ring(me.peer());
         if is_over && is_state(self.fd, self.generation, &[State::Rings]) {
             if let Some(cell) = table::cell(self.fd) {
                 cell.enter();
                 if cell.seen().generation() == self.generation {
-                    cell.end(false);
-                    sets::part(self.fd, cell, false);
+                    if refusals < leave::FOR_GOOD {
+                        leave::pause_cell(self.fd, cell);
+                    } else {
+                        cell.end(false);
+                        sets::part(self.fd, cell, false);
+                    }
                 }
                 cell.leave();
             }

@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::ptr::null;
+use std::sync::atomic::Ordering::SeqCst;
 
 use urdma_abi::cancel::Disabled;
-use urdma_socket_switch::{demote, settle, Demotion};
+use urdma_socket_switch::{demote, settle, Demotion, Word};
 
 use crate::begin::{begin_as_is, Begun};
 use crate::connection::Connection;
@@ -13,16 +14,20 @@ use crate::octets::Window;
 use crate::sets::{self, Set};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, process, real};
+use crate::{bell, lent, process, real};
 
 /// How often a close looks whether TCP has room for what a ring has; each time it waits for
 /// [`ROOM_MS`].
 const CLOSE_TRIES: u32 = 500;
 const ROOM_MS: c_int = 10;
 
+/// Refusals of an end that does not offer its socket again.
+pub(crate) const FOR_GOOD: u64 = 1 << 32;
+
 /// From now on a descriptor is the kernel's: both directions have moved to TCP. If it is an epoll
 /// set, this is so for its members.
 pub(crate) fn retire(fd: c_int) {
+    keep_one(fd);
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
         retire_cell(fd, cell);
     }
@@ -40,17 +45,41 @@ pub(crate) fn give_up(set: &'static Set) {
     }
 }
 
+/// A descriptor is about to get another number or process: if a process that has forked this one
+/// made it, it gets no rings there.
+fn keep_one(fd: c_int) {
+    if lent::is_child() && process::is_home() {
+        let is_socket = table::cell(fd).is_some_and(table::Cell::is_inherited);
+        if is_socket || sets::is_inherited(fd) {
+            lent::keep();
+        }
+    }
+}
+
+/// The same with all descriptors, or with `is_exec` those that stay open.
+fn keep_all(is_exec: bool) {
+    if !lent::is_child() || !process::is_home() {
+        return;
+    }
+    let stays = |fd: c_int| {
+        // SAFETY: the command takes no argument.
+        let flags = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) };
+        flags >= 0 && (!is_exec || flags & libc::FD_CLOEXEC == 0)
+    };
+    let before = real::errno();
+    if table::inherited().chain(sets::inherited()).any(stays) {
+        lent::keep();
+    }
+    real::set_errno(before);
+}
+
 #[cold]
 fn retire_cell(fd: c_int, cell: &'static Cell) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::always();
     let before = real::errno();
     if let Begun::Rings(connection) = begin_as_is(cell) {
-        let nothing = Window::NONE;
-        let call = Call::to_the_end(connection, &nothing);
-        if Call::run(demote(&call)) == Some(Demotion::Stranded) {
-            connection.reset();
-        }
+        move_to_tcp(connection, FOR_GOOD);
     }
     cell.end(false);
     sets::part(fd, cell, false);
@@ -59,8 +88,49 @@ fn retire_cell(fd: c_int, cell: &'static Cell) {
     real::set_errno(before);
 }
 
-/// All descriptors, before a fork or an exec.
-pub(crate) fn retire_all() {
+/// Moves both directions to TCP, with one refusal and `more`.
+fn move_to_tcp(connection: &Connection, more: u64) {
+    let nothing = Window::NONE;
+    let call = Call::to_the_end(connection, &nothing);
+    if Call::run(demote(&call)) == Some(Demotion::Stranded) {
+        connection.reset();
+    }
+    let refusals = connection.block().word(Word::Refusals(connection.end));
+    refusals.fetch_add(more, SeqCst);
+    // Its end may get rings again too.
+    connection.call_peer();
+}
+
+/// A descriptor has moved to TCP, and may get rings again. The caller has entered, and leaves after
+/// this.
+pub(crate) fn pause_cell(fd: c_int, cell: &Cell) {
+    cell.pause();
+    sets::pause(fd, cell);
+}
+
+/// All descriptors have moved to TCP, and may get rings again: before a fork.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn pause_all() {
+    let _uncancelled = Disabled::new();
+    let _masked = Masked::always();
+    let before = real::errno();
+    for fd in table::hits(0, u32::MAX) {
+        let Some(cell) = table::hit(fd).filter(|cell| cell.seen().state() != State::Alone) else {
+            continue;
+        };
+        if let Begun::Rings(connection) = begin_as_is(cell) {
+            move_to_tcp(connection, 0);
+        }
+        pause_cell(fd, cell);
+        cell.leave();
+    }
+    bell::notice();
+    real::set_errno(before);
+}
+
+/// All descriptors, before this process starts another one; `is_exec`: by exec.
+pub(crate) fn retire_all(is_exec: bool) {
+    keep_all(is_exec);
     if process::is_home() {
         table::hits(0, u32::MAX).for_each(retire);
         sets::known_in(0, u32::MAX).for_each(give_up);
@@ -69,6 +139,9 @@ pub(crate) fn retire_all() {
 
 /// A descriptor is about to be closed.
 pub(crate) fn before_close(fd: c_int) {
+    if let Some(cell) = table::cell(fd).filter(|cell| cell.is_inherited() && process::is_home()) {
+        cell.end_inherited();
+    }
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
         close_cell(fd, cell);
     }
@@ -103,6 +176,11 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
 /// All descriptors of a range are about to be closed.
 pub(crate) fn before_close_range(first: u32, last: u32) {
     table::hits(first, last).for_each(before_close);
+    if lent::is_child() {
+        let fds = table::inherited();
+        fds.filter(|fd| (first..=last).contains(&fd.cast_unsigned()))
+            .for_each(before_close);
+    }
     if process::is_home() {
         sets::known_in(first, last).for_each(Set::end);
     }

@@ -11,7 +11,8 @@
 //! connection; `octets` the buffers of a call; `process` the process and the owners of locks;
 //! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
 //! `begin` the begin of a call; `readiness` what a connection is ready for; `sets` epoll sets,
-//! `link` which one a socket is in; `leave` the ends of rings; `agent` the thread that meets urdmad
+//! `link` which one a socket is in; `leave` the ends of rings; `lent` what
+//! forked children have; `agent` the thread that meets urdmad
 //! and acts for the process; `calls` sending and receiving; `life` loading, forks and exit; `hooks`
 //! the interposed functions.
 //!
@@ -41,6 +42,8 @@ mod futex;
 mod hooks;
 mod host;
 mod leave;
+#[cfg_attr(test, allow(dead_code))]
+mod lent;
 #[cfg(not(test))]
 mod life;
 mod link;

@@ -1,6 +1,6 @@
 //! What happens when the library is loaded, the program forks, and exits.
 
-use crate::{agent, leave, process, real, sets};
+use crate::{agent, leave, lent, process, real, sets, table};
 
 /// Called by the dynamic linker when the library is loaded.
 #[used]
@@ -28,18 +28,26 @@ extern "C" fn at_exit() {
 }
 
 unsafe extern "C" fn before_fork() {
-    leave::retire_all();
+    let has_descriptors = table::is_used() || sets::is_used();
+    if has_descriptors && process::is_home() && process::run_dir().is_some() {
+        lent::before_fork();
+        leave::pause_all();
+    }
     sets::before_fork();
+    lent::lock();
     agent::before_fork();
 }
 
 unsafe extern "C" fn after_fork() {
     agent::after_fork();
+    lent::after_fork();
     sets::after_fork();
 }
 
 unsafe extern "C" fn in_child() {
     process::take_table();
     agent::in_child();
-    sets::after_fork();
+    lent::in_child();
+    table::in_child();
+    sets::in_child();
 }

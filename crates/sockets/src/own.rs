@@ -73,15 +73,10 @@ pub(crate) struct Own(Spared);
 impl Own {
     /// A copy of a descriptor.
     pub(crate) fn copy(fd: BorrowedFd<'_>) -> Option<Self> {
-        FROM.into_iter().find_map(|from| {
-            let from = from as *mut c_void;
-            // SAFETY: the command takes an int.
-            let copy = unsafe { real::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) };
-            // SAFETY: a new descriptor.
-            let copy = (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })?;
-            enlist(copy.as_raw_fd());
-            Some(Self(Spared::from(copy)))
-        })
+        // SAFETY: a new descriptor.
+        let copy = unsafe { OwnedFd::from_raw_fd(high_copy(fd.as_raw_fd())?) };
+        enlist(copy.as_raw_fd());
+        Some(Self(Spared::from(copy)))
     }
 
     /// An eventfd that does not wait.
@@ -123,6 +118,16 @@ impl Drop for Marked {
         strike(self.0);
         drop(self.1.take());
     }
+}
+
+/// A copy of a descriptor with a high number.
+pub(crate) fn high_copy(fd: c_int) -> Option<c_int> {
+    FROM.into_iter().find_map(|from| {
+        let from = from as *mut c_void;
+        // SAFETY: the command takes an int.
+        let copy = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
+        (copy >= 0).then_some(copy)
+    })
 }
 
 fn enlist(fd: RawFd) {

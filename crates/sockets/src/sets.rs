@@ -18,7 +18,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use std::sync::Arc;
 
 use libc::epoll_event;
@@ -30,7 +30,7 @@ use crate::own::{Own, Spin};
 use crate::readiness;
 use crate::signals::Masked;
 use crate::table::{self, Cell, DESCRIPTORS};
-use crate::{bell, process, real};
+use crate::{bell, lent, process, real};
 
 pub(crate) use ready::Events;
 use ready::{Ready, Source};
@@ -123,6 +123,10 @@ pub(crate) struct Set {
     is_plain: AtomicBool,
     /// It has had a member with rings.
     is_ringed: AtomicBool,
+    /// How many forks there were when it was made.
+    forks: AtomicU64,
+    /// A process that has forked this one has made it.
+    is_inherited: AtomicBool,
 }
 
 /// A new set has a descriptor.
@@ -144,6 +148,8 @@ pub(crate) fn begin_set(fd: c_int) {
             is_open: AtomicBool::new(false),
             is_plain: AtomicBool::new(false),
             is_ringed: AtomicBool::new(false),
+            forks: AtomicU64::new(0),
+            is_inherited: AtomicBool::new(false),
         }));
         slot.store(set, SeqCst);
         HIGHEST.fetch_max(fd.cast_unsigned() + 1, SeqCst);
@@ -153,6 +159,8 @@ pub(crate) fn begin_set(fd: c_int) {
     set.waiters.store(0, SeqCst);
     set.is_plain.store(false, SeqCst);
     set.is_ringed.store(false, SeqCst);
+    set.forks.store(lent::forks(), SeqCst);
+    set.is_inherited.store(false, SeqCst);
     set.is_open.store(true, SeqCst);
 }
 
@@ -170,16 +178,46 @@ pub(crate) fn known_in(first: u32, last: u32) -> impl Iterator<Item = &'static S
     (first.min(end)..end).filter_map(|fd| known(fd.cast_signed()))
 }
 
+/// Whether a process that has forked this one has made the set.
+pub(crate) fn is_inherited(fd: c_int) -> bool {
+    known(fd).is_some_and(|set| set.is_inherited.load(SeqCst))
+}
+
+/// The sets that this process has from that which has forked it.
+pub(crate) fn inherited() -> impl Iterator<Item = c_int> {
+    let sets = known_in(0, u32::MAX);
+    sets.map(Set::fd).filter(|fd| is_inherited(*fd))
+}
+
+/// Whether a descriptor is or was a set.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn is_used() -> bool {
+    HIGHEST.load(SeqCst) != 0
+}
+
 /// A fork is about to happen.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn before_fork() {
     known_in(0, u32::MAX).for_each(|set| set.members.lock());
 }
 
-/// It has happened: parent and child.
+/// It has happened, and this is the parent.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn after_fork() {
     known_in(0, u32::MAX).for_each(|set| set.members.unlock());
+}
+
+/// It has happened, and this is the child: the sets are the parent's. Nothing is allocated or
+/// freed.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn in_child() {
+    for set in known_in(0, u32::MAX) {
+        set.is_plain.store(true, SeqCst);
+        set.is_inherited.store(true, SeqCst);
+        set.members.unlock();
+        set.members
+            .with(|members| std::mem::forget(std::mem::replace(members, Members::new())));
+    }
 }
 
 /// A socket gets rings: from now on its set looks at them. False if that is impossible.
@@ -195,6 +233,18 @@ pub(crate) fn part(fd: c_int, cell: &Cell, is_removed: bool) {
     if let Some(set) = cell.set.replace(None).and_then(known) {
         set.with(|members| set.part(members, fd, is_removed));
     }
+}
+
+/// The same, and the set has the descriptor as one that may get rings.
+pub(crate) fn pause(fd: c_int, cell: &Cell) {
+    if let Some(set) = cell.set.get().and_then(known) {
+        set.with(|members| set.pause(members, fd, cell));
+    }
+}
+
+/// Whether another process may have the set of a socket.
+pub(crate) fn is_lent(cell: &Cell) -> bool {
+    cell.set.get().and_then(known).is_some_and(Set::is_lent)
 }
 
 /// A socket is about to be added to a set, and leaves the one that it was in. False if it is in
@@ -248,7 +298,7 @@ impl Set {
         let Some(event) = members.others.get(&fd).copied() else {
             return true;
         };
-        if self.is_plain() {
+        if self.is_plain() || self.is_lent() {
             return false;
         }
         let edge = libc::EPOLLET.cast_unsigned();
@@ -305,6 +355,22 @@ impl Set {
         };
     }
 
+    /// The same, and it may get rings again.
+    fn pause(&self, members: &mut Members, fd: c_int, cell: &Cell) {
+        let Some((Ringed(connection), event)) = members.ready.remove(fd) else {
+            return;
+        };
+        connection.set.replace(None);
+        self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
+        if let Some(event) = event {
+            self.ask(libc::EPOLL_CTL_MOD, fd, event.events, event.u64);
+            members.others.insert(fd, event);
+        } else {
+            self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0);
+            cell.set.replace(None);
+        }
+    }
+
     /// Has a thread look that sleeps in the kernel.
     fn poke(&self, members: &Members) {
         if let Some(bell) = members
@@ -318,6 +384,11 @@ impl Set {
 
     pub(crate) fn fd(&self) -> c_int {
         self.fd
+    }
+
+    /// Whether another process may have it.
+    fn is_lent(&self) -> bool {
+        lent::is_lent(self.forks.load(SeqCst))
     }
 
     /// Whether its members get no rings.

@@ -11,6 +11,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use crate::connection::Connection;
+use crate::lent;
 use crate::link::Link;
 
 /// Descriptors from this number on use TCP.
@@ -34,6 +35,8 @@ pub(crate) enum State {
     Rings = 5,
     /// The kernel's, while a call that began before is in progress.
     Ending = 6,
+    /// The same, and it may get rings again after that.
+    Pausing = 7,
 }
 
 const ONE_USER: u64 = 1;
@@ -54,6 +57,7 @@ impl Seen {
             4 => State::Ready,
             5 => State::Rings,
             6 => State::Ending,
+            7 => State::Pausing,
             _ => State::Kernel,
         }
     }
@@ -85,6 +89,10 @@ pub(crate) struct Cell {
     calls: [AtomicU32; 2],
     /// Whether the socket was accepted.
     is_accepted: AtomicU32,
+    /// How many forks there were when the socket was made.
+    forks: AtomicU64,
+    /// Whether it is a socket of a process that has forked this one.
+    is_inherited: AtomicU32,
     /// The epoll set of which it is a member.
     pub(crate) set: Link,
 }
@@ -111,6 +119,24 @@ pub(crate) fn hits(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     range.filter_map(|fd| c_int::try_from(fd).ok().filter(|fd| hit(*fd).is_some()))
 }
 
+/// This is a forked child.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn in_child() {
+    hits(0, u32::MAX).filter_map(cell).for_each(Cell::inherit);
+}
+
+/// The sockets that this process has from that which has forked it.
+pub(crate) fn inherited() -> impl Iterator<Item = c_int> {
+    let fds = (0..HIGHEST.load(SeqCst)).filter_map(|fd| c_int::try_from(fd).ok());
+    fds.filter(|fd| cell(*fd).is_some_and(Cell::is_inherited))
+}
+
+/// Whether a descriptor is or was another than the kernel's alone.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn is_used() -> bool {
+    HIGHEST.load(SeqCst) != 0
+}
+
 impl Cell {
     const fn new() -> Self {
         Self {
@@ -118,6 +144,8 @@ impl Cell {
             connection: AtomicPtr::new(null_mut()),
             calls: [const { AtomicU32::new(0) }; 2],
             is_accepted: AtomicU32::new(0),
+            forks: AtomicU64::new(0),
+            is_inherited: AtomicU32::new(0),
             set: Link::new(),
         }
     }
@@ -130,6 +158,28 @@ impl Cell {
         self.is_accepted.load(SeqCst) != 0
     }
 
+    /// Whether another process may have the socket.
+    pub(crate) fn is_lent(&self) -> bool {
+        lent::is_lent(self.forks.load(SeqCst))
+    }
+
+    /// Whether it is a socket of a process that has forked this one.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.is_inherited.load(SeqCst) != 0
+    }
+
+    /// An inherited descriptor is about to be closed.
+    pub(crate) fn end_inherited(&self) {
+        self.is_inherited.store(0, SeqCst);
+    }
+
+    /// No calls have moved octets.
+    pub(crate) fn restart(&self) {
+        for calls in &self.calls {
+            calls.store(0, SeqCst);
+        }
+    }
+
     /// Counts a call that moved octets; returns how many did in this direction.
     pub(crate) fn count_call(&self, is_send: bool) -> u32 {
         let calls = &self.calls[usize::from(is_send)];
@@ -138,9 +188,9 @@ impl Cell {
 
     /// A new TCP socket has the descriptor.
     pub(crate) fn begin(&self, fd: c_int, is_accepted: bool) {
-        for calls in &self.calls {
-            calls.store(0, SeqCst);
-        }
+        self.restart();
+        self.forks.store(lent::forks(), SeqCst);
+        self.is_inherited.store(0, SeqCst);
         self.is_accepted.store(u32::from(is_accepted), SeqCst);
         self.set.replace(None);
         let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
@@ -160,10 +210,16 @@ impl Cell {
     /// Ends a call. The last one ends the use of a connection that is ending.
     pub(crate) fn leave(&self) {
         let seen = Seen(self.word.fetch_sub(ONE_USER, SeqCst).wrapping_sub(ONE_USER));
-        if seen.users() == 0 && seen.state() == State::Ending {
+        let next = match seen.state() {
+            State::Ending => State::Kernel,
+            State::Pausing => State::Alone,
+            _ => return,
+        };
+        if seen.users() == 0 {
             self.drop_connection();
+            self.restart();
             // Else a call has begun, which does this when it ends.
-            self.change(seen, State::Kernel);
+            self.change(seen, next);
         }
     }
 
@@ -210,6 +266,27 @@ impl Cell {
                 return;
             }
         }
+    }
+
+    /// The descriptor is the kernel's until the calls in progress end. It may get rings then.
+    /// The caller has entered, and leaves after this.
+    pub(crate) fn pause(&self) {
+        loop {
+            let seen = self.seen();
+            let has_more = !matches!(seen.state(), State::Kernel | State::Alone | State::Ending);
+            if !has_more || self.change(seen, State::Pausing) {
+                return;
+            }
+        }
+    }
+
+    /// This is a forked child: the socket is the kernel's, and its connection the parent's.
+    #[cfg_attr(test, allow(dead_code))]
+    fn inherit(&self) {
+        self.is_inherited.store(1, SeqCst);
+        self.set_connection(null_mut());
+        self.set.replace(None);
+        self.change(self.seen(), State::Kernel);
     }
 
     /// The connection; null without one. The caller has entered while the state was `Rings`, or it

@@ -148,11 +148,11 @@ macro_rules! before {
 }
 
 before! {
-    all: vfork before_vfork execve before_execve execv before_execv execvp before_execvp
+    all: vfork before_vfork posix_spawn before_posix_spawn
+        posix_spawnp before_posix_spawnp clone before_clone;
+    all_by_exec: execve before_execve execv before_execv execvp before_execvp
         execvpe before_execvpe execl before_execl execlp before_execlp execle before_execle
-        execveat before_execveat fexecve before_fexecve posix_spawn before_posix_spawn
-        posix_spawnp before_posix_spawnp system before_system popen before_popen
-        clone before_clone;
+        execveat before_execveat fexecve before_fexecve system before_system popen before_popen;
     all_for_good: io_uring_queue_init before_io_uring
         io_uring_queue_init_params before_io_uring_params;
     connected: connect before_connect;
@@ -167,12 +167,16 @@ before! {
 }
 
 fn all(_: &Arguments) {
-    leave::retire_all();
+    leave::retire_all(false);
+}
+
+fn all_by_exec(_: &Arguments) {
+    leave::retire_all(true);
 }
 
 fn all_for_good(_: &Arguments) {
     process::turn_off();
-    leave::retire_all();
+    leave::retire_all(false);
 }
 
 fn first(arguments: &Arguments) {
@@ -206,9 +210,8 @@ fn by_number(arguments: &Arguments) {
             leave::before_close_range(fd.cast_unsigned(), arguments.int(2).cast_unsigned());
         }
         libc::SYS_io_uring_setup => all_for_good(arguments),
-        libc::SYS_execve | libc::SYS_execveat | libc::SYS_clone | libc::SYS_clone3 => {
-            all(arguments);
-        }
+        libc::SYS_execve | libc::SYS_execveat => all_by_exec(arguments),
+        libc::SYS_clone | libc::SYS_clone3 => all(arguments),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => all(arguments),
         libc::SYS_rt_sigaction => crate::signals::note_handler(),

@@ -154,7 +154,7 @@ impl<S: Source> Ready<S> {
         self.members[index] = Some(Member {
             source,
             event: Some(event),
-            is_spent: false,
+            is_spent: event.events & !EDGE == ONE_SHOT,
             is_new: true,
             arrived: 0,
             misses: 0,

@@ -55,6 +55,40 @@ fn closed_descriptor_has_another_generation_in_which_nothing_advances() {
 }
 
 #[test]
+fn paused_descriptor_is_offered_again_when_the_last_call_has_ended() {
+    let cell = alone();
+    assert_eq!(cell.count_call(true), 1);
+    let generation = cell.seen().generation();
+    cell.advance(generation, State::Alone, State::Offered);
+    cell.enter();
+    cell.enter();
+    cell.pause();
+    cell.leave();
+    assert_eq!(cell.seen().state(), State::Pausing);
+    cell.leave();
+    assert_eq!(cell.seen().state(), State::Alone);
+    assert_eq!(cell.count_call(true), 1);
+}
+
+#[test]
+fn paused_descriptor_is_the_kernels_if_it_moves_to_tcp_for_good() {
+    for is_first in [true, false] {
+        let cell = alone();
+        cell.advance(0, State::Alone, State::Offered);
+        cell.enter();
+        if is_first {
+            cell.pause();
+        }
+        cell.end(false);
+        if !is_first {
+            cell.pause();
+        }
+        cell.leave();
+        assert_eq!(cell.seen().state(), State::Kernel);
+    }
+}
+
+#[test]
 fn new_socket_is_the_kernels_while_a_call_on_the_earlier_one_is_in_progress() {
     let cell = alone();
     cell.enter();
