@@ -1,4 +1,4 @@
-//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL.
+//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL, QEMU.
 //!
 //! `make test-all` installs their packages and runs these tests; `make test` does not, because the
 //! packages are large.
@@ -7,10 +7,12 @@
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
 use urdma_harness::instance::{LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
-use urdma_harness::process::Process;
+use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{words, Job, Ready};
+use urdma_tests::machine::{build_guest, Machine};
 use urdma_tests::{
     alone, host_without_configured_addresses, ports, print_of, run_all, OneHost, HOST_ADDRESSES,
 };
@@ -240,4 +242,66 @@ fn udapl_passes_its_own_tests() {
     });
     run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
+}
+
+/// How many rounds a guest runs before and after its migration.
+const ROUNDS: u64 = 3;
+/// Pages that the guest fills with other values than zero, which alone are written by RDMA.
+const FILLED_PAGES: u64 = (32 << 20) / 4096;
+
+/// Migrates a running guest, compares the memory of both machines and lets the guest go on.
+fn migrate(pin_all: bool) {
+    let _alone = alone();
+    let one = OneHost::up();
+    let guest = build_guest(one.scratch.path());
+    let mut source = Machine::start(&one, "source", &guest, &[]);
+    let waiting = ["-S", "-incoming", "defer"];
+    let mut target = Machine::start(&one, "target", &guest, &waiting);
+    let capability = json!({ "capability": "rdma-pin-all", "state": pin_all });
+    for machine in [&mut source, &mut target] {
+        machine.ask(
+            "migrate-set-capabilities",
+            json!({ "capabilities": [capability] }),
+        );
+    }
+    wait_until("the guest runs", LIMIT, || source.rounds() >= ROUNDS).unwrap();
+
+    let uri = json!({ "uri": format!("rdma:127.0.0.1:{}", ports()) });
+    target.ask("migrate-incoming", uri.clone());
+    source.ask("migrate", uri);
+    let mut migration = json!(null);
+    wait_until("the migration ends", LIMIT, || {
+        migration = source.ask("query-migrate", json!({}));
+        ["completed", "failed"].contains(&migration["status"].as_str().unwrap())
+    })
+    .unwrap();
+    assert_eq!(migration["status"], "completed", "{migration}");
+    let sent_pages = migration["ram"]["normal"].as_u64().unwrap();
+    assert!(sent_pages >= FILLED_PAGES, "{migration}");
+    assert_eq!(source.state(), "postmigrate");
+    assert_eq!(target.state(), "paused");
+    assert!(source.memory() == target.memory(), "the memory differs");
+
+    target.ask("cont", json!({}));
+    wait_until("the guest goes on", LIMIT, || target.rounds() >= ROUNDS).unwrap();
+    assert_eq!(target.state(), "running");
+    for machine in [source, target] {
+        let ended = machine.quit();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        let device = ended.output.contains("kernel name urdma0");
+        assert!(device, "{}", ended.output);
+    }
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn qemu_migrates_a_running_guest() {
+    migrate(false);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn qemu_migrates_a_running_guest_with_all_memory_pinned() {
+    migrate(true);
 }

@@ -3,6 +3,7 @@
 
 pub mod bridges;
 pub mod hostile;
+pub mod machine;
 pub mod sockets;
 
 use std::num::NonZero;
