@@ -34,6 +34,7 @@ pub(super) fn all(machine: &Machine) -> Vec<Finding> {
         xdp(machine),
     ];
     all.extend(driver(machine));
+    all.extend(sessions(machine));
     all
 }
 
@@ -306,6 +307,23 @@ fn xdp(machine: &Machine) -> Finding {
     }
 }
 
+/// Whether the kernel lets threads of one session keep those of others from running, which was seen
+/// on Linux 6.18 only.
+fn sessions(machine: &Machine) -> Option<Finding> {
+    let are_groups = machine.text("/proc/sys/kernel/sched_autogroup_enabled") == "1";
+    let release = machine.text("/proc/sys/kernel/osrelease");
+    (are_groups && release.starts_with("6.18.")).then(|| {
+        Finding::without(
+            "fair scheduling",
+            format!(
+                "on Linux {release}, programs that poll can keep those of other sessions, and \
+                 urdmad, from running for seconds"
+            ),
+            "sysctl kernel.sched_autogroup_enabled=0; see doc/limits.md",
+        )
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -356,6 +374,23 @@ mod tests {
         assert_eq!(found.grade, Grade::Good);
         assert!(found.detail.contains("experimental"), "{}", found.detail);
         fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
+    fn groups_of_the_scheduler_are_reported_where_they_are_unfair() {
+        for (groups, release, is_reported) in [
+            ("1\n", "6.18.44\n", true),
+            ("0\n", "6.18.44\n", false),
+            ("1\n", "6.1.0-35-amd64\n", false),
+        ] {
+            let files = [
+                ("/proc/sys/kernel/sched_autogroup_enabled", groups),
+                ("/proc/sys/kernel/osrelease", release),
+            ];
+            let machine = machine("groups", &files);
+            assert_eq!(sessions(&machine).is_some(), is_reported, "{release}");
+            fs::remove_dir_all(&machine.root).unwrap();
+        }
     }
 
     #[test]
