@@ -55,3 +55,9 @@ fn mooncake_reads_and_writes() {
 fn peercache_reads_and_writes() {
     run("peercache_check.py", &[]);
 }
+
+#[test]
+#[ignore = "make test-all"]
+fn dlslime_reads_and_writes() {
+    run("dlslime_check.py", &[]);
+}
