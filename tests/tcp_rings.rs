@@ -168,6 +168,21 @@ fn round_trips_of_sleeping_ends_go_over_rings() {
 }
 
 #[test]
+fn threads_that_send_and_receive_at_once_keep_the_rings() {
+    const OCTETS: u64 = 8 << 20;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("echo {port}"));
+    let client = meeting(&one, &format!("duplex {port} {OCTETS}"), "");
+    assert!(output(client).contains("done"));
+    output(server);
+    let status = at_the_end(&one);
+    assert!(status.ring_octets > OCTETS, "{status:?}");
+    one.down();
+}
+
+#[test]
 fn netcat_moves_files_both_ways() {
     let _alone = alone();
     let one = OneHost::up();
@@ -234,10 +249,14 @@ fn members_of_an_epoll_set_have_rings() {
     const MESSAGES: u64 = 20;
     let _alone = alone();
     let one = OneHost::up();
-    for trigger in ["level", "edge", "once"] {
+    for trigger in ["level", "edge", "once", "threads"] {
         let before = at_the_end(&one);
         let port = ports();
-        let server = listening(&one, &format!("events {port} {CONNECTIONS} {trigger}"));
+        let server = match trigger {
+            "threads" => format!("crowd {port} {CONNECTIONS}"),
+            trigger => format!("events {port} {CONNECTIONS} {trigger}"),
+        };
+        let server = listening(&one, &server);
         let begin = one.scratch.path().join(trigger);
         let words = format!("visit {port} {CONNECTIONS} {MESSAGES} {}", begin.display());
         let client = end(&one, &words);

@@ -1,14 +1,17 @@
-"""Ends of a TCP connection: `echo PORT` returns what it gets; `ping PORT COUNT BEGIN GO_ON`
-makes a few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many
-again, or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from
-`pour PORT OCTETS BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the
-kernel does, each on a connection of its own to `serve PORT`; `events PORT CONNECTIONS TRIGGER`
-echoes with epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT BEGIN`,
-which sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
+"""Ends of a TCP connection: `echo PORT` returns what it gets; `ping PORT COUNT BEGIN GO_ON` makes a
+few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many again,
+or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from `pour PORT OCTETS
+BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the kernel does,
+each on a connection of its own to `serve PORT`; `events PORT CONNECTIONS TRIGGER` echoes with
+epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT BEGIN`, which
+sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
 `stages PORT COUNT FILE...`, which makes COUNT round trips when there is a FILE, and has a child
-from FORK to END; `keys PORT COUNT BEGIN` stores, saves and reads keys of a redis server."""
+from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once` with several threads; `duplex
+PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `keys PORT COUNT BEGIN`
+stores, saves and reads keys of a redis server."""
 
 import array
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -18,6 +21,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 OCTETS = 64
@@ -123,6 +127,56 @@ def by_epoll(end):
     return end
 
 
+def by_nested_sets(end):
+    with select.epoll() as inner, select.epoll() as outer:
+        inner.register(end, select.EPOLLIN)
+        trips(end, 5000, 20)
+        outer.register(inner, select.EPOLLIN)
+        for number in range(5020, 5100):
+            data = number.to_bytes(8, "little") * (OCTETS // 8)
+            end.sendall(data)
+            assert outer.poll(20) == [(inner.fileno(), select.EPOLLIN)]
+            assert inner.poll(0) == [(end.fileno(), select.EPOLLIN)]
+            assert receive(end, OCTETS) == data
+    return end
+
+
+def by_pwait2(end):
+    """epoll_pwait2(2), which is no call of Python's: struct epoll_event has 12 octets on x86-64."""
+    library = ctypes.CDLL(None, use_errno=True)
+    seconds = ctypes.c_long * 2
+    with select.epoll() as events:
+        events.register(end, select.EPOLLIN)
+        for number in range(4000, 4100):
+            found = ctypes.create_string_buffer(16)
+
+            def wait(*limit):
+                return library.epoll_pwait2(events.fileno(), found, 1, seconds(*limit), None)
+
+            assert wait(0, 1000) == 0
+            data = number.to_bytes(8, "little") * (OCTETS // 8)
+            end.sendall(data)
+            assert wait(20, 0) == 1
+            assert int.from_bytes(found.raw[:4], "little") == select.EPOLLIN
+            assert receive(end, OCTETS) == data
+    return end
+
+
+def by_two_readers(end):
+    """Two threads sleep in recv."""
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(receive(end, 8))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    end.sendall(b"r" * OCTETS)
+    for thread in threads:
+        thread.join()
+    assert got == [b"r" * 8] * 2
+    assert receive(end, OCTETS - 16) == b"r" * (OCTETS - 16)
+    return end
+
+
 def by_dup(end):
     copy = end.dup()
     end.close()
@@ -222,8 +276,9 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_epoll, by_dup, by_fork, by_handing_on, by_spawn, by_pass, by_peek,
-           by_count, by_timeout, by_file, by_stdio, by_pending]
+CHANGES = [by_select, by_epoll, by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork,
+           by_handing_on, by_spawn, by_pass, by_peek, by_count, by_timeout, by_file, by_stdio,
+           by_pending]
 
 
 def change(port, count):
@@ -350,6 +405,54 @@ def events(port, connections, trigger):
     print("served", flush=True)
 
 
+def crowd(port, connections):
+    """A connection is one thread's from the report to the next call of modify."""
+    ends, waiting, busy, left = {}, {}, set(), [connections]
+
+    def serve_some(all):
+        while left[0]:
+            for fd, _ in all.poll(0.05):
+                assert fd not in busy, fd
+                busy.add(fd)
+                goes_on = echo_some(ends[fd], waiting[fd])
+                time.sleep(0.001)
+                busy.remove(fd)
+                if goes_on:
+                    interest = select.EPOLLOUT if waiting[fd] else select.EPOLLIN
+                    all.modify(fd, interest | select.EPOLLONESHOT)
+                else:
+                    all.unregister(fd)
+                    left[0] -= 1
+
+    threading.excepthook = lambda error: (print(error, flush=True), os._exit(1))
+    with socket.create_server(("127.0.0.1", port), backlog=128) as listener, select.epoll() as all:
+        print("ready", flush=True)
+        threads = [threading.Thread(target=serve_some, args=[all]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(connections):
+            end = listener.accept()[0]
+            end.setblocking(False)
+            ends[end.fileno()], waiting[end.fileno()] = end, bytearray()
+            all.register(end, select.EPOLLIN | select.EPOLLONESHOT)
+        for thread in threads:
+            thread.join()
+    print("served", flush=True)
+
+
+def duplex(port, octets, begin):
+    end = socket.create_connection(("127.0.0.1", port))
+    trips(end, 0, FEW)
+    wait_for(begin)
+    trips(end, FEW, FEW)
+    data = random.Random(octets).randbytes(octets)
+    sender = threading.Thread(target=end.sendall, args=[data])
+    sender.start()
+    assert receive(end, octets) == data
+    sender.join()
+    print("done", flush=True)
+
+
 def echo_some(end, waiting):
     """False at the end of the stream."""
     try:
@@ -411,6 +514,7 @@ def inherited(fd, begin=None):
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, events, visit, branch, stages, keys, inherited, echo, ping, drain, pour]
+ALL = [change, serve, events, crowd, duplex, visit, branch, stages, keys, inherited, echo, ping,
+       drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

@@ -1,5 +1,7 @@
 //! The begin of a call on a descriptor: who does it, and when rings are used first.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use urdma_socket_switch::join;
 
 use crate::connection::Connection;
@@ -54,7 +56,7 @@ fn use_rings(cell: &'static Cell) {
 /// This end uses rings, if its set can look at them.
 pub(crate) fn joined(cell: &Cell, connection: &Connection) {
     let nothing = Window::NONE;
-    if sets::join(connection, cell) {
+    if sets::join(connection, cell) && !connection.has_joined.swap(true, SeqCst) {
         Call::run(join(&Call::new(connection, &nothing, 0)));
     }
 }

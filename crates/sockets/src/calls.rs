@@ -270,8 +270,14 @@ unsafe fn sleep(
 ) -> Slept {
     let pointer = std::ptr::from_ref(connection).cast_mut();
     let generation = cell.seen().generation();
-    if !connection.begin_sleep() {
-        // One bell wakes one thread.
+    let is_reader = matches!(event, Event::Readable);
+    let alone = if is_reader {
+        &connection.readers
+    } else {
+        &connection.at_bell
+    };
+    if !alone.begin() {
+        // One word or bell wakes one thread.
         cell.leave();
         leave::retire(fd);
         return Slept::Again;
@@ -284,16 +290,25 @@ unsafe fn sleep(
         Event::Readable => unsafe { connection.sleep_for_ring() },
         Event::Writable | Event::Peer => None,
     };
+    let is_at_bell = slept.is_none() && is_reader && connection.at_bell.begin();
+    let is_second = slept.is_none() && is_reader && !is_at_bell;
     let is_interrupted = match slept {
         Some(result) => result == -std::ffi::c_long::from(libc::EINTR),
+        None if is_second => false,
         // SAFETY: as above.
         None => unsafe { sleep_for_socket(connection, event) },
     };
-    connection.end_sleep();
+    if is_at_bell {
+        connection.at_bell.end();
+    }
+    alone.end();
     // SAFETY: the reference of above; the connection is not used any more.
     drop(unsafe { Connection::from_raw(pointer) });
     if cell.seen().generation() != generation {
         Slept::Closed
+    } else if is_second {
+        leave::retire(fd);
+        Slept::Again
     } else if is_interrupted {
         Slept::Interrupted
     } else {

@@ -15,7 +15,8 @@ use crate::link::Link;
 use crate::own::Own;
 use crate::{bell, futex, real};
 
-/// [`Word::ReaderSleeps`]: a thread sleeps on the word itself, and not for its bell.
+/// Bits of [`Word::ReaderSleeps`]: the bell is to be rung; a thread sleeps on the word itself.
+pub(crate) const FOR_THE_BELL: u64 = 1;
 pub(crate) const ON_THE_WORD: u64 = 2;
 /// `TCP_ESTABLISHED` and others of `enum` in `linux/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
@@ -49,6 +50,25 @@ pub(crate) struct Parts {
     pub(crate) fd: c_int,
 }
 
+/// The threads that sleep in some way, of which there is one at most.
+#[derive(Debug)]
+pub(crate) struct Alone(AtomicU32);
+
+impl Alone {
+    /// A thread is about to sleep; false if another one sleeps so.
+    pub(crate) fn begin(&self) -> bool {
+        let is_alone = self.0.fetch_add(1, SeqCst) == 0;
+        if !is_alone {
+            self.end();
+        }
+        is_alone
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
 /// See the module. Shared by the cell of its descriptor, the agent and threads that sleep.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -68,8 +88,12 @@ pub(crate) struct Connection {
     pub(crate) fd: c_int,
     /// The epoll set of which it is a member.
     pub(crate) set: Link,
-    /// Threads that sleep.
-    sleepers: AtomicU32,
+    /// Those that sleep to receive.
+    pub(crate) readers: Alone,
+    /// Those that sleep for the bell.
+    pub(crate) at_bell: Alone,
+    /// This end has joined: it uses rings if the peer does.
+    pub(crate) has_joined: AtomicBool,
     /// The peer's socket is closed, or the connection was reset.
     pub(crate) is_peer_gone: AtomicBool,
     /// TCP has the end or an error: it is asked even while the next octet is in the ring.
@@ -111,7 +135,9 @@ impl Connection {
             is_accepted: parts.is_accepted,
             fd: parts.fd,
             set: Link::new(),
-            sleepers: AtomicU32::new(0),
+            readers: Alone(AtomicU32::new(0)),
+            at_bell: Alone(AtomicU32::new(0)),
+            has_joined: AtomicBool::new(false),
             is_peer_gone: AtomicBool::new(false),
             tcp_speaks: AtomicBool::new(false),
             has_end: AtomicBool::new(false),
@@ -180,10 +206,8 @@ impl Connection {
     /// Wakes the threads of an end.
     pub(crate) fn ring(&self, end: End) {
         let word = self.block().word(Word::ReaderSleeps(end.peer()));
-        if word
-            .compare_exchange(ON_THE_WORD, 0, SeqCst, SeqCst)
-            .is_ok()
-        {
+        let sleeps = || word.load(SeqCst) & ON_THE_WORD != 0;
+        if sleeps() && word.fetch_and(!ON_THE_WORD, SeqCst) & ON_THE_WORD != 0 {
             futex::wake(word);
         }
         let is_own = end == self.end;
@@ -210,7 +234,7 @@ impl Connection {
         }
         let word = self.block().word(Word::ReaderSleeps(peer));
         if word
-            .compare_exchange(1, ON_THE_WORD, SeqCst, SeqCst)
+            .compare_exchange(FOR_THE_BELL, ON_THE_WORD, SeqCst, SeqCst)
             .is_err()
         {
             return Some(0);
@@ -255,17 +279,19 @@ impl Connection {
         }
     }
 
-    /// A thread is about to sleep; false if another one sleeps.
-    pub(crate) fn begin_sleep(&self) -> bool {
-        if self.sleepers.fetch_add(1, SeqCst) == 0 {
-            return true;
+    /// A thread is about to sleep in poll(2); false if another one sleeps.
+    pub(crate) fn begin_poll(&self) -> bool {
+        let is_alone = self.readers.begin();
+        let can_sleep = is_alone && self.at_bell.begin();
+        if is_alone && !can_sleep {
+            self.readers.end();
         }
-        self.end_sleep();
-        false
+        can_sleep
     }
 
-    pub(crate) fn end_sleep(&self) {
-        self.sleepers.fetch_sub(1, SeqCst);
+    pub(crate) fn end_poll(&self) {
+        self.at_bell.end();
+        self.readers.end();
     }
 
     /// Whether TCP was drained and the direction of the peer is its ring's: TCP has no octets, and

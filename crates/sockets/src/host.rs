@@ -13,7 +13,7 @@ use libc::{iovec, msghdr};
 use urdma_socket_switch::layout::RING_OCTETS;
 use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
 
-use crate::connection::{Connection, ON_THE_WORD};
+use crate::connection::{Connection, FOR_THE_BELL, ON_THE_WORD};
 use crate::octets::Window;
 use crate::{bell, futex, process, real};
 
@@ -141,22 +141,29 @@ impl Host for Call<'_> {
     }
 
     async fn store(&self, word: Word, value: u64) {
-        self.connection.block().word(word).store(value, SeqCst);
+        let of_reader = matches!(word, Word::ReaderSleeps(_));
+        let word = self.connection.block().word(word);
+        if of_reader && value == FOR_THE_BELL {
+            // Another thread may sleep on the word.
+            word.fetch_or(value, SeqCst);
+        } else {
+            word.store(value, SeqCst);
+        }
     }
 
     async fn swap(&self, word: Word, value: u64) -> u64 {
         // A word that is rarely set is not written to.
+        let of_reader = matches!(word, Word::ReaderSleeps(_));
         let word = self.connection.block().word(word);
         if value == 0 && word.load(SeqCst) == 0 {
             return 0;
         }
-        match word.swap(value, SeqCst) {
-            ON_THE_WORD => {
-                futex::wake(word);
-                0
-            }
-            before => before,
+        let before = word.swap(value, SeqCst);
+        if of_reader && before & ON_THE_WORD != 0 {
+            futex::wake(word);
+            return before & !ON_THE_WORD;
         }
+        before
     }
 
     async fn add(&self, word: Word, value: u64) {

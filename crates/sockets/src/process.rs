@@ -22,6 +22,8 @@ static RUN_DIR: OnceLock<PathBuf> = OnceLock::new();
 
 thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
+    /// The thread has called vfork(2) or the like: it may be the child's.
+    static MAY_BE_CHILDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Notes the process and its environment, when the library is loaded.
@@ -51,7 +53,13 @@ pub(crate) fn turn_off() {
 
 /// Whether this process uses the table: false in a vforked child.
 pub(crate) fn is_home() -> bool {
-    HOME_PID.load(SeqCst) == pid()
+    !MAY_BE_CHILDS.get() || HOME_PID.load(SeqCst) == pid()
+}
+
+/// This thread is about to make a child that has its memory, or that no handler of forks is told
+/// of.
+pub(crate) fn note_child() {
+    MAY_BE_CHILDS.set(true);
 }
 
 /// The name of the calling thread as the owner of locks, in a process with a number from urdmad.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use urdma_socket_switch::layout::RING_OCTETS;
 use urdma_socket_switch::Word;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, FOR_THE_BELL};
 use crate::real;
 
 /// A connection is writable while its ring has so much room.
@@ -81,7 +81,8 @@ pub(crate) fn arm(connection: &Connection, events: u32) {
     let wants = |bits: c_short| events & u32::from(bits.cast_unsigned()) != 0;
     if wants(IN) {
         let word = words.word(Word::ReaderSleeps(connection.end.peer()));
-        word.store(1, SeqCst);
+        // Another thread may sleep on the word.
+        word.fetch_or(FOR_THE_BELL, SeqCst);
     }
     if wants(OUT) && is_out_of_ring(connection) {
         let word = words.word(Word::WriterSleeps(connection.end));

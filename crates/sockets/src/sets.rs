@@ -220,10 +220,19 @@ pub(crate) fn in_child() {
     }
 }
 
-/// A socket gets rings: from now on its set looks at them. False if that is impossible.
+/// A socket gets rings: from now on its set looks at them. False if that is impossible, or has to
+/// wait for the next epoll_ctl(2): whether the kernel has reported a member with EPOLLONESHOT
+/// already is not known.
 pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
     let set = cell.set.get().and_then(known);
-    set.is_none_or(|set| set.with(|members| set.convert(members, connection)))
+    let once = libc::EPOLLONESHOT.cast_unsigned();
+    set.is_none_or(|set| {
+        set.with(|members| {
+            let event = members.others.get(&connection.fd);
+            let may_be_spent = event.is_some_and(|event| event.events & once != 0);
+            !may_be_spent && set.convert(members, connection, libc::EPOLL_CTL_MOD)
+        })
+    })
 }
 
 /// A descriptor is the kernel's from now on, or is about to be closed: the caller has moved its
@@ -292,8 +301,9 @@ impl Set {
         is_done
     }
 
-    /// Gives a member its rings, if it is one. Repeated without effect.
-    fn convert(&self, members: &mut Members, connection: &Connection) -> bool {
+    /// Gives a member its rings, if it is one; `op`: what is done to the kernel's registration.
+    /// Repeated without effect.
+    fn convert(&self, members: &mut Members, connection: &Connection, op: c_int) -> bool {
         let (fd, bell) = (connection.fd, connection.bell.as_raw_fd());
         let Some(event) = members.others.get(&fd).copied() else {
             return true;
@@ -320,7 +330,7 @@ impl Set {
         if !is_done {
             return false;
         }
-        if !self.ask(libc::EPOLL_CTL_MOD, fd, all, mark(fd, SOCKET)) {
+        if !self.ask(op, fd, all, mark(fd, SOCKET)) {
             self.ask(libc::EPOLL_CTL_DEL, bell, 0, 0);
             return false;
         }
@@ -450,6 +460,22 @@ impl Set {
                 let result = self.control_ringed(members, op, fd, given);
                 return (result, true);
             }
+            let is_member = members.others.contains_key(&fd);
+            let is_usual =
+                op == libc::EPOLL_CTL_ADD && !is_member || op == libc::EPOLL_CTL_MOD && is_member;
+            if let (Some(connection), Some(given), true) = (connection, given, is_usual) {
+                // Without a registration of the program's between, of which the kernel might report
+                // what the rings report too.
+                let before = members.others.insert(fd, given);
+                if self.convert(members, connection, op) {
+                    cell.set.replace(Some(self.fd));
+                    return (0, true);
+                }
+                match before {
+                    Some(before) => members.others.insert(fd, before),
+                    None => members.others.remove(&fd),
+                };
+            }
             // SAFETY: the arguments of the caller.
             let result = unsafe { real::epoll_ctl(self.fd, op, fd, event) };
             if result < 0 {
@@ -461,10 +487,7 @@ impl Set {
             };
             cell.set
                 .replace((op != libc::EPOLL_CTL_DEL).then_some(self.fd));
-            // Rings may have come before the set was known; none come while this call is in
-            // progress.
-            let is_ours = connection.is_none_or(|connection| self.convert(members, connection));
-            (result, is_ours)
+            (result, connection.is_none() || op == libc::EPOLL_CTL_DEL)
         })
     }
 

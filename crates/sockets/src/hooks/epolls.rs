@@ -9,7 +9,7 @@ use libc::{epoll_event, sigset_t, timespec};
 use urdma_abi::cancel::Disabled;
 
 use super::polls::duration;
-use crate::begin::{begin, Begun};
+use crate::begin::{begin, joined, Begun};
 use crate::sets::{self, Events, Set};
 use crate::table::{self, Cell};
 use crate::{leave, process, real};
@@ -83,6 +83,9 @@ unsafe fn control(
     };
     // SAFETY: the arguments of the caller.
     let (result, is_ours) = unsafe { set.control((op, fd), cell, connection, event) };
+    if let Some(connection) = connection.filter(|_| is_ours) {
+        joined(cell, connection);
+    }
     cell.leave();
     if !is_ours {
         leave::retire(fd);

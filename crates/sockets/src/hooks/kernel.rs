@@ -28,6 +28,7 @@ impl Arguments {
 macro_rules! hook {
     ($name:ident, $before:ident) => {
         #[unsafe(naked)]
+        #[allow(non_snake_case)] // the names are the C library's
         #[cfg_attr(not(test), no_mangle)]
         unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
@@ -79,6 +80,7 @@ macro_rules! hook {
 macro_rules! hook {
     ($name:ident, $before:ident) => {
         #[unsafe(naked)]
+        #[allow(non_snake_case)] // the names are the C library's
         #[cfg_attr(not(test), no_mangle)]
         unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
@@ -149,7 +151,7 @@ macro_rules! before {
 
 before! {
     all: vfork before_vfork posix_spawn before_posix_spawn
-        posix_spawnp before_posix_spawnp clone before_clone;
+        posix_spawnp before_posix_spawnp clone before_clone _Fork before_fork_alone;
     all_by_exec: execve before_execve execv before_execv execvp before_execvp
         execvpe before_execvpe execl before_execl execlp before_execlp execle before_execle
         execveat before_execveat fexecve before_fexecve system before_system popen before_popen;
@@ -167,6 +169,7 @@ before! {
 }
 
 fn all(_: &Arguments) {
+    process::note_child();
     leave::retire_all(false);
 }
 

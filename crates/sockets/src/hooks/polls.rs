@@ -176,10 +176,10 @@ impl Lists {
             // A list may name a descriptor more than once.
             let mut known = self.ringed.iter().flatten();
             let is_first = known.all(|known| known.connection != pointer);
-            let can_sleep = !is_first || connection.begin_sleep();
+            let can_sleep = !is_first || connection.begin_poll();
             if ringed == CONNECTIONS || !can_sleep {
                 if is_first && can_sleep {
-                    connection.end_sleep();
+                    connection.end_poll();
                 }
                 cell.leave();
                 self.leave();
@@ -207,7 +207,7 @@ impl Lists {
         }
         for ringed in self.ringed.iter_mut().filter_map(Option::take) {
             if ringed.is_first {
-                ringed.connection().end_sleep();
+                ringed.connection().end_poll();
             }
             // SAFETY: the reference that `enter` has taken; the connection is not used any more.
             drop(unsafe { Connection::from_raw(ringed.connection) });
