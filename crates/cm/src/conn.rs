@@ -194,6 +194,12 @@ impl Conn {
         (self.req.dst, self.req.port_space)
     }
 
+    /// Whether a server has accepted it and it has not ended.
+    pub(crate) fn is_served(&self) -> bool {
+        let is_up = matches!(self.state, ConnState::Established | ConnState::DreqSent);
+        is_up && self.role == Role::Active
+    }
+
     /// Whether it is a REQ whose event the application has not received.
     pub(crate) fn is_unread(&self) -> bool {
         self.listener.is_some()

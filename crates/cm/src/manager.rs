@@ -16,7 +16,7 @@ use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 use crate::backlog::{Backlog, Source};
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
 use crate::cookie::KnownCookies;
-use crate::services::Services;
+use crate::services::{Served, Services};
 use crate::wire::{
     Body, CommId, Cookie, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE,
 };
@@ -233,6 +233,7 @@ pub struct ConnectionManager {
     /// Limits the rate of answers to messages for unknown connections.
     strangers: RateLimit,
     services: Services,
+    pub(crate) served: Served,
     cookies: KnownCookies,
     /// Records what happens to connections.
     pub(crate) recorder: Recorder,
@@ -256,6 +257,7 @@ impl ConnectionManager {
             counters: Counters::default(),
             strangers: RateLimit::default(),
             services: Services::default(),
+            served: Served::default(),
             cookies: KnownCookies::default(),
             recorder: Recorder::default(),
         };
@@ -376,9 +378,8 @@ impl ConnectionManager {
             self.answer(now, id);
             return Ok(());
         }
-        conn.state = ConnState::RepGated;
         self.by_qpn.insert(params.qp.qpn, id);
-        self.trace_state(id, ConnState::ReqRcvd, ConnState::RepGated);
+        self.enter(id, ConnState::RepGated);
         if params.qp_ready {
             self.open_gate(now, id);
         }
@@ -390,8 +391,8 @@ impl ConnectionManager {
     /// # Errors
     /// [`Error::State`] if there is no REP to accept.
     pub fn establish(&mut self, now: Time, id: ConnId, qp_ready: bool) -> Result<(), Error> {
-        self.expect(id, &[ConnState::RepRcvd])?.state = ConnState::RtuGated;
-        self.trace_state(id, ConnState::RepRcvd, ConnState::RtuGated);
+        self.expect(id, &[ConnState::RepRcvd])?;
+        self.enter(id, ConnState::RtuGated);
         if qp_ready {
             self.open_gate(now, id);
         }
@@ -442,10 +443,9 @@ impl ConnectionManager {
     pub fn disconnect(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
-            from @ (ConnState::Established | ConnState::RepSent) => {
-                conn.state = ConnState::DreqSent;
+            ConnState::Established | ConnState::RepSent => {
                 conn.tries = 0;
-                self.trace_state(id, from, ConnState::DreqSent);
+                self.enter(id, ConnState::DreqSent);
                 self.transmit_again(now, id);
                 Ok(())
             }

@@ -5,8 +5,9 @@
 //! period and the others are held: slot 0 and the listener have room for few, and a REQ that is
 //! lost costs a retry period.
 
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use urdma_types::{SlotId, Time};
@@ -104,5 +105,30 @@ impl Services {
         if let Some(Known::Slot(_)) = self.known.get(&service) {
             self.known.remove(&service);
         }
+    }
+}
+
+/// The addresses and ports to which this process has established connections, with their number.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    counts: HashMap<SocketAddr, u32>,
+}
+
+impl Served {
+    pub(crate) fn add(&mut self, dst: SocketAddr) {
+        *self.counts.entry(dst).or_default() += 1;
+    }
+
+    pub(crate) fn remove(&mut self, dst: SocketAddr) {
+        if let Entry::Occupied(mut count) = self.counts.entry(dst) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, dst: SocketAddr) -> bool {
+        self.counts.contains_key(&dst)
     }
 }

@@ -136,9 +136,8 @@ impl ConnectionManager {
                 conn.remote_id = head.local_id;
                 conn.peer.slot = head.slot;
                 conn.remote = *qp;
-                conn.state = ConnState::RepRcvd;
                 let is_datagram = conn.req.port_space.is_datagram();
-                self.trace_state(id, ConnState::ReqSent, ConnState::RepRcvd);
+                self.enter(id, ConnState::RepRcvd);
                 self.arm(id, None);
                 self.events.push_back(Event::Response {
                     conn: id,
@@ -241,24 +240,16 @@ impl ConnectionManager {
         true
     }
 
-    /// Retries a REQ that was rejected because of a missing listener, if there is a connection to
-    /// the same address and port in any port space. The server is then most likely between two
-    /// listeners, as perftest's is between its first connection and the second or the datagram
-    /// service. Returns false if the REJ is final.
+    /// Retries a REQ that was rejected because of a missing listener, if a server has accepted one
+    /// at the same address and port. Returns false if the REJ is final.
     fn ask_again(&mut self, now: Time, id: ConnId) -> bool {
-        let dst = self.conns.get(&id).map(|c| c.req.dst);
-        let is_served = |c: &Conn| {
-            let is_up = matches!(c.state, ConnState::Established | ConnState::DreqSent);
-            c.role == Role::Active && is_up && Some(c.req.dst) == dst
-        };
-        if !self.conns.values().any(is_served) {
-            return false;
-        }
         let first = self.config.retry / 16;
         let Some(conn) = self.conns.get_mut(&id) else {
             return false;
         };
-        if conn.state != ConnState::ReqSent || conn.refusals >= REFUSALS_MAX {
+        // R9-15
+        let is_served = self.served.contains(conn.req.dst);
+        if !is_served || conn.state != ConnState::ReqSent || conn.refusals >= REFUSALS_MAX {
             return false;
         }
         conn.refusals += 1;

@@ -8,6 +8,21 @@ use crate::services::Dispatch;
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
 impl ConnectionManager {
+    /// Moves a connection to another state; no other function does.
+    pub(super) fn enter(&mut self, id: ConnId, to: ConnState) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let was_served = conn.is_served();
+        let from = std::mem::replace(&mut conn.state, to);
+        match (was_served, conn.is_served()) {
+            (false, true) => self.served.add(conn.req.dst),
+            (true, false) => self.served.remove(conn.req.dst),
+            _ => {}
+        }
+        self.trace_state(id, from, to);
+    }
+
     pub(super) fn expect(&mut self, id: ConnId, states: &[ConnState]) -> Result<&mut Conn, Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         if states.contains(&conn.state) {
@@ -24,15 +39,13 @@ impl ConnectionManager {
         };
         match conn.state {
             ConnState::RepGated => {
-                conn.state = ConnState::RepSent;
                 conn.tries = 0;
                 conn.give_up_at = now.plus(patience);
-                self.trace_state(id, ConnState::RepGated, ConnState::RepSent);
+                self.enter(id, ConnState::RepSent);
                 self.transmit_again(now, id);
             }
             ConnState::RtuGated => {
-                conn.state = ConnState::Established;
-                self.trace_state(id, ConnState::RtuGated, ConnState::Established);
+                self.enter(id, ConnState::Established);
                 self.send(id, Body::Rtu);
             }
             _ => {}
@@ -40,10 +53,9 @@ impl ConnectionManager {
     }
 
     pub(super) fn reach_established(&mut self, id: ConnId) {
-        match self.conns.get_mut(&id) {
+        match self.conns.get(&id) {
             Some(conn) if conn.state == ConnState::RepSent => {
-                conn.state = ConnState::Established;
-                self.trace_state(id, ConnState::RepSent, ConnState::Established);
+                self.enter(id, ConnState::Established);
                 self.arm(id, None);
                 self.emit(id, Event::Established { conn: id });
             }
@@ -64,9 +76,8 @@ impl ConnectionManager {
         };
         conn.private_data = *private_data;
         conn.rejected = Some(reason);
-        let from = std::mem::replace(&mut conn.state, ConnState::Closed);
         let qpn = conn.local.qpn;
-        self.trace_state(id, from, ConnState::Closed);
+        self.enter(id, ConnState::Closed);
         self.release_qpn(qpn, id);
         self.send_current(id);
         self.arm_ending(now, id);
@@ -77,10 +88,7 @@ impl ConnectionManager {
     pub(super) fn answer(&mut self, now: Time, id: ConnId) {
         let longest = backoff(self.config.retry, u32::MAX);
         let keep = longest.saturating_mul(self.config.max_tries);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.state = ConnState::Answered;
-            self.trace_state(id, ConnState::ReqRcvd, ConnState::Answered);
-        }
+        self.enter(id, ConnState::Answered);
         self.arm(id, Some(now.plus(keep)));
         self.send_current(id);
     }
@@ -108,12 +116,11 @@ impl ConnectionManager {
 
     /// Ends a connection that was established.
     pub(super) fn end(&mut self, now: Time, id: ConnId, timed_out: bool) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        let from = std::mem::replace(&mut conn.state, ConnState::TimeWait);
         let qpn = conn.local.qpn;
-        self.trace_state(id, from, ConnState::TimeWait);
+        self.enter(id, ConnState::TimeWait);
         self.trace_end(id, timed_out);
         self.release_qpn(qpn, id);
         self.arm_ending(now, id);
@@ -129,15 +136,14 @@ impl ConnectionManager {
     /// Ends a connection that was not established. A REQ keeps its place in the backlog, and its
     /// deadline, until the application has received its event: events are bounded by places.
     pub(super) fn close(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        let from = std::mem::replace(&mut conn.state, ConnState::Closed);
         let (qpn, owned, is_unread) = (conn.local.qpn, conn.owned, conn.is_unread());
         if !is_unread {
             self.arm(id, None);
         }
-        self.trace_state(id, from, ConnState::Closed);
+        self.enter(id, ConnState::Closed);
         self.release_qpn(qpn, id);
         if !owned {
             self.forget(id);

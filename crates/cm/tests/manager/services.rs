@@ -17,6 +17,7 @@ fn second_listener_at_the_same_place_is_refused() {
     assert!(pair.b.listen(addr, PortSpace::IPOIB, 1).is_ok());
 }
 
+// R9-15
 #[test]
 fn service_between_two_listeners_is_asked_again() {
     for space in [PortSpace::TCP, PortSpace::UDP] {
@@ -35,6 +36,29 @@ fn service_between_two_listeners_is_asked_again() {
         pair.carry();
         pair.request();
         pair.a.destroy(pair.now, second);
+    }
+}
+
+// R9-15
+#[test]
+fn service_whose_last_connection_has_ended_is_not_asked_again() {
+    let mut pair = Pair::new();
+    let connections = [pair.established(), pair.established()];
+    for (open, (a, b)) in [(1, connections[0]), (0, connections[1])] {
+        pair.a.disconnect(pair.now, a).unwrap();
+        pair.carry();
+        assert!(is_disconnected(pair.a.poll_event()) && is_disconnected(pair.b.poll_event()));
+        assert_eq!(pair.b.state(b), Some(ConnState::TimeWait));
+        let listening = std::mem::replace(
+            &mut pair.b,
+            ConnectionManager::new(Config::new(slot(2), 33)),
+        );
+        let another = pair.connect();
+        pair.carry();
+        let event = pair.a.poll_event();
+        assert_eq!(event.is_none(), open == 1, "{open} open: {event:?}");
+        pair.a.destroy(pair.now, another);
+        pair.b = listening;
     }
 }
 
