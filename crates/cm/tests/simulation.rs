@@ -16,9 +16,8 @@ use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
 const MS: u64 = 1_000_000;
 const SERVICE: u16 = 7471;
-/// How long the active side waits for the first event at most: 4.75 s without an answer, and what
-/// the applications and the network of this simulation take.
-const ANSWER_MAX_NS: u64 = 6_000 * MS;
+/// How long the active side waits for the first event at most, as doc/connections.md promises.
+const ANSWER_MAX_NS: u64 = 4_750 * MS;
 
 /// More than connect in the time that an application takes to accept.
 const BACKLOG: u32 = 1024;
