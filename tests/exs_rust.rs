@@ -131,6 +131,11 @@ fn blocking_ends_have_the_errors_of_sockets() {
 }
 
 #[test]
+fn short_sends_of_an_end_that_sleeps_do_not_wait_for_others() {
+    run("blocking.is stopped", "blocking.sleeps");
+}
+
+#[test]
 fn tokio_streams_arrive() {
     run("tokio.echo", "tokio.asks");
 }

@@ -3,8 +3,13 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
 
-use urdma_exs::{ByteStream, Kind, Listener, Options, Socket};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use urdma_exs::{Buffer, ByteStream, Event, Kind, Listener, Options, Outcome, Socket};
+use urdma_harness::process::wait_until;
+use urdma_tests::SHORT;
 
 use crate::{content, digest};
 use urdma_exs_cli::pattern::Pattern;
@@ -28,6 +33,8 @@ pub(crate) fn run(role: &str, address: SocketAddr) -> io::Result<()> {
         "sends a file" => pass(address, send_file),
         "refuses" => refuse(address),
         "is refused" => be_refused(address),
+        "is stopped" => be_stopped(address),
+        "sleeps" => sleep_behind_short_sends(address),
         other => panic!("no role {other}"),
     }
 }
@@ -165,4 +172,98 @@ fn messages() -> Options {
 fn address_without_a_listener(mut address: SocketAddr) -> SocketAddr {
     address.set_port(address.port() + 1);
     address
+}
+
+/// Octets of a short send.
+const SHORT_OCTETS: usize = 10;
+
+/// Serves two clients, which stop this process as soon as they have its number.
+fn be_stopped(address: SocketAddr) -> io::Result<()> {
+    let listener = listen(address)?;
+    for numbers in [vec![0, 1, 2, 3, 4, 6, 7, 8], (0..7).collect::<Vec<u8>>()] {
+        let mut stream = ByteStream::accept(&listener, &Options::default())?;
+        stream.write_all(&std::process::id().to_be_bytes())?;
+        let mut octets = Vec::new();
+        stream.read_to_end(&mut octets)?;
+        let expected = numbers.iter().flat_map(|&number| [number; SHORT_OCTETS]);
+        assert_eq!(octets, expected.collect::<Vec<u8>>());
+        stream.close()?;
+    }
+    Ok(())
+}
+
+/// Stops the process with this number, and waits until it is stopped.
+fn stop(process: [u8; 4]) -> Pid {
+    let pid = Pid::from_raw(i32::from_be_bytes(process));
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.contains(") T ")
+    };
+    wait_until("the peer stopped", SHORT, is_stopped).unwrap();
+    pid
+}
+
+/// Transfers that a socket has begun.
+fn transfers(stats: urdma_exs::Stats) -> u64 {
+    stats.direct_transfers + stats.indirect_transfers
+}
+
+/// Posts short sends behind a peer that takes nothing, so that they are gathered, and then does
+/// what an end does before it sleeps.
+fn sleep_behind_short_sends(address: SocketAddr) -> io::Result<()> {
+    let mut socket = Socket::connect(address, &Options::default())?;
+    socket.recv(Buffer::new(4)?, 4, true).unwrap();
+    let peer = match socket.wait(Some(SHORT))? {
+        Some(Event::Received { buffer, .. }) => stop(buffer[..4].try_into().unwrap()),
+        other => panic!("{other:?}"),
+    };
+    let send = |socket: &mut Socket, number| {
+        let mut buffer = Buffer::new(SHORT_OCTETS).unwrap();
+        buffer.fill(number);
+        socket.send(buffer, SHORT_OCTETS).unwrap()
+    };
+    let sends = [0, 1, 2, 3, 4, 5, 6].map(|number| send(&mut socket, number));
+    assert_eq!(transfers(socket.stats()), 4);
+    assert!(socket.is_gathering());
+    socket.cancel_send(sends[5]).unwrap();
+    match socket.pop_event() {
+        Some(Event::Sent {
+            id,
+            octets,
+            outcome,
+            ..
+        }) => {
+            assert_eq!((id, octets, outcome), (sends[5], 0, Outcome::Canceled));
+        }
+        other => panic!("{other:?}"),
+    }
+    while !socket.turn() {}
+    assert_eq!(
+        socket.deadline(),
+        None,
+        "a turn leaves nothing to a deadline"
+    );
+    assert_eq!(transfers(socket.stats()), 5);
+    for number in [7, 8] {
+        send(&mut socket, number);
+    }
+    assert!(socket.is_gathering());
+    assert!(socket.wait(Some(Duration::ZERO))?.is_none());
+    assert_eq!(socket.deadline(), None, "it does not sleep for a deadline");
+    assert_eq!(transfers(socket.stats()), 6);
+    kill(peer, Signal::SIGCONT).unwrap();
+    socket.close().unwrap();
+    while !matches!(socket.wait(Some(SHORT))?.unwrap(), Event::Closed) {}
+    drop(socket);
+    let mut stream = connect(address)?;
+    let mut process = [0; 4];
+    stream.read_exact(&mut process)?;
+    let peer = stop(process);
+    for number in 0..7 {
+        stream.write_all(&[number; SHORT_OCTETS])?;
+    }
+    assert_eq!(transfers(stream.stats()), 7, "each write is sent at once");
+    kill(peer, Signal::SIGCONT).unwrap();
+    stream.close()
 }

@@ -57,8 +57,11 @@ impl Reactor {
 
     /// Drives a socket as soon as possible.
     pub(crate) fn kick(&self, token: Token) {
-        lock(&self.due).kicked.push(token);
-        self.ring();
+        let mut due = lock(&self.due);
+        if !due.kicked.contains(&token) {
+            due.kicked.push(token);
+            self.ring();
+        }
     }
 
     /// Drives a socket at this moment in place of the last one that was set.
@@ -122,5 +125,20 @@ impl Reactor {
     fn ring(&self) {
         // It fails only if the count is full, when the bell can be read, too.
         let _ = self.bell.write(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_that_is_kicked_twice_wakes_the_thread_once() {
+        let reactor = Reactor::new().unwrap();
+        reactor.kick(7);
+        reactor.kick(7);
+        assert_eq!(reactor.bell.read(), Ok(1));
+        reactor.ring();
+        assert_eq!(reactor.wait(), Some(vec![7]));
     }
 }

@@ -456,7 +456,8 @@ impl Connection {
     /// After a call of the application.
     fn settle(&mut self, token: Token, reactor: &Reactor) {
         self.deliver();
-        if self.stream.is_ending() {
+        // The thread sends what is gathered: it cannot sleep for less than a millisecond.
+        if self.stream.is_ending() || self.stream.is_gathering() {
             reactor.kick(token);
         } else if let Some(deadline) = self.deadline() {
             reactor.set_deadline(token, Some(deadline));

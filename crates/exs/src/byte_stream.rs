@@ -130,6 +130,8 @@ impl ByteStream {
     ) -> io::Result<T> {
         loop {
             if let Poll::Ready(result) = call(&mut self.buffered) {
+                // The caller may do something else for long.
+                self.buffered.socket.flush();
                 return result;
             }
             if !self.buffered.wait(None)? {

@@ -286,6 +286,21 @@ impl Driver {
         abort_limit.into_iter().chain(timeout).min()
     }
 
+    /// Whether short sends wait for others.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.link.is_some() && self.stream.is_gathering()
+    }
+
+    /// Sends short sends that wait for others; whether there were any.
+    pub(crate) fn flush(&mut self) -> bool {
+        let was_gathering = self.is_gathering();
+        if was_gathering {
+            self.stream.stop_gathering();
+            self.settle();
+        }
+        was_gathering
+    }
+
     /// Whether the connection is to be ended by a turn.
     pub(crate) fn is_ending(&self) -> bool {
         self.link.is_some() && (self.is_lost || self.failing.is_some())
@@ -559,6 +574,10 @@ impl Driver {
 
     /// Arms the queue, or sleeps if it is armed; whether there may be something to do.
     fn rest(&mut self, until: Option<Instant>) -> bool {
+        // The user posts nothing while this thread sleeps, which is rounded to milliseconds.
+        if self.flush() {
+            return true;
+        }
         let Some(link) = &self.link else {
             return true;
         };

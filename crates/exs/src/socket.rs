@@ -147,6 +147,18 @@ impl Socket {
         self.driver.turn()
     }
 
+    /// Whether short sends wait to be carried with later ones (doc/streams.md, "Short messages").
+    pub fn is_gathering(&self) -> bool {
+        self.driver.is_gathering()
+    }
+
+    /// Sends short sends that wait to be carried with later ones. [`Socket::wait`] and
+    /// [`Socket::turn`] do so before there is nothing left to be done; a caller that does something
+    /// else after a send calls this.
+    pub fn flush(&mut self) {
+        self.driver.flush();
+    }
+
     /// The descriptors that can be read when a turn is due. `None`: the connection has ended. They
     /// are closed then, and not the caller's to read.
     pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {

@@ -536,6 +536,16 @@ impl SendHalf {
         self.waits_until.is_some()
     }
 
+    /// Whether short sends wait for others.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.waits_until.is_some() && self.gathers_until.is_some_and(|until| until > 0)
+    }
+
+    /// The next transfer waits for no other sends.
+    pub(crate) fn stop_gathering(&mut self) {
+        self.gathers_until = Some(0);
+    }
+
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
         self.gathers_until = None;

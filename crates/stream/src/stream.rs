@@ -304,6 +304,19 @@ impl Stream {
         self.sender.waits_until()
     }
 
+    /// Whether short sends wait for others that carry them along. A driver whose user posts nothing
+    /// for a while, as before it sleeps, calls [`Stream::stop_gathering`].
+    pub fn is_gathering(&self) -> bool {
+        self.sender.is_gathering()
+    }
+
+    /// Short sends that wait for others are transmitted by the next [`Stream::poll_transmit`].
+    pub fn stop_gathering(&mut self) {
+        if self.is_gathering() {
+            self.sender.stop_gathering();
+        }
+    }
+
     /// The next event for the user.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

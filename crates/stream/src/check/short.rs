@@ -67,6 +67,22 @@ fn short_sends_wait_no_longer_than_their_timeout() {
 }
 
 #[test]
+fn short_sends_do_not_wait_for_a_user_that_sleeps() {
+    let mut world = busy();
+    world.ends[0].stream.stop_gathering();
+    assert_eq!(transmitted(&mut world, 2), 0);
+    world.ends[0].stream.stop_gathering();
+    assert!(!world.ends[0].stream.is_gathering());
+    assert!(world.ends[0].transmit().unwrap());
+    assert_eq!(world.ends[0].stream.poll_timeout(), None);
+    // The next ones wait again.
+    assert_eq!(transmitted(&mut world, 2), 0);
+    assert!(world.pass_time());
+    assert!(world.ends[0].transmit().unwrap());
+    expect_received(&mut world, IN_PROGRESS + 4);
+}
+
+#[test]
 fn as_many_short_sends_as_a_write_carries_do_not_wait() {
     let mut world = busy();
     assert_eq!(transmitted(&mut world, GATHER_MAX), 1);
