@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use urdma_harness::calls::Counted;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_tests::{alone, expect_all_taken_back, ports, up_with_faults, OneHost, NOTICE, SHORT};
@@ -175,6 +176,48 @@ fn messages_are_sent_back() {
         asked.describe()
     );
     drop(serving);
+    one.down();
+}
+
+/// Short sends of a blast, and octets of each.
+const SENDS: u64 = 200_000;
+const SEND_OCTETS: u64 = 64;
+/// Sleeps before the first transfer and after the last, of all threads.
+const OTHER_SLEEPS: u64 = 500;
+
+/// The calls in which threads of a receiver sleep. Over this provider poll(2) for a completion
+/// queue is futex_waitv(2) in most cases.
+const SLEEPS: [&str; 4] = ["poll", "ppoll", "futex_waitv", "epoll_wait"];
+
+#[test]
+#[ignore = "make test-all"]
+fn short_sends_wake_a_sleeping_receiver_at_most_once_for_a_transfer() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let address = format!("{}:{}", one.host.address(), ports());
+    let program = binary_dir().unwrap().join("urdma-stream");
+    let argv = [program.to_str().unwrap(), "server", &address, "--one"];
+    let command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+    let mut serving = Counted::start(&command).unwrap();
+    { serving.process() }
+        .wait_for_text("listening", SHORT)
+        .unwrap();
+    let numbers = [SENDS * SEND_OCTETS, SEND_OCTETS].map(|number| number.to_string());
+    let [octets, each] = &numbers;
+    let mut arguments = vec!["blast", &address, "--octets", octets, "--max-octets", each];
+    arguments.extend(["--fixed", "--unchecked", "--sends", "64"]);
+    let asked = start(&one.host, &arguments).wait(LIMIT).unwrap();
+    expect_success(&asked);
+    let (served, calls) = serving.wait(SHORT).unwrap();
+    expect_success(&served);
+    let transfers: u64 = ["direct", "indirect"]
+        .map(|kind| count(&asked.output, kind))
+        .iter()
+        .sum();
+    println!("{SENDS} sends of {SEND_OCTETS} octets are {transfers} transfers; receiver: {calls}");
+    let sleeps: f64 = SLEEPS.iter().map(|name| calls.of(name)).sum();
+    let most = u32::try_from(transfers + OTHER_SLEEPS).unwrap();
+    assert!(sleeps <= f64::from(most), "{sleeps} sleeps");
     one.down();
 }
 

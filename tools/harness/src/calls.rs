@@ -160,14 +160,15 @@ impl Calls {
         }
     }
 
+    /// How many were made of a call that has a counter of its own; 0 for another.
+    pub fn of(&self, name: &str) -> f64 {
+        let place = NAMES.iter().position(|known| *known == name);
+        place.map(|place| self.by_name[place]).unwrap_or_default()
+    }
+
     /// All of them but sched_yield(2), which a thread that spins makes as long as nothing arrives.
     pub fn without_yields(&self) -> f64 {
-        let is_yield = |name: &&str| *name == YIELD;
-        let yields = NAMES
-            .iter()
-            .position(is_yield)
-            .map(|place| self.by_name[place]);
-        self.all - yields.unwrap_or_default()
+        self.all - self.of(YIELD)
     }
 }
 
