@@ -61,3 +61,10 @@ fn peercache_reads_and_writes() {
 fn dlslime_reads_and_writes() {
     run("dlslime_check.py", &[]);
 }
+
+/// Regression: the server never slept, since a completion channel was always writable.
+#[test]
+#[ignore = "make test-all"]
+fn infinistore_stores_blocks_and_sleeps() {
+    run("infinistore_check.py", &[]);
+}

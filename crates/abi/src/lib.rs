@@ -8,9 +8,11 @@
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
 //!   it did not open;
 //! - [`cancel`]: thread cancellation, which each library disables while its own code runs;
+//! - [`event_socket`](event_socket::event_socket): the socket pair of a completion channel;
 //! - [`signals`]: signals, whose handlers do not run while a thread holds locks of a library.
 
 pub mod cancel;
+pub mod event_socket;
 pub mod front;
 pub mod lease;
 pub mod library;

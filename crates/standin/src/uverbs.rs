@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use crate::fds::{self, Kind};
 use crate::{provider, real};
+use urdma_abi::event_socket::event_socket;
 use urdma_abi::front::FrontTable;
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL`.
@@ -116,12 +117,7 @@ pub(crate) unsafe fn command(octets: &[u8]) -> i64 {
 
 fn create_channel() -> Result<c_int, c_int> {
     let table = provider::table().ok_or(libc::ENODEV)?;
-    let mut ends = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: `ends` has room for two descriptors.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
-        return Err(real::errno());
-    }
+    let ends = event_socket().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     let outcome = hand_over(table, ends);
     if outcome.is_err() {
         for fd in ends {

@@ -5,7 +5,6 @@
 //! application has acknowledged all events that it has read. Events are therefore counted when they
 //! are read ([`Unacknowledged`]), and unread ones are removed from the socket ([`discard`]).
 
-use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use rdma_core_sys::verbs::{
     IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
+use urdma_abi::event_socket::event_socket;
 use urdma_abi::spared::Spared;
 
 use super::errno::VerbsError;
@@ -40,12 +40,7 @@ impl AsyncQueue {
     /// # Errors
     /// No descriptor is free.
     pub(super) fn new() -> Result<(Arc<Self>, OwnedFd), VerbsError> {
-        let mut ends: [c_int; 2] = [-1; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: `ends` has room for the two descriptors.
-        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
-            return Err(VerbsError::last_os_error());
-        }
+        let ends = event_socket().map_err(|_| VerbsError::last_os_error())?;
         // SAFETY: the call has just created both, and they have no other owner.
         let [read_end, write_end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         Ok((

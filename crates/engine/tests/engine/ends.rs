@@ -1,7 +1,7 @@
 //! The end of a queue pair, of a peer, of urdmad; and what rest costs.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use urdma_engine::{
     Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, QpState,
@@ -9,6 +9,9 @@ use urdma_engine::{
 };
 
 use crate::rig::{engine, instance, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
+
+/// How long a request to a queue pair in ERR waits before it fails.
+const FAILS_AFTER: Duration = Duration::from_millis(500);
 
 #[test]
 fn destroyed_peer_ends_what_is_sent_to_it() {
@@ -183,6 +186,58 @@ fn send_to_a_queue_pair_in_error_fails_without_an_event() {
     a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     a.expect(1, Status::RetryExceeded);
     assert_eq!(kinds(&a), []);
+}
+
+/// A sender floods its peer with messages of 8 octets, cancels the rest by ERR and goes to RESET;
+/// the peer lives and has sent it credits meanwhile, which nothing takes any more.
+#[test]
+fn flood_that_is_cancelled_by_error_and_reset_fails_nothing_at_the_live_peer() {
+    const CREDITS: u64 = 1 << 32;
+    let go = |end: &End, state| {
+        let state = Some(state);
+        let change = QpModify {
+            state,
+            ..QpModify::default()
+        };
+        end.engine.modify_qp(&end.qp, &change).unwrap();
+    };
+    for round in 0..200_u64 {
+        let (a, b) = pair(64);
+        for id in 0..u64::from(DEPTH) {
+            b.receive(id, &[b.sge(8, 8)]).unwrap();
+        }
+        for id in 0..u64::from(DEPTH) {
+            a.post(id, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+        }
+        // The more rounds, the more messages have arrived.
+        let mut at_peer = Vec::new();
+        for _ in 0..round % 20 {
+            at_peer.extend(b.poll());
+        }
+        let begin = Instant::now();
+        go(&a, QpState::Error);
+        b.post(CREDITS, SendOp::Send, &[b.sge(0, 8)]).unwrap();
+        let at_sender = a.wait(DEPTH as usize);
+        go(&a, QpState::Reset);
+        at_peer.extend(b.poll());
+        b.post(CREDITS + 1, SendOp::Send, &[b.sge(0, 8)]).unwrap();
+        at_peer.extend(b.poll());
+        go(&b, QpState::Error);
+        if begin.elapsed() >= FAILS_AFTER {
+            continue;
+        }
+        at_peer.extend(b.wait(DEPTH as usize + 2 - at_peer.len()));
+        for (end, found) in [("sender", at_sender), ("peer", at_peer)] {
+            let is_flushed = |status| status == Status::WorkRequestFlushed;
+            let fine = |status| status == Status::Success || is_flushed(status);
+            let wrong: Vec<_> = found
+                .iter()
+                .filter(|wc| !fine(wc.completion.status))
+                .collect();
+            assert!(wrong.is_empty(), "round {round}, {end}: {wrong:?}");
+        }
+        assert_eq!(kinds(&b), []);
+    }
 }
 
 #[test]
