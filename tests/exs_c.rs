@@ -1,6 +1,9 @@
 //! `liburdma-exs.so`: a C program that uses `exs.h`, compiled by the test.
 #![allow(clippy::unwrap_used)]
 
+#[path = "exs-hostile/program.rs"]
+mod hostile;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::symlink;
@@ -129,6 +132,27 @@ fn kill_of_the_server_ends_operations_of_the_client() {
     let asked = asking.wait(NOTICE).unwrap();
     let told = "Connection reset by peer";
     assert!(asked.output.contains(told), "{}", asked.describe());
+    expect_all_taken_back(&one.host);
+    one.down();
+}
+
+#[test]
+fn violation_of_the_protocol_ends_operations_with_eproto() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile(one.scratch.path());
+    let hostile = hostile::compile(one.scratch.path());
+    let port = ports().to_string();
+    let mut serving = start(&one.host, &program, &["server", &port, "1"]);
+    serving.wait_for_text("listening", SHORT).unwrap();
+    // A control message of an unknown type.
+    let unknown = format!("send=63{}", "00".repeat(15));
+    let attacking = start(&one.host, &hostile, &["127.0.0.1", &port, &unknown]);
+    let served = serving.wait(NOTICE).unwrap();
+    let told = "Protocol error";
+    assert!(served.output.contains(told), "{}", served.describe());
+    let attacked = attacking.wait(NOTICE).unwrap();
+    assert!(attacked.succeeded(), "{}", attacked.describe());
     expect_all_taken_back(&one.host);
     one.down();
 }

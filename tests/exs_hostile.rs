@@ -6,10 +6,11 @@
 
 #[path = "exs-hostile/cases.rs"]
 mod cases;
+#[path = "exs-hostile/program.rs"]
+mod program;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use cases::{Case, Expected, RECV, RING};
@@ -172,20 +173,6 @@ fn start_end(host: &Instance, role: &str, address: &str) -> Process {
     Process::start(&mut command).unwrap()
 }
 
-fn compile(directory: &Path) -> PathBuf {
-    let program = directory.join("exs-hostile");
-    let mut command = Command::new("cc");
-    command
-        .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])
-        .args(["-Wall", "-Wextra", "-Werror"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/exs-hostile/main.c"))
-        .args(["-lrdmacm", "-libverbs", "-o"])
-        .arg(&program);
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "cc: {}", ended.describe());
-    program
-}
-
 /// What the honest end says of a connection, and lines that the hostile one prints.
 fn told(expected: Expected) -> (String, Vec<&'static str>) {
     match expected {
@@ -246,7 +233,7 @@ fn attack([server, client]: [&Instance; 2], program: &Path) {
 fn hostile_peer_on_the_host_is_refused_and_changes_no_octet_outside() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = program::compile(one.scratch.path());
     attack([&one.host, &one.host], &program);
     one.down();
 }
@@ -256,7 +243,7 @@ fn hostile_peer_on_another_host_is_refused_and_changes_no_octet_outside() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
-    let program = compile(scratch.path());
+    let program = program::compile(scratch.path());
     attack([&hosts.a, &hosts.b], &program);
     hosts.down().unwrap();
 }
