@@ -142,7 +142,9 @@ fn send_good(address: SocketAddr) -> Result<(), Error> {
 #[test]
 #[ignore = "an end of a stream, which the other tests start"]
 fn end() {
-    let role = std::env::var(ADDRESS).unwrap();
+    let Ok(role) = std::env::var(ADDRESS) else {
+        return;
+    };
     let (role, address) = role.split_once(' ').unwrap();
     let address = address.parse().unwrap();
     if role == "client" {
@@ -239,6 +241,7 @@ fn hostile_peer_on_the_host_is_refused_and_changes_no_octet_outside() {
 }
 
 #[test]
+#[ignore = "the cases of the other test, in packets: `make test-all`"]
 fn hostile_peer_on_another_host_is_refused_and_changes_no_octet_outside() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
