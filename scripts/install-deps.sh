@@ -18,7 +18,8 @@ test="$test netcat-openbsd curl redis-tools"
 perf="linux-perf ucx-utils"
 all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev
-     autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86"
+     autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86
+     ceph-mon ceph-osd ceph-common"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"

@@ -1,4 +1,5 @@
-//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL, QEMU.
+//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL, QEMU,
+//! Ceph.
 //!
 //! `make test-all` installs their packages and runs these tests; `make test` does not, because the
 //! packages are large.
@@ -304,4 +305,23 @@ fn qemu_migrates_a_running_guest() {
 #[ignore = "make test-all"]
 fn qemu_migrates_a_running_guest_with_all_memory_pinned() {
     migrate(true);
+}
+
+/// A monitor and an OSD in memory; objects are written, read and compared.
+#[test]
+#[ignore = "make test-all"]
+fn ceph_writes_and_reads_objects() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path().join("ceph");
+    std::fs::create_dir(&directory).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/ceph/rados-bench.sh");
+    let (directory, port) = (directory.to_string_lossy(), ports().to_string());
+    let argv = ["sh", script, &directory, &port];
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+    let ended = Process::run(&mut command, LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    let said = ended.output.contains("rados: written and read");
+    assert!(said, "{}", ended.output);
+    one.down();
 }
