@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -360,6 +361,8 @@ static void run(struct mix *m, bool server, uint32_t operations)
 			fail("ibv_poll_cq gave %d", found);
 		if (!found) {
 			end_check_deadline(deadline);
+			if (operations != UNTIL_TOLD)
+				sched_yield();
 			continue;
 		}
 		deadline = end_deadline();
