@@ -11,11 +11,12 @@ use std::time::Duration;
 use serde_json::json;
 use urdma_harness::instance::{LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
-use urdma_harness::process::{wait_until, Process};
+use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::machine::{build_guest, Machine};
 use urdma_tests::{
-    alone, host_without_configured_addresses, ports, print_of, run_all, OneHost, HOST_ADDRESSES,
+    alone, expect_said, host_without_configured_addresses, ports, print_of, run_all, OneHost,
+    HOST_ADDRESSES,
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -147,10 +148,7 @@ fn mpi(compiler: &str, launcher: &[&str]) {
     ] {
         let argv = [&["env", tls], launcher, &[&*program]].concat();
         let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
-        let ended = Process::run(&mut command, LIMIT).unwrap();
-        assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
-        let said = ended.output.contains("mpi-check: 2 ranks ok");
-        assert!(said, "{argv:?}: {}", ended.output);
+        expect_said(&mut command, LIMIT, "mpi-check: 2 ranks ok");
     }
     one.down();
 }
@@ -319,9 +317,6 @@ fn ceph_writes_and_reads_objects() {
     let (directory, port) = (directory.to_string_lossy(), ports().to_string());
     let argv = ["sh", script, &directory, &port];
     let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
-    let ended = Process::run(&mut command, LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    let said = ended.output.contains("rados: written and read");
-    assert!(said, "{}", ended.output);
+    expect_said(&mut command, LIMIT, "rados: written and read");
     one.down();
 }

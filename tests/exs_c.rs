@@ -8,13 +8,12 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy};
 use urdma_harness::process::{Ended, Process};
-use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
+use urdma_tests::{alone, compile, expect_all_taken_back, ports, OneHost, NOTICE, SHORT};
 
 /// The directory of the sources.
 const TESTS: &str = env!("CARGO_MANIFEST_DIR");
@@ -24,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 const NAMES: [&str; 2] = ["liburdma-exs.so", "liburdma-exs.so.0"];
 
 /// Compiles `tests/exs-c-check` as a user of the installed library does.
-fn compile(directory: &Path) -> PathBuf {
+fn compile_check(directory: &Path) -> PathBuf {
     let library = binary_dir().unwrap().join("liburdma_exs_c.so");
     let library = fs::canonicalize(&library)
         .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
@@ -33,19 +32,12 @@ fn compile(directory: &Path) -> PathBuf {
     }
     let program = directory.join("exs-c-check");
     let sources = ["main.c", "stream.c", "errors.c", "file.c", "close.c"];
-    let mut command = Command::new("cc");
-    command
-        .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])
-        .args(["-Wall", "-Wextra", "-Werror"])
-        .arg(format!("-I{TESTS}/../crates/exs-c/include"))
-        .args(sources.map(|source| format!("{TESTS}/exs-c-check/{source}")))
-        .arg(format!("-Wl,-rpath,{}", directory.display()))
-        .arg(format!("-L{}", directory.display()))
-        .arg("-lurdma-exs")
-        .arg("-o")
-        .arg(&program);
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "cc: {}", ended.describe());
+    let mut arguments = vec![format!("-I{TESTS}/../crates/exs-c/include")];
+    arguments.extend(sources.map(|source| format!("{TESTS}/exs-c-check/{source}")));
+    arguments.push(format!("-Wl,-rpath,{}", directory.display()));
+    arguments.push(format!("-L{}", directory.display()));
+    arguments.push("-lurdma-exs".to_owned());
+    compile(&program, arguments);
     program
 }
 
@@ -64,7 +56,7 @@ fn expect_done(ended: &Ended) {
 fn streams_of_one_queue_arrive() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile_check(one.scratch.path());
     for (sockets, octets) in [(1, 64 << 20), (10, 4 << 20), (50, 1000)] {
         let (port, sockets) = (ports().to_string(), sockets.to_string());
         let octets = octets.to_string();
@@ -89,7 +81,7 @@ fn streams_of_one_queue_arrive() {
 fn calls_and_operations_fail_as_documented() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile_check(one.scratch.path());
     let port = ports().to_string();
     let checking = start(&one.host, &program, &["errors", &port]);
     expect_done(&checking.wait(LIMIT).unwrap());
@@ -101,7 +93,7 @@ fn calls_and_operations_fail_as_documented() {
 fn long_file_is_sent_in_bounded_memory() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile_check(one.scratch.path());
     let path = one.scratch.path().join("file");
     let mut file = BufWriter::new(File::create(&path).unwrap());
     for number in 0..(256_u64 << 20) / 8 {
@@ -120,7 +112,7 @@ fn long_file_is_sent_in_bounded_memory() {
 fn kill_of_the_server_ends_operations_of_the_client() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile_check(one.scratch.path());
     let port = ports().to_string();
     let mut serving = start(&one.host, &program, &["server", &port, "2"]);
     serving.wait_for_text("listening", SHORT).unwrap();
@@ -140,7 +132,7 @@ fn kill_of_the_server_ends_operations_of_the_client() {
 fn violation_of_the_protocol_ends_operations_with_eproto() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile_check(one.scratch.path());
     let hostile = hostile::compile(one.scratch.path());
     let port = ports().to_string();
     let mut serving = start(&one.host, &program, &["server", &port, "1"]);

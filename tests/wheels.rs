@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use urdma_harness::instance::LeasePolicy;
-use urdma_harness::process::Process;
-use urdma_tests::{alone, OneHost};
+use urdma_tests::{alone, expect_said, OneHost};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The directory in which `make test-all` installs the packages.
@@ -27,10 +26,7 @@ fn run(program: &str, environment: &[(&str, &str)]) {
         .run(LeasePolicy::Never, &[PYTHON, "-B", &source])
         .unwrap();
     command.envs(environment.iter().copied());
-    let ended = Process::run(&mut command, LIMIT).unwrap();
-    assert!(ended.succeeded(), "{program}: {}", ended.describe());
-    let said = ended.output.contains("read and written");
-    assert!(said, "{program}: {}", ended.output);
+    expect_said(&mut command, LIMIT, "read and written");
     one.down();
 }
 

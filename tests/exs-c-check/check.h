@@ -3,22 +3,10 @@
 #ifndef CHECK_H
 #define CHECK_H
 
-#include <errno.h>
 #include <exs.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* Ends the program with what failed, and errno, unless the condition holds. */
-#define REQUIRE(condition) \
-	do { \
-		if (!(condition)) { \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
-				strerror(errno)); \
-			exit(1); \
-		} \
-	} while (0)
+#include "require.h"
 
 /* Requires that a call fails with this errno. */
 #define REFUSED(call, number) \

@@ -16,15 +16,13 @@
  * read                     an RDMA READ of the ring
  */
 #include <endian.h>
-#include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
+
+#include "../exs-c-check/require.h"
 
 #define LIMIT_S 30
 #define SLOTS 64
@@ -36,15 +34,6 @@
 #define MARK 0xbd
 #define TYPE_ADVERT 2
 #define TYPE_ABORT 7
-
-#define REQUIRE(condition) \
-	do { \
-		if (!(condition)) { \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
-				strerror(errno)); \
-			exit(1); \
-		} \
-	} while (0)
 
 struct place {
 	uint64_t addr;

@@ -6,8 +6,10 @@ pub mod hostile;
 pub mod machine;
 pub mod sockets;
 
+use std::ffi::OsStr;
 use std::num::NonZero;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,6 +65,25 @@ pub fn up_with_faults(scratch: &Scratch, fault: &str) -> [Instance; 2] {
         );
         Instance::up(scratch.path(), name, address, &port).unwrap()
     })
+}
+
+/// Runs a command for at most `limit`: it succeeds, and prints `said`.
+pub fn expect_said(command: &mut Command, limit: Duration, said: &str) {
+    let ended = Process::run(command, limit).unwrap();
+    assert!(ended.succeeded(), "{command:?}: {}", ended.describe());
+    assert!(ended.output.contains(said), "{command:?}: {}", ended.output);
+}
+
+/// Compiles a C program, without a warning, by arguments that name its sources and libraries.
+pub fn compile<A: AsRef<OsStr>>(program: &Path, arguments: impl IntoIterator<Item = A>) {
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pedantic"])
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(program)
+        .args(arguments);
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(ended.succeeded(), "cc: {}", ended.describe());
 }
 
 /// A busy machine: one computing thread per processor, until this is dropped.

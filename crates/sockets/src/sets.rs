@@ -348,17 +348,28 @@ impl Set {
         true
     }
 
+    /// The set does not look at the rings of a member any more; its registration stays this
+    /// library's. Returns the connection and the program's registration, unless that was removed.
+    fn take_rings(
+        &self,
+        members: &mut Members,
+        fd: c_int,
+    ) -> Option<(Arc<Connection>, Option<epoll_event>)> {
+        let (Ringed(connection), event) = members.ready.remove(fd)?;
+        connection.set.replace(None);
+        self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
+        Some((connection, event))
+    }
+
     /// A member is the kernel's, or its descriptor is about to be closed.
     fn part(&self, members: &mut Members, fd: c_int, is_removed: bool) {
         let was_other = members.others.remove(&fd).is_some();
-        let Some((Ringed(connection), event)) = members.ready.remove(fd) else {
+        let Some((_held, event)) = self.take_rings(members, fd) else {
             if was_other && is_removed {
                 self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
             return;
         };
-        connection.set.replace(None);
-        self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
         match event.filter(|_| !is_removed) {
             Some(event) => self.ask(libc::EPOLL_CTL_MOD, fd, event.events, event.u64),
             None => self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0),
@@ -367,11 +378,9 @@ impl Set {
 
     /// The same, and it may get rings again.
     fn pause(&self, members: &mut Members, fd: c_int, cell: &Cell) {
-        let Some((Ringed(connection), event)) = members.ready.remove(fd) else {
+        let Some((_held, event)) = self.take_rings(members, fd) else {
             return;
         };
-        connection.set.replace(None);
-        self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
         if let Some(event) = event {
             self.ask(libc::EPOLL_CTL_MOD, fd, event.events, event.u64);
             members.others.insert(fd, event);
