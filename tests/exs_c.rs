@@ -139,7 +139,13 @@ fn violation_of_the_protocol_ends_operations_with_eproto() {
     serving.wait_for_text("listening", SHORT).unwrap();
     // A control message of an unknown type.
     let unknown = format!("send=63{}", "00".repeat(15));
-    let attacking = start(&one.host, &hostile, &["127.0.0.1", &port, &unknown]);
+    let begin = one.scratch.path().join("begin");
+    let wait = format!("file={}", begin.display());
+    let steps = ["127.0.0.1", &port, &wait, &unknown];
+    let attacking = start(&one.host, &hostile, &steps);
+    // Once the connection has ended, calls fail in another way.
+    serving.wait_for_text("accepted 1", SHORT).unwrap();
+    File::create(&begin).unwrap();
     let served = serving.wait(NOTICE).unwrap();
     let told = "Protocol error";
     assert!(served.output.contains(told), "{}", served.describe());

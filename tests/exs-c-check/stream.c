@@ -133,9 +133,9 @@ void serve(int port, int sockets)
 			REQUIRE(peer.sin_family == AF_INET && length == sizeof(peer));
 			REQUIRE(ntohl(peer.sin_addr.s_addr) == INADDR_LOOPBACK);
 			end->fd = event.exs_evt_union.exs_evt_accept.exs_evt_new_socket;
-			printf("accepted %d\n", accepted);
 			for (int i = 0; i < POSTED; i++)
 				post_recv(end, end->buffers + (size_t)i * LENGTH);
+			printf("accepted %d\n", accepted);
 			if (accepted < sockets)
 				REQUIRE(exs_accept(listener, (struct sockaddr *)&peer, &length, 0,
 						   &peer, queue) == 0);

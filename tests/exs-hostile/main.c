@@ -8,6 +8,7 @@
  * hello=OCTETS             the greeting, in place of a correct one
  * secret                   waits for a transfer of 8 octets: an address of the other end
  * advert                   waits for an advert
+ * file=PATH                waits for a file
  * send=OCTETS              a SEND
  * write=AT:PLUS:FROM:COUNT:IMMEDIATE
  *                          an RDMA Write of COUNT octets to AT (ring, advert, or secret, whose key
@@ -21,6 +22,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../exs-c-check/require.h"
 
@@ -150,6 +152,17 @@ static void await(const bool *what, const char *name)
 			fprintf(stderr, "no %s\n", name);
 			exit(1);
 		}
+	}
+}
+
+static void await_file(const char *path)
+{
+	time_t until = now_s() + LIMIT_S;
+
+	while (access(path, F_OK)) {
+		take_news();
+		sched_yield();
+		REQUIRE(now_s() <= until);
 	}
 }
 
@@ -303,6 +316,8 @@ static void step(const char *name)
 		write_octets(name + 6);
 	else if (strcmp(name, "read") == 0)
 		read_ring();
+	else if (strncmp(name, "file=", 5) == 0)
+		await_file(name + 5);
 	else if (strcmp(name, "secret") == 0)
 		await(&has_secret, name);
 	else if (strcmp(name, "advert") == 0)
