@@ -4,6 +4,8 @@
 # root.
 #   carry-over.sh RELEASE FOLDER    FOLDER holds the root file systems
 set -eu
+# Ordinary users read what is installed there.
+umask 022
 
 [ $# = 2 ] || { echo "usage: $0 RELEASE FOLDER" >&2; exit 2; }
 release=$1 root=$2/$1-without-dpdk

@@ -4,6 +4,8 @@
 # root.
 #   root-fs.sh RELEASE FOLDER [programs]
 set -eu
+# Ordinary users read what is installed there.
+umask 022
 
 usage() {
     echo "usage: $0 RELEASE FOLDER [programs]" >&2

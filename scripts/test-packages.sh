@@ -4,6 +4,8 @@
 #   test-packages.sh PACKAGES FOLDER [RELEASE]
 # FOLDER keeps the root file system; RELEASE is that of the packages, by default this machine's.
 set -eu
+# Ordinary users read what is installed there.
+umask 022
 
 [ $# = 2 ] || [ $# = 3 ] || { echo "usage: $0 PACKAGES FOLDER [RELEASE]" >&2; exit 2; }
 # shellcheck source=/dev/null

@@ -7,11 +7,12 @@
 use std::time::{Duration, Instant};
 
 use urdma_harness::process::Process;
+use urdma_harness::scheduler::WithoutAutogroups;
 use urdma_tests::hostile::{
     beside_pairs_that_connect, Bed, Pair, Steady, Work, ATTACKER, ATTACK_LIMIT, HONEST,
     OTHER_ATTACKER,
 };
-use urdma_tests::{alone, descriptors_of, expect_all_taken_back, WithoutAutogroups};
+use urdma_tests::{alone, descriptors_of, expect_all_taken_back};
 
 const SECONDS: u64 = 600;
 /// How long the attacks of a round last, and the programs that only compute before them.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
+use urdma_harness::scheduler::WithoutAutogroups;
 use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES, KERNEL_ADDRESSES};
 use urdma_tests::{
     alone, check, expect_all_taken_back, expect_peer_given_up, expect_stream_ended,
@@ -84,11 +85,9 @@ fn run_over(hosts: [Instance; 2], tcp: &str) {
 }
 
 #[test]
-#[ignore = "on a busy machine one run in ten stalls: frames stay in an AF_XDP socket of the veth \
-            pair though the driver kicks it (Linux 6.18): \
-            cargo test -p urdma-tests --test namespaces -- --ignored"]
 fn af_xdp_ports_share_interface_address_and_neighbours_with_the_kernel() {
     let _alone = alone();
+    let _without_autogroups = WithoutAutogroups::set();
     let scratch = Scratch::new("test").unwrap();
     let spaces = Namespaces::new().unwrap();
     for (end, address) in ADDRESSES.iter().enumerate() {

@@ -12,11 +12,12 @@ use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch, TwoHosts};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{self, Job};
+use urdma_harness::scheduler::WithoutAutogroups;
 use urdma_tests::bridges::bridge;
 use urdma_tests::sockets::{assign, host, spaces, unassign, up, ADDRESSES};
 use urdma_tests::{
     alone, check, expect_peer_given_up, expect_stream_ended, mix_while, ports, run_all, stream,
-    WithoutAutogroups, SHORT, VERBS_CHECK,
+    SHORT, VERBS_CHECK,
 };
 
 /// Enough operations for two interruptions.

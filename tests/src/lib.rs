@@ -114,30 +114,6 @@ impl Drop for Busy {
     }
 }
 
-/// The scheduler groups no threads by session, until this is dropped (doc/limits.md, "Groups of the
-/// scheduler").
-#[derive(Debug)]
-pub struct WithoutAutogroups {
-    before: String,
-}
-
-impl WithoutAutogroups {
-    const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
-
-    /// Changes the machine's setting; `None` if the kernel has none.
-    pub fn set() -> Option<Self> {
-        let before = std::fs::read_to_string(Self::SETTING).ok()?;
-        std::fs::write(Self::SETTING, "0").unwrap();
-        Some(Self { before })
-    }
-}
-
-impl Drop for WithoutAutogroups {
-    fn drop(&mut self) {
-        let _ = std::fs::write(Self::SETTING, &self.before);
-    }
-}
-
 /// A host without a port, at 127.0.0.1.
 #[derive(Debug)]
 pub struct OneHost {

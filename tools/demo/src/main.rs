@@ -13,6 +13,7 @@ use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_harness::programs::{self, Job};
+use urdma_harness::scheduler::WithoutAutogroups;
 use urdma_harness::{pair, Failure};
 
 use crate::leftovers::Before;
@@ -35,8 +36,9 @@ fn main() -> ExitCode {
     };
     let before = Before::take(scratch.path());
     let mut table = Table::new();
+    let without_autogroups = WithoutAutogroups::set();
     let outcome = run_all(&mut table, &scratch);
-    drop(scratch);
+    drop((scratch, without_autogroups));
     println!("\n{table}");
     let left = before.compare();
     if let Err(failure) = &outcome {

@@ -9,6 +9,7 @@
 //! - [`link`]: raw frames of a network interface, as an attacker on the link sends and sees them;
 //! - [`programs`]: the catalogue of programs, their command lines and output;
 //! - [`pair`]: a server and a client of one program over a path;
+//! - [`scheduler`]: the scheduler's groups of threads, switched off;
 //! - [`tshark`]: a capture as Wireshark reads it;
 //! - [`valkey`]: Valkey's server and benchmark over urdma and over TCP.
 
@@ -20,6 +21,7 @@ pub mod namespace;
 pub mod pair;
 pub mod process;
 pub mod programs;
+pub mod scheduler;
 pub mod tshark;
 pub mod valkey;
 
