@@ -233,13 +233,13 @@ fn cm_engine() -> Result<Arc<Engine>, Errno> {
     Ok(engine)
 }
 
-unsafe extern "C" fn cm_open(event_fd: c_int) -> i64 {
+unsafe extern "C" fn cm_open(set_fd: c_int) -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(0);
     answer(|| {
         let engine = cm_engine()?;
         let ucma = Arc::clone(engine.ucma().map_err(|error| error.errno())?);
         let file = CmFile {
-            handle: ucma.open(event_fd)?,
+            handle: ucma.open(set_fd)?,
             engine: Arc::downgrade(&engine),
             ucma,
         };

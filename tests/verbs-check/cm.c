@@ -10,6 +10,7 @@
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -435,9 +436,51 @@ void check_last_words(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* What poll(2) and an epoll set report of the channel, which is in that set. */
+static void expect_readiness(int set, short wanted)
+{
+	struct pollfd list = { .fd = channel->fd, .events = POLLIN | POLLOUT };
+	struct epoll_event event = { .events = 0 };
+
+	if (poll(&list, 1, 0) < 0 || list.revents != wanted)
+		fail("poll reports %#x of an event channel", list.revents);
+	if (epoll_wait(set, &event, 1, 0) < 0 || event.events != (uint32_t)wanted)
+		fail("epoll_wait reports %#x of an event channel", event.events);
+}
+
+/* A channel is readable while it has an event, never writable, and cannot be read. */
+static void check_readiness(void)
+{
+	struct epoll_event interest = { .events = EPOLLIN | EPOLLOUT | EPOLLEXCLUSIVE };
+	struct rdma_cm_id *id = new_id();
+	struct sockaddr_in to = here(1);
+	int set = epoll_create1(EPOLL_CLOEXEC);
+	struct pollfd readable = { .fd = channel->fd, .events = POLLIN };
+	char octets[8];
+
+	if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, channel->fd, &interest))
+		fail("an epoll set with an event channel: %s", strerror(errno));
+	for (int i = 0; i < 2; i++) {
+		expect_readiness(set, 0);
+		if (i ? rdma_resolve_route(id, RESOLVE_MS)
+		      : rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, RESOLVE_MS))
+			fail("an event: %s", strerror(errno));
+		if (poll(&readable, 1, RESOLVE_MS) != 1)
+			fail("no event");
+		expect_readiness(set, POLLIN);
+		if (read(channel->fd, octets, sizeof(octets)) >= 0 || errno != EINVAL)
+			fail("a read of an event channel: %s", strerror(errno));
+		expect(id, i ? RDMA_CM_EVENT_ROUTE_RESOLVED : RDMA_CM_EVENT_ADDR_RESOLVED);
+	}
+	expect_readiness(set, 0);
+	drop(id);
+	close(set);
+}
+
 void check_cm(void)
 {
 	channel = polled_channel();
+	check_readiness();
 	check_private_data();
 	check_listeners();
 	check_migration();

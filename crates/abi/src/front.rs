@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 10;
+pub const FRONT_ABI: u32 = 11;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -66,13 +66,13 @@ pub struct FrontTable {
     pub abi: u32,
     /// Size of this structure in octets.
     pub size: u32,
-    /// `/dev/infiniband/rdma_cm` was opened. `event_fd` is an eventfd that the application
-    /// uses as the file; the provider keeps a duplicate, whose count is 1 while events are pending
-    /// and else 0. Returns a handle (0 or more).
-    pub cm_open: unsafe extern "C" fn(event_fd: c_int) -> i64,
+    /// `/dev/infiniband/rdma_cm` was opened. `set_fd` is an empty epoll set that the application
+    /// uses as the file; the provider adds a descriptor of its own, which is readable while events
+    /// are pending. Returns a handle (0 or more).
+    pub cm_open: unsafe extern "C" fn(set_fd: c_int) -> i64,
     /// A write of `len` octets at `command` to an open rdma_cm file: one ucma command. Returns
     /// `len`, or -EAGAIN for a GET_EVENT that finds no event: the stand-in then waits until
-    /// `event_fd` is readable, unless the file is non-blocking.
+    /// `set_fd` is readable, unless the file is non-blocking.
     pub cm_write: unsafe extern "C" fn(handle: i64, command: *const c_void, len: usize) -> i64,
     /// The last descriptor of an open rdma_cm file was closed.
     pub cm_close: unsafe extern "C" fn(handle: i64),

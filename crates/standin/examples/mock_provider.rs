@@ -73,7 +73,9 @@ fn log(line: &str) {
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// The eventfd of the rdma_cm file that was opened last.
+/// The rdma_cm file that was opened last, an epoll set.
+static CM_FD: AtomicI32 = AtomicI32::new(-1);
+/// The eventfd in it.
 static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 /// GET_EVENT.
 const GET_EVENT: u8 = 12;
@@ -88,8 +90,23 @@ static CLOSES_WITH: AtomicI32 = AtomicI32::new(0);
 const GET_EVENT_IN_CLOSE: u8 = 52;
 static GETS_EVENT: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn cm_open(event_fd: c_int) -> i64 {
+extern "C" fn cm_open(set_fd: c_int) -> i64 {
     log("cm_open");
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    // SAFETY: eventfd has no preconditions, and `event` is one valid event.
+    let (event_fd, failed) = unsafe {
+        let event_fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        let add = libc::EPOLL_CTL_ADD;
+        (
+            event_fd,
+            libc::epoll_ctl(set_fd, add, event_fd, &raw mut event),
+        )
+    };
+    assert_eq!(failed, 0);
+    CM_FD.store(set_fd, Ordering::Relaxed);
     EVENT_FD.store(event_fd, Ordering::Relaxed);
     42
 }
@@ -107,15 +124,8 @@ fn add_event() {
 fn take_event() -> bool {
     let mut count = [0_u8; 8];
     let fd = EVENT_FD.load(Ordering::Relaxed);
-    let mut waiting = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: `waiting` is one valid pollfd.
-    let has_event = unsafe { libc::poll(&raw mut waiting, 1, 0) } == 1;
     // SAFETY: `count` is 8 writable octets.
-    has_event && unsafe { libc::syscall(libc::SYS_read, fd, count.as_mut_ptr(), 8) } == 8
+    unsafe { libc::syscall(libc::SYS_read, fd, count.as_mut_ptr(), 8) == 8 }
 }
 
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
@@ -130,7 +140,7 @@ unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -
     let closes_with = CLOSES_WITH.load(Ordering::Relaxed);
     if octets[0] == GET_EVENT && closes_with != 0 {
         // SAFETY: the file that the test has opened; the stand-in takes this for the test's call.
-        assert_eq!(unsafe { libc::close(EVENT_FD.load(Ordering::Relaxed)) }, 0);
+        assert_eq!(unsafe { libc::close(CM_FD.load(Ordering::Relaxed)) }, 0);
         return -i64::from(closes_with);
     }
     if octets[0] == GET_EVENT && !take_event() {
@@ -156,7 +166,7 @@ extern "C" fn cm_close(handle: i64) {
             send.send(unsafe { libc::gettid() }).unwrap();
             let mut command = [0_u8; 24];
             (command[0], command[4]) = (GET_EVENT, 16);
-            let fd = EVENT_FD.load(Ordering::Relaxed);
+            let fd = CM_FD.load(Ordering::Relaxed);
             // SAFETY: 24 readable octets; the stand-in takes this for the test's call.
             let written = unsafe { libc::write(fd, command.as_ptr().cast(), command.len()) };
             log(&format!("written {written}"));

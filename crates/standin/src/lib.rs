@@ -18,8 +18,7 @@
 //! - A call on another file costs a few loads and a jump: the first octets of a path, or one cell
 //!   of a table.
 //! - Fail closed: an unknown or unhooked write to a stand-in file fails. The uverbs file is
-//!   `/dev/null` opened read-only, the rdma_cm file an eventfd, which accepts no write of a
-//!   command's length.
+//!   `/dev/null` opened read-only, the rdma_cm file an epoll set, which accepts no write.
 //! - No allocation, no lock and no call into the provider in a forked or vforked child, which can
 //!   only close its copies of stand-in files.
 //! - `errno` changes only when a call fails.

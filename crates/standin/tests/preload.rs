@@ -196,11 +196,18 @@ fn command_that_waits_for_an_event_outlives_its_closed_file() {
         wait_until_it_polls(thread.recv().unwrap());
         // SAFETY: nothing else uses the descriptor but the waiting thread, as intended.
         assert_eq!(unsafe { libc::close(fd) }, 0);
-        // An event, past the hook: it wakes the thread, whose descriptor is closed by now.
-        let event = 1_u64.to_ne_bytes();
-        // SAFETY: 8 readable octets.
-        let added = unsafe { libc::syscall(libc::SYS_write, copy, event.as_ptr(), 8) };
-        assert_eq!(added, 8);
+        // A member of the file's set that is no event wakes the thread, whose descriptor is closed
+        // by now.
+        let mut interest = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        // SAFETY: eventfd has no preconditions, and `interest` is one valid event.
+        let failed = unsafe {
+            let member = libc::eventfd(1, libc::EFD_CLOEXEC);
+            libc::epoll_ctl(copy, libc::EPOLL_CTL_ADD, member, &raw mut interest)
+        };
+        assert_eq!(failed, 0);
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!waiter.is_finished());
     });
@@ -244,7 +251,7 @@ fn command_for_an_event_sleeps_if_its_file_is_closed_before_it_begins_to_wait() 
     assert_eq!(log, ["table", "cm_open", "cm_write 42 8 51", "cm_close 42"]);
 }
 
-// Its octets went into the eventfd behind the file, which refused them: EINVAL.
+// Its octets went into the descriptor behind the file, which refused them: EINVAL.
 #[test]
 fn command_for_an_event_that_begins_while_its_file_is_being_closed_sleeps() {
     let test = "command_for_an_event_that_begins_while_its_file_is_being_closed_sleeps";

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
 
 use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
@@ -17,9 +16,9 @@ use crate::driver::{Device, Driver, Errno, PortRequest, Sharing};
 use crate::handle::{CmId, FileHandle, MembershipId};
 use crate::outgoing::Outgoing;
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
+use crate::pending::Pending;
 use crate::service::Service;
 use crate::sockaddr;
-use urdma_abi::spared::Spared;
 
 /// First local port of active ids that did not request one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
@@ -109,9 +108,8 @@ pub(crate) struct Membership {
 /// One open rdma_cm file.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Eventfd whose count is 1 while there are events in `queue`, else 0. Both change under the
-    /// lock only.
-    pub(crate) event_fd: Spared,
+    /// Set while there are events in `queue`. Both change under the lock only.
+    pending: Pending,
     queue: VecDeque<Queued>,
 }
 
@@ -172,11 +170,11 @@ impl UcmaState {
         self.device.addresses.contains(&ip) || self.device.gids.contains(&Ip16::new(ip).0)
     }
 
-    pub(crate) fn add_file(&mut self, event_fd: OwnedFd) -> FileHandle {
+    pub(crate) fn add_file(&mut self, pending: Pending) -> FileHandle {
         let handle = FileHandle(self.next_file);
         self.next_file += 1;
         let file = File {
-            event_fd: event_fd.into(),
+            pending,
             queue: VecDeque::new(),
         };
         self.files.insert(handle, file);
@@ -397,7 +395,7 @@ impl UcmaState {
             }
             file.queue.push_back(queued);
             if file.queue.len() == 1 {
-                add_token(&file.event_fd);
+                file.pending.set();
             }
         }
     }
@@ -413,7 +411,7 @@ impl UcmaState {
         };
         let removed = extract(&mut file.queue, is_meant);
         if file.queue.is_empty() && !removed.is_empty() {
-            take_token(&file.event_fd);
+            file.pending.clear();
         }
         for queued in &removed {
             if let Some(id) = self.ids.get_mut(&queued.id) {
@@ -443,7 +441,7 @@ impl UcmaState {
         file.queue.remove(at);
         id.events_queued -= 1;
         if file.queue.is_empty() {
-            take_token(&file.event_fd);
+            file.pending.clear();
         }
     }
 
@@ -454,7 +452,7 @@ impl UcmaState {
             return Ok(None);
         };
         if queue.queue.is_empty() {
-            take_token(&queue.event_fd);
+            queue.pending.clear();
         }
         let (mut uid, mut kind) = (0, (PortSpace::TCP, Service::Connection));
         if let Some(id) = self.ids.get_mut(&queued.id) {
@@ -596,26 +594,4 @@ fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> 
         }
     }
     removed
-}
-
-fn add_token(event_fd: &Spared) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: `one` is 8 readable octets; an eventfd takes them whole or not at all.
-    unsafe { libc::write(event_fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-}
-
-/// Takes one from the count; does not block, even if the application has read the descriptor.
-fn take_token(event_fd: &Spared) {
-    let mut waiting = libc::pollfd {
-        fd: event_fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut count = [0_u8; 8];
-    // SAFETY: `waiting` is one valid pollfd.
-    let ready = unsafe { libc::poll(&raw mut waiting, 1, 0) };
-    if ready == 1 {
-        // SAFETY: `count` is 8 writable octets.
-        unsafe { libc::read(event_fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-    }
 }

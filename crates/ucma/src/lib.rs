@@ -8,8 +8,8 @@
 //! and the open files; `handle` the numbers of ids and files; `ids` the rdma_cm ids and their
 //! events; `command` a command as it was written, `commands` the commands, `multicast` those of
 //! groups; `answers` the results of queries; `outgoing` the datagrams that are to be sent; `param`
-//! the parameters in events; `service` the kinds of ids; `user` the copies to and from the
-//! application's memory; `sockaddr` the socket addresses.
+//! the parameters in events; `pending` what makes a file readable; `service` the kinds of ids;
+//! `user` the copies to and from the application's memory; `sockaddr` the socket addresses.
 //!
 //! AF_IB addresses are refused, and so is RDMA_PS_IB for queue pairs other than those of extended
 //! reliable connections (EINVAL, as from a kernel without them).
@@ -25,6 +25,7 @@ mod ids;
 mod multicast;
 mod outgoing;
 mod param;
+mod pending;
 mod service;
 mod sockaddr;
 pub mod ucma;

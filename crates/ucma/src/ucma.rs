@@ -1,7 +1,7 @@
 //! The open rdma_cm files of a process, behind one lock.
 
 use std::net::IpAddr;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,7 @@ use crate::commands::After;
 use crate::driver::{Driver, Errno};
 use crate::handle::{CmId, FileHandle};
 use crate::ids::UcmaState;
+use crate::pending::Pending;
 use crate::user::Caller;
 
 /// The rdma_cm of this process.
@@ -45,20 +46,14 @@ impl Ucma {
         })
     }
 
-    /// Opens an rdma_cm file whose `event_fd`, an eventfd that is duplicated, is readable while
-    /// events are pending; returns its handle.
+    /// Opens an rdma_cm file, which the application has as the empty epoll set `set_fd`: it is
+    /// readable while events are pending. Returns its handle.
     ///
     /// # Errors
     /// EMFILE when there is no descriptor left, EBADF.
-    pub fn open(&self, event_fd: RawFd) -> Result<FileHandle, Errno> {
-        // SAFETY: fcntl with F_DUPFD_CLOEXEC touches no memory.
-        let copy = unsafe { libc::fcntl(event_fd, libc::F_DUPFD_CLOEXEC, 3) };
-        if copy < 0 {
-            return Err(last_errno());
-        }
-        // SAFETY: `copy` is a new descriptor without another owner.
-        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-        Ok(self.lock().add_file(copy))
+    pub fn open(&self, set_fd: RawFd) -> Result<FileHandle, Errno> {
+        let pending = Pending::new(set_fd)?;
+        Ok(self.lock().add_file(pending))
     }
 
     /// Closes a file and destroys its ids.
@@ -288,10 +283,4 @@ fn spawn_quiet(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
     spawned.map(drop)
-}
-
-fn last_errno() -> Errno {
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }

@@ -188,24 +188,18 @@ fn open_uverbs(flags: c_int) -> Result<c_int, c_int> {
     enter(fd, Kind::Device(Device::Uverbs), 0)
 }
 
-/// An eventfd: readable while an event is pending.
+/// An epoll set, in which the provider has a descriptor of its own: readable while an event is
+/// pending, and never writable.
 fn open_rdma_cm(flags: c_int) -> Result<c_int, c_int> {
     let table = provider::table().ok_or(libc::ENODEV)?;
-    let mut kind = 0;
-    for (flag, event_flag) in [
-        (libc::O_CLOEXEC, libc::EFD_CLOEXEC),
-        (libc::O_NONBLOCK, libc::EFD_NONBLOCK),
-    ] {
-        if flags & flag != 0 {
-            kind |= event_flag;
-        }
-    }
-    // SAFETY: eventfd has no preconditions.
-    let fd = unsafe { libc::eventfd(0, kind) };
+    // SAFETY: epoll_create1 has no preconditions.
+    let fd = unsafe { libc::epoll_create1(flags & libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(real::errno());
     }
-    // SAFETY: `fd` is an open eventfd.
+    // SAFETY: fcntl with F_SETFL touches no memory.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, flags & libc::O_NONBLOCK) };
+    // SAFETY: `fd` is an open epoll set.
     let handle = unsafe { (table.cm_open)(fd) };
     if handle < 0 {
         // SAFETY: the descriptor is owned here and not known elsewhere.

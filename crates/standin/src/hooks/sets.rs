@@ -11,6 +11,7 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::call::{self, Call, Sleep};
 use super::lists::{self, File, Source};
+use crate::device::Device;
 use crate::fds::{self, Found, Kind};
 use crate::provider;
 use crate::real::{self, set_errno};
@@ -33,13 +34,40 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     // SAFETY: the arguments of the caller.
-    let failed = unsafe { real::epoll_ctl(set, op, fd, event) };
+    let mut failed = unsafe { real::epoll_ctl(set, op, fd, event) };
+    if failed != 0 && op == libc::EPOLL_CTL_ADD && fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        failed = unsafe { add_exclusive(set, fd, event) };
+    }
     if failed == 0 && fds::is_hit(fd) {
         // SAFETY: null only where there is no event.
         let event = unsafe { event.as_ref() }.copied();
         has_changed(set, fd, event.filter(|_| op != libc::EPOLL_CTL_DEL));
     }
     failed
+}
+
+/// Adds a file of rdma_cm that was refused. The kernel adds no epoll set, as which the application
+/// has that file, with EPOLLEXCLUSIVE; without it, more threads wake than one.
+///
+/// # Safety
+/// As epoll_ctl(2), which has set errno.
+#[cold]
+unsafe fn add_exclusive(set: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
+    let is_cm =
+        fds::find_unchecked(fd).is_some_and(|found| found.kind == Kind::Device(Device::RdmaCm));
+    if real::errno() != libc::EINVAL || !is_cm {
+        return -1;
+    }
+    // SAFETY: EINVAL and not EFAULT: the kernel has read it.
+    let mut event = unsafe { *event };
+    if event.events & EXCLUSIVE == 0 {
+        return -1;
+    }
+    event.events &= !EXCLUSIVE;
+    // SAFETY: one valid event.
+    unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }
 }
 
 /// A descriptor was added to a set, is reported otherwise, or was removed.

@@ -134,9 +134,8 @@ impl Drop for Channel {
 
 impl Channel {
     pub(crate) fn of(ucma: &Arc<Ucma>, process: &Arc<Process>) -> Self {
-        let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
-        // SAFETY: eventfd has no preconditions.
-        let fd = unsafe { libc::eventfd(0, flags) };
+        // SAFETY: epoll_create1 has no preconditions.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         Self {
             handle: ucma.open(fd).unwrap(),
             ucma: Arc::clone(ucma),
