@@ -19,7 +19,8 @@ perf="linux-perf ucx-utils"
 all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev
      autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86
-     ceph-mon ceph-osd ceph-common"
+     ceph-mon ceph-osd ceph-common libgloo-dev
+     tgt libiscsi-bin"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"

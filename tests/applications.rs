@@ -1,5 +1,5 @@
-//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio, uDAPL, QEMU,
-//! Ceph.
+//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, gloo, fio, uDAPL, QEMU,
+//! Ceph, tgt.
 //!
 //! `make test-all` installs their packages and runs these tests; `make test` does not, because the
 //! packages are large.
@@ -167,6 +167,29 @@ fn mpich_over_ucx_passes() {
     mpi("mpicc.mpich", &["mpirun.mpich", "-n", "2"]);
 }
 
+/// Three processes that connect by gloo's own messages; every value is checked.
+#[test]
+#[ignore = "make test-all"]
+fn gloo_sums_and_broadcasts() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = one.scratch.path().join("gloo-check");
+    let built = Command::new("c++")
+        .args(["-std=c++14", "-O1", "-Wall", "-Werror", "-o"])
+        .arg(&program)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/gloo-check/main.cc"))
+        .args(["-lgloo", "-libverbs"])
+        .status()
+        .unwrap();
+    assert!(built.success(), "gloo-check does not build");
+    let directory = one.scratch.path().join("gloo");
+    std::fs::create_dir(&directory).unwrap();
+    let argv = [program.as_path(), directory.as_path()];
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+    expect_said(&mut command, LIMIT, "gloo-check: 3 ranks ok");
+    one.down();
+}
+
 /// Where Debian's libucx-dev has the examples of UCX.
 const UCX_EXAMPLES: &str = "/usr/share/doc/libucx-dev/examples";
 
@@ -305,18 +328,30 @@ fn qemu_migrates_a_running_guest_with_all_memory_pinned() {
     migrate(true);
 }
 
+/// Runs a script of `tests`, with a directory for its files and a port.
+fn run_script(script: &str, said: &str) {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path().join("files");
+    std::fs::create_dir(&directory).unwrap();
+    let script = format!("{}/{script}", env!("CARGO_MANIFEST_DIR"));
+    let (directory, port) = (directory.to_string_lossy(), ports().to_string());
+    let argv = ["sh", &script, &directory, &port];
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+    expect_said(&mut command, LIMIT, said);
+    one.down();
+}
+
 /// A monitor and an OSD in memory; objects are written, read and compared.
 #[test]
 #[ignore = "make test-all"]
 fn ceph_writes_and_reads_objects() {
-    let _alone = alone();
-    let one = OneHost::up();
-    let directory = one.scratch.path().join("ceph");
-    std::fs::create_dir(&directory).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/ceph/rados-bench.sh");
-    let (directory, port) = (directory.to_string_lossy(), ports().to_string());
-    let argv = ["sh", script, &directory, &port];
-    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
-    expect_said(&mut command, LIMIT, "rados: written and read");
-    one.down();
+    run_script("ceph/rados-bench.sh", "rados: written and read");
+}
+
+/// libiscsi's own tests of a disk that tgt serves over iSER.
+#[test]
+#[ignore = "make test-all"]
+fn tgt_serves_a_disk_over_iser() {
+    run_script("tgt/iser.sh", "tgt: written and read");
 }
