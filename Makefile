@@ -41,11 +41,12 @@ test-all: test deny test-image test-tarball
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
 	@scripts/libfabric.sh target/libfabric
+	@scripts/ucx.sh target/ucx
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak \
 		--test hostile --test hostile_together --test probes --test exs --test exs_hostile \
-		--test floods -- --ignored
+		--test floods --test ucx -- --ignored
 	@$(CARGO) test --locked -p proto-trp --release --lib dc::check -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.

@@ -9,7 +9,7 @@ directory=${1:?usage: libfabric.sh DIRECTORY}
 [ -x "$directory/installed/bin/fi_msg_pingpong" ] && exit 0
 
 echo "Building libfabric and its tests from the source of Debian forky"
-"$(dirname "$0")/forky-source.sh" libfabric "$directory"
+"$(dirname "$0")/debian-source.sh" forky libfabric "$directory"
 directory=$(cd "$directory" && pwd)
 log="$directory.apt/log"
 installed="$directory/installed"

@@ -10,7 +10,7 @@ directory=${1:?usage: valkey.sh DIRECTORY}
 [ -x "$directory/src/valkey-benchmark" ] && [ -x "$directory/tests/rdma/rdma-test" ] && exit 0
 
 echo "Building Valkey with RDMA from the source of Debian forky"
-"$(dirname "$0")/forky-source.sh" valkey "$directory"
+"$(dirname "$0")/debian-source.sh" forky valkey "$directory"
 log="$directory.apt/log"
 make -C "$directory/src" -j"$(nproc)" BUILD_RDMA=yes MALLOC=libc valkey-server valkey-benchmark \
     >"$log" 2>&1 &&

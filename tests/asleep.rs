@@ -21,9 +21,17 @@ const TRANSPORTS: [&str; 3] = [
     "UCX_TLS=ud_verbs",
 ];
 
-/// Tests of ucx_perftest that run once each. Those of put, get and add are not among them: their
-/// target sleeps until a message comes, and none does, over TCP and shared memory too.
-const OTHERS: [&str; 4] = ["tag_bw", "ucp_am_lat", "stream_bw", "stream_lat"];
+/// Tests of ucx_perftest that run once each: all that exchange messages. The target of the others
+/// sleeps until a message comes, which may never be: they hang over TCP too.
+const OTHERS: [&str; 7] = [
+    "tag_bw",
+    "tag_sync_lat",
+    "tag_sync_bw",
+    "ucp_am_lat",
+    "ucp_am_bw",
+    "stream_bw",
+    "stream_lat",
+];
 
 /// Programs that want both processors.
 struct Busy(Vec<Child>);

@@ -1,19 +1,21 @@
 #!/bin/sh
-# Fetches and unpacks the source of a package of the next release of Debian:
-# forky-source.sh PACKAGE DIRECTORY
+# Fetches and unpacks the source of a package of a release of Debian:
+# debian-source.sh RELEASE PACKAGE DIRECTORY
 #
 # apt fetches and verifies it, with package lists of its own, which it keeps in DIRECTORY.apt with
 # its log; the caller removes them.
 set -eu
 
-package=${1:?usage: forky-source.sh PACKAGE DIRECTORY}
-directory=${2:?usage: forky-source.sh PACKAGE DIRECTORY}
+usage="usage: debian-source.sh RELEASE PACKAGE DIRECTORY"
+release=${1:?$usage}
+package=${2:?$usage}
+directory=${3:?$usage}
 apt="$directory.apt"
 rm -rf "$directory" "$apt"
 mkdir -p "$directory" "$apt/lists/partial" "$apt/cache/archives/partial"
 apt=$(cd "$apt" && pwd)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb-src [signed-by=$keys] http://deb.debian.org/debian forky main" >"$apt/sources.list"
+echo "deb-src [signed-by=$keys] http://deb.debian.org/debian $release main" >"$apt/sources.list"
 own_lists="-o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=- \
     -o Dir::State::Lists=$apt/lists -o Dir::Cache=$apt/cache -o Acquire::Retries=3 \
     -o APT::Sandbox::User=root"
