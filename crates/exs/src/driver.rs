@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, SendId, Stats, Stream, Transmit,
+    place_of, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, SendId, Stats, Stream,
+    Transmit,
 };
 
 use crate::error::Error;
@@ -153,8 +154,11 @@ impl Driver {
         match self.try_send(&buffer, len_octets) {
             Ok((id, lkey)) => {
                 self.sends.push_back((id, buffer, lkey));
-                self.read_clock();
-                self.settle();
+                // A clock read takes as long as all that follows from a send that waits.
+                if !self.stream.is_gathering() {
+                    self.read_clock();
+                    self.settle();
+                }
                 Ok(id)
             }
             Err(error) => Err(Refused { error, buffer }),
@@ -182,7 +186,9 @@ impl Driver {
         match self.try_recv(&buffer, len_octets, waitall) {
             Ok(id) => {
                 self.recvs.push_back((id, buffer));
-                self.settle();
+                if self.stream.is_receive_due() {
+                    self.settle();
+                }
                 Ok(id)
             }
             Err(error) => Err(Refused { error, buffer }),
@@ -234,13 +240,12 @@ impl Driver {
             if self.link.is_none() {
                 return self.cause.take().map_or(Ok(None), Err);
             }
-            let found = self.advance();
-            let now = Instant::now();
-            let is_late = until.is_some_and(|until| now >= until);
-            if found || !self.events.is_empty() || self.link.is_none() {
+            if self.advance() || !self.events.is_empty() || self.link.is_none() {
                 idle_since = None;
                 continue;
             }
+            let now = Instant::now();
+            let is_late = until.is_some_and(|until| now >= until);
             let since = *idle_since.get_or_insert(now);
             if !self.is_armed && !is_late && now.duration_since(since) < POLL {
                 std::thread::yield_now();
@@ -364,15 +369,19 @@ impl Driver {
         if count > 0 || timeout.is_some() {
             self.read_clock();
         }
-        for completion in &found[..count] {
-            let handled = self.handle(completion);
-            self.note(handled);
-            self.drain();
+        let found = &found[..count];
+        for completion in found {
+            self.handle(completion);
         }
-        if count == 0 && timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
-            self.drain();
+        if let Some(link) = &self.link {
+            // Before the peer can be told that the slots are free.
+            let posted = link.repost(found);
+            self.note(posted);
         }
-        self.post();
+        if count > 0 || timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
+            self.drain();
+            self.post();
+        }
         if count == 0 || self.failing.is_some() {
             self.end_if_due(count == 0);
         }
@@ -393,10 +402,10 @@ impl Driver {
             .ok()
     }
 
-    fn handle(&mut self, completion: &Completion) -> Result<(), Error> {
+    fn handle(&mut self, completion: &Completion) {
         let Some(link) = self.link.as_ref().filter(|_| completion.ok) else {
             self.is_lost = true;
-            return Ok(());
+            return;
         };
         match of(completion) {
             Of::Receive(slot) => {
@@ -410,15 +419,12 @@ impl Driver {
                         self.stream.handle_control(message, self.now_ns)
                     }
                 };
-                // Before the peer can be told that the slot is free.
-                link.post_recv(slot)
             }
             Of::Send(number) => {
                 let count = (number + 1).saturating_sub(self.oldest);
                 self.oldest += count;
                 self.stream
                     .handle_sent(usize::try_from(count).unwrap_or(usize::MAX), self.now_ns);
-                Ok(())
             }
         }
     }
@@ -447,7 +453,7 @@ impl Driver {
     }
 
     fn copy(&mut self, copy: &RingCopy) {
-        let index = index_of(&self.recvs, copy.recv, |recv| recv.0);
+        let index = place_of(&self.recvs, copy.recv.0, |recv| recv.0 .0);
         let index = index.expect("a copy is for a receive in progress");
         let ring = self
             .link
@@ -485,7 +491,7 @@ impl Driver {
             }
             Transmit::Write(piece) => {
                 let octets = piece.parts.iter().map(|part| {
-                    let index = index_of(&self.sends, part.send, |send| send.0);
+                    let index = place_of(&self.sends, part.send.0, |send| send.0 .0);
                     let index = index.expect("a part is of a send in progress");
                     octets_of(&part, &self.sends[index])
                 });
@@ -511,7 +517,7 @@ impl Driver {
                     octets,
                     outcome,
                 } => {
-                    let index = index_of(&self.sends, id, |send| send.0);
+                    let index = place_of(&self.sends, id.0, |send| send.0 .0);
                     let taken = index.and_then(|index| self.sends.remove(index));
                     let (_, buffer, _) = taken.expect("an event is of a send in progress");
                     Event::Sent {
@@ -526,7 +532,7 @@ impl Driver {
                     octets,
                     outcome,
                 } => {
-                    let index = index_of(&self.recvs, id, |recv| recv.0);
+                    let index = place_of(&self.recvs, id.0, |recv| recv.0 .0);
                     let taken = index.and_then(|index| self.recvs.remove(index));
                     let (_, buffer) = taken.expect("an event is of a receive in progress");
                     Event::Received {
@@ -610,14 +616,6 @@ impl Driver {
                 None => return,
             }
         }
-    }
-}
-
-/// Where an operation is in its queue: in most cases it is the oldest.
-fn index_of<T, K: Ord>(queue: &VecDeque<T>, id: K, key: impl Fn(&T) -> K) -> Option<usize> {
-    match queue.front() {
-        Some(oldest) if key(oldest) == id => Some(0),
-        _ => queue.binary_search_by_key(&id, key).ok(),
     }
 }
 

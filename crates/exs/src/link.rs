@@ -70,9 +70,7 @@ impl Link {
             ring,
             config,
         };
-        for slot in 0..link.received.len() {
-            link.post_recv(slot)?;
-        }
+        link.post_recvs(0..link.received.len())?;
         Ok(link)
     }
 
@@ -122,9 +120,19 @@ impl Link {
         self.qp.post(batch)
     }
 
-    pub(crate) fn post_recv(&self, slot: usize) -> Result<(), Error> {
+    /// Posts the slots of receives that are complete again.
+    pub(crate) fn repost(&self, completions: &[Completion]) -> Result<(), Error> {
+        let done = completions.iter().filter(|completion| completion.ok);
+        self.post_recvs(done.filter_map(|completion| match of(completion) {
+            Of::Receive(slot) => Some(slot),
+            Of::Send(_) => None,
+        }))
+    }
+
+    fn post_recvs(&self, slots: impl Iterator<Item = usize>) -> Result<(), Error> {
+        let received = &self.received;
         self.qp
-            .post_recv(RECEIVE | slot as u64, self.received.whole(slot))
+            .post_recvs(slots.map(|slot| (RECEIVE | slot as u64, received.whole(slot))))
     }
 
     /// A copy of the message in the slot of a receive.

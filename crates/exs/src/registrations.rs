@@ -45,23 +45,21 @@ impl Registrations {
 
     /// The local key of a buffer that is sent.
     pub(crate) fn lkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
-        let domain = Arc::clone(&self.domain);
-        let registered = self.find(buffer);
+        let registered = find(&mut self.registered, buffer);
         if let Some(region) = &registered.sends {
             return Ok(region.lkey());
         }
-        let region = Region::new(&domain, buffer.pages(), Access::Read)?;
+        let region = Region::new(&self.domain, buffer.pages(), Access::Read)?;
         Ok(registered.sends.insert(region).lkey())
     }
 
     /// The remote key of a buffer that is received into.
     pub(crate) fn rkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
-        let domain = Arc::clone(&self.domain);
-        let registered = self.find(buffer);
+        let registered = find(&mut self.registered, buffer);
         if let Some(region) = &registered.receives {
             return Ok(region.rkey());
         }
-        let region = Region::new(&domain, buffer.pages(), Access::RemoteWrite)?;
+        let region = Region::new(&self.domain, buffer.pages(), Access::RemoteWrite)?;
         Ok(registered.receives.insert(region).rkey())
     }
 
@@ -69,22 +67,19 @@ impl Registrations {
     pub(crate) fn forget(&mut self, pages: &Arc<Pages>) {
         self.registered.retain(|r| !Arc::ptr_eq(&r.pages, pages));
     }
+}
 
-    fn find(&mut self, buffer: &Buffer) -> &mut Registered {
-        let pages = buffer.pages();
-        let found = self
-            .registered
-            .iter()
-            .position(|r| Arc::ptr_eq(&r.pages, pages));
-        let index = found.unwrap_or_else(|| {
-            self.registered.retain(|registered| !registered.is_unused());
-            self.registered.push(Registered {
-                pages: Arc::clone(pages),
-                sends: None,
-                receives: None,
-            });
-            self.registered.len() - 1
+fn find<'a>(all: &'a mut Vec<Registered>, buffer: &Buffer) -> &'a mut Registered {
+    let pages = buffer.pages();
+    let found = all.iter().position(|r| Arc::ptr_eq(&r.pages, pages));
+    let index = found.unwrap_or_else(|| {
+        all.retain(|registered| !registered.is_unused());
+        all.push(Registered {
+            pages: Arc::clone(pages),
+            sends: None,
+            receives: None,
         });
-        &mut self.registered[index]
-    }
+        all.len() - 1
+    });
+    &mut all[index]
 }

@@ -31,6 +31,6 @@ pub use receiver::RingCopy;
 pub use sender::Piece;
 pub use stream::{Stream, Transmit};
 pub use types::{
-    AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId, SendId, Seq,
-    GATHER_MAX,
+    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId, SendId,
+    Seq, GATHER_MAX,
 };

@@ -6,7 +6,7 @@ use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
 use crate::sojourn::mean;
-use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, Seq};
+use crate::types::{place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, Seq};
 use crate::wire::{Advert, Hello};
 
 /// Octets to be copied from the ring into the buffer of a receive.
@@ -102,6 +102,8 @@ pub(crate) struct RecvHalf {
     recvs: VecDeque<Recv>,
     /// How many receives have an advert: the first ones of the queue.
     advertised: usize,
+    /// How many receives are canceled and not returned.
+    canceled: usize,
     next_recv: u64,
     next_advert: AdvertNo,
     withdrawal: Option<Withdrawal>,
@@ -135,6 +137,7 @@ impl RecvHalf {
             },
             recvs: VecDeque::new(),
             advertised: 0,
+            canceled: 0,
             next_recv: 0,
             next_advert: AdvertNo(0),
             withdrawal: None,
@@ -180,18 +183,27 @@ impl RecvHalf {
         self.ring.written - self.ring.copied
     }
 
-    /// The next advert, if the rule permits one (algorithm 2).
-    pub(crate) fn next_advert(&mut self, stats: &mut Stats) -> Option<Advert> {
+    /// Whether a receive may be advertised if ring and phase permit it.
+    fn may_advertise(&self) -> bool {
         let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
         let are_short = self.mean_octets < self.advert_min_octets;
-        if !self.sends_adverts || self.finished || self.stopped || asked || are_short {
+        self.sends_adverts
+            && !(self.finished || self.stopped || asked || are_short)
+            && self.advertised < self.recvs.len().min(self.max_adverts)
+    }
+
+    /// Whether a copy or an advert can follow from the receives that are posted.
+    pub(crate) fn is_due(&self) -> bool {
+        self.held() > 0 || self.may_advertise()
+    }
+
+    /// The next advert, if the rule permits one (algorithm 2).
+    pub(crate) fn next_advert(&mut self, stats: &mut Stats) -> Option<Advert> {
+        if !self.may_advertise() {
             return None;
         }
         let out_of_order = self.faults.has(Fault::AdvertOutOfOrder);
         let index = self.advertised;
-        if index >= self.recvs.len() || index >= self.max_adverts {
-            return None;
-        }
         // k_b: the receives with adverts come first, so this one is the oldest without.
         let index = if out_of_order {
             self.recvs.iter().rposition(|recv| recv.advert.is_none())?
@@ -408,9 +420,10 @@ impl RecvHalf {
         id: RecvId,
         events: &mut VecDeque<Event>,
     ) -> Result<(), CallError> {
-        let index = self.recvs.binary_search_by_key(&id, |recv| recv.id);
-        let index = index.map_err(|_| CallError::NoSuchOperation)?;
-        self.recvs[index].canceled = true;
+        let index = place_of(&self.recvs, id.0, |recv| recv.id.0);
+        let index = index.ok_or(CallError::NoSuchOperation)?;
+        let was_canceled = std::mem::replace(&mut self.recvs[index].canceled, true);
+        self.canceled += usize::from(!was_canceled);
         let at_once = self.faults.has(Fault::CancelAtOnce);
         if !self.is_live(&self.recvs[index]) || at_once {
             self.retire(index, Outcome::Canceled, events);
@@ -477,7 +490,7 @@ impl RecvHalf {
     /// Completes the canceled receives into whose buffers the peer can no longer write.
     fn retire_canceled(&mut self, events: &mut VecDeque<Event>) {
         let mut index = 0;
-        while let Some(recv) = self.recvs.get(index) {
+        while let Some(recv) = self.recvs.get(index).filter(|_| self.canceled > 0) {
             if recv.canceled && !self.is_live(recv) {
                 self.retire(index, Outcome::Canceled, events);
             } else {
@@ -505,6 +518,7 @@ impl RecvHalf {
             .remove(index)
             .expect("the index is of a queued receive");
         self.advertised -= usize::from(recv.advert.is_some());
+        self.canceled -= usize::from(recv.canceled);
         events.push_back(Event::Received {
             id: recv.id,
             octets: recv.filled,
@@ -520,6 +534,7 @@ impl RecvHalf {
         for recv in &mut self.recvs {
             recv.canceled = true;
         }
+        self.canceled = self.recvs.len();
         self.retire_canceled(events);
     }
 

@@ -9,13 +9,16 @@ use crate::fault::{Fault, Faults};
 use crate::resync::{Pause, Resync};
 use crate::sojourn::{Sojourn, SHORT_OCTETS};
 use crate::types::{
-    AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, SendId, Seq, GATHER_MAX,
+    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, SendId, Seq, GATHER_MAX,
 };
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
 /// Short sends wait to be carried by one RDMA Write while so many are in progress, for this time at
 /// most. A pair of sends, as of a head and a body, does not wait.
 const GATHER_AFTER: usize = 4;
+/// The same after a transfer that has carried several: the first of the sends that follow is not
+/// sent alone, although the one before has just completed.
+const GATHER_ON_AFTER: usize = 2;
 const GATHER_NS: u64 = 20_000;
 /// The most octets that are carried so: a longer transfer costs more than its work request.
 const GATHER_OCTETS: u64 = SHORT_OCTETS;
@@ -94,6 +97,15 @@ impl PeerRing {
     }
 }
 
+/// Short sends that wait for others to be carried with them.
+#[derive(Clone, Copy, Debug)]
+struct Gathering {
+    count: usize,
+    octets: u64,
+    /// The most octets that the transfer can carry.
+    room: u64,
+}
+
 /// How far the end of this half has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
@@ -134,6 +146,10 @@ pub(crate) struct SendHalf {
     in_flight: usize,
     /// Until when short sends wait to be gathered.
     gathers_until: Option<u64>,
+    /// Whether the last transfer has carried several.
+    has_gathered: bool,
+    /// Those that wait, if the next transfer waits for others.
+    gathering: Option<Gathering>,
     withdraw: Option<AdvertNo>,
     resync: Resync,
     sojourn: Sojourn,
@@ -175,6 +191,8 @@ impl SendHalf {
             transfer: None,
             in_flight: 0,
             gathers_until: None,
+            has_gathered: false,
+            gathering: None,
             withdraw: None,
             resync: Resync::new(config.pause_every),
             sojourn: Sojourn::new(),
@@ -205,6 +223,14 @@ impl SendHalf {
             taken: 0,
             in_flight: 0,
             ended: None,
+        });
+        self.gathering = self.gathering.and_then(|waiting| {
+            let more = Gathering {
+                count: waiting.count + 1,
+                octets: waiting.octets.saturating_add(len_octets),
+                ..waiting
+            };
+            self.may_grow(&more).then_some(more)
         });
         Ok(id)
     }
@@ -433,12 +459,9 @@ impl SendHalf {
         if last {
             self.transfer = None;
         }
-        for part in parts.iter() {
-            let index = self
-                .index_of(part.send)
-                .expect("a send stays queued while it has transfers");
-            self.sends[index].in_flight += 1;
-        }
+        let [first, last] = parts.sends();
+        self.of_piece(first, last)
+            .for_each(|send| send.in_flight += 1);
         self.in_flight += 1;
         Some(Piece {
             parts,
@@ -452,18 +475,26 @@ impl SendHalf {
     /// Begins the next transfer (algorithm 1).
     fn begin(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Transfer> {
         self.waits_until = None;
+        self.gathering = None;
         if self.resync.pause != Pause::None {
             return None;
         }
         let send = self.sends.get(self.cursor)?;
         let left = send.left().min(TRANSFER_MAX_OCTETS);
         let advert = self.adverts.first().map(|(&advert, room)| (advert, room));
-        let (parts, len_octets) = match advert {
-            Some((_, room)) => self.gather([room, room]),
-            None => self.gather([self.ring.free(), self.ring.contiguous()]),
+        let [room, contiguous] = match advert {
+            Some((_, room)) => [room, room],
+            None => [self.ring.free(), self.ring.contiguous()],
         };
+        let contiguous = contiguous.min(GATHER_OCTETS).min(self.piece_max);
+        let (parts, len_octets) = self.gather([room, contiguous]);
         let is_possible = advert.is_some() || (self.uses_ring && len_octets > 0);
-        if !is_possible || self.waits_for_sends(&parts, len_octets, now_ns) {
+        let gathered = Gathering {
+            count: parts.count(),
+            octets: len_octets,
+            room: contiguous,
+        };
+        if !is_possible || self.waits_for_sends(gathered, now_ns) {
             return None;
         }
         let to = if let Some((advert, _)) = advert {
@@ -500,17 +531,16 @@ impl SendHalf {
         })
     }
 
-    /// What the next transfer carries if there is so much room, and so much without the end of the
-    /// ring in it: octets of the next send, or short sends as a whole.
+    /// What the next transfer carries if there is so much room, and so much for short sends,
+    /// without the end of the ring in it: octets of the next send, or short sends as a whole.
     fn gather(&self, [room, contiguous]: [u64; 2]) -> (Parts, u64) {
         let first = &self.sends[self.cursor];
         let mut octets = first.left().min(room).min(TRANSFER_MAX_OCTETS);
         let mut parts = Parts::one(first.id, first.taken, octets);
         if octets == first.left() {
-            let most = contiguous.min(GATHER_OCTETS).min(self.piece_max);
             let others = self.sends.range(self.cursor + 1..);
             for send in others.take(self.gather_max.saturating_sub(1)) {
-                if octets + send.len_octets > most || !parts.push(send.id, send.len_octets) {
+                if octets + send.len_octets > contiguous || !parts.push(send.id, send.len_octets) {
                     break;
                 }
                 octets += send.len_octets;
@@ -521,34 +551,45 @@ impl SendHalf {
 
     /// Whether short sends, of which more can follow, wait for those to be carried with them. While
     /// transfers are in progress they lose little by it.
-    fn waits_for_sends(&mut self, parts: &Parts, octets: u64, now_ns: u64) -> bool {
-        let count = parts.count();
-        let may_grow = self.finish == Finish::Open
-            && count < self.gather_max
-            && octets < GATHER_OCTETS.min(self.piece_max)
-            && self.cursor + count == self.sends.len()
-            && self.sends.len() < self.max_sends;
-        if !may_grow || self.in_flight < GATHER_AFTER {
+    fn waits_for_sends(&mut self, gathered: Gathering, now_ns: u64) -> bool {
+        let after = match self.has_gathered {
+            true => GATHER_ON_AFTER,
+            false => GATHER_AFTER,
+        };
+        if self.in_flight < after || !self.may_grow(&gathered) {
             return false;
         }
         let until = *self.gathers_until.get_or_insert(now_ns + GATHER_NS);
         self.waits_until = (now_ns < until).then_some(until);
-        self.waits_until.is_some()
+        self.gathering = self.waits_until.map(|_| gathered);
+        self.gathering.is_some()
     }
 
-    /// Whether short sends wait for others.
+    /// Whether a transfer of short sends can carry a later one.
+    fn may_grow(&self, gathered: &Gathering) -> bool {
+        self.finish == Finish::Open
+            && gathered.count < self.gather_max
+            && gathered.octets < gathered.room
+            && self.cursor + gathered.count == self.sends.len()
+            && self.sends.len() < self.max_sends
+    }
+
+    /// Whether short sends wait for others: unless that has changed with a send, nothing follows
+    /// from the send.
     pub(crate) fn is_gathering(&self) -> bool {
-        self.waits_until.is_some() && self.gathers_until.is_some_and(|until| until > 0)
+        self.gathering.is_some()
     }
 
     /// The next transfer waits for no other sends.
     pub(crate) fn stop_gathering(&mut self) {
         self.gathers_until = Some(0);
+        self.gathering = None;
     }
 
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
         self.gathers_until = None;
+        self.has_gathered = parts.count() > 1;
         self.position = self.position.after(len_octets);
         self.resync.count(len_octets, self.phase.is_direct());
         for part in parts.iter() {
@@ -627,13 +668,16 @@ impl SendHalf {
         events: &mut VecDeque<Event>,
     ) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if let Some(index) = self.index_of(first) {
-            let sends = self.sends.range_mut(index..);
-            for send in sends.take_while(|send| send.id <= last) {
-                send.in_flight -= 1;
-            }
-            self.complete(events);
-        }
+        self.of_piece(first, last)
+            .for_each(|send| send.in_flight -= 1);
+        self.complete(events);
+    }
+
+    /// The sends of a piece, from one to another.
+    fn of_piece(&mut self, first: SendId, last: SendId) -> impl Iterator<Item = &mut Send> {
+        let from = self.index_of(first).unwrap_or(self.sends.len());
+        let sends = self.sends.range_mut(from..);
+        sends.take_while(move |send| send.id <= last)
     }
 
     /// Ends the sends of a range that begins at the cursor or later.
@@ -680,6 +724,6 @@ impl SendHalf {
     }
 
     fn index_of(&self, id: SendId) -> Option<usize> {
-        self.sends.binary_search_by_key(&id, |send| send.id).ok()
+        place_of(&self.sends, id.0, |send| send.id.0)
     }
 }

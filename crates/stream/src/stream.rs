@@ -304,10 +304,17 @@ impl Stream {
         self.sender.waits_until()
     }
 
-    /// Whether short sends wait for others that carry them along. A driver whose user posts nothing
-    /// for a while, as before it sleeps, calls [`Stream::stop_gathering`].
+    /// Whether short sends wait for others that carry them along; while they do, the stream need
+    /// not be drained after a send. A driver whose user posts nothing for a while, as before it
+    /// sleeps, calls [`Stream::stop_gathering`].
     pub fn is_gathering(&self) -> bool {
         self.sender.is_gathering()
+    }
+
+    /// Whether anything can follow from receives that were posted since the stream was drained; if
+    /// not, it need not be drained after them.
+    pub fn is_receive_due(&self) -> bool {
+        !self.events.is_empty() || self.receiver.is_due()
     }
 
     /// Short sends that wait for others are transmitted by the next [`Stream::poll_transmit`].

@@ -1,5 +1,7 @@
 //! Identifiers and units of a stream.
 
+use std::collections::VecDeque;
+
 /// A position in a stream: how many octets precede it. It does not wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
@@ -54,6 +56,21 @@ impl Buffer {
     /// Whether the last octet has an address.
     pub(crate) fn is_addressable(self) -> bool {
         self.addr.checked_add(self.len_octets).is_some()
+    }
+}
+
+/// Where the operation with a number is in a queue in the order of numbers, which are consecutive
+/// but for operations that have ended before others.
+pub fn place_of<T>(
+    queue: &VecDeque<T>,
+    number: u64,
+    number_of: impl Fn(&T) -> u64,
+) -> Option<usize> {
+    let first = number_of(queue.front()?);
+    let place = usize::try_from(number.checked_sub(first)?).ok()?;
+    match queue.get(place) {
+        Some(found) if number_of(found) == number => Some(place),
+        _ => queue.binary_search_by_key(&number, number_of).ok(),
     }
 }
 

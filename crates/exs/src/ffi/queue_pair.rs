@@ -166,22 +166,44 @@ impl QueuePair {
         }
     }
 
-    /// Posts a receive.
-    pub(crate) fn post_recv(&self, id: u64, local: Local) -> Result<(), Error> {
-        let mut element = local.element();
-        let mut wr = verbs::ibv_recv_wr {
-            wr_id: id,
-            next: ptr::null_mut(),
-            sg_list: &mut element,
-            num_sge: 1,
-        };
+    /// Posts receives.
+    pub(crate) fn post_recvs(
+        &self,
+        receives: impl Iterator<Item = (u64, Local)>,
+    ) -> Result<(), Error> {
+        let mut receives = receives.peekable();
+        while receives.peek().is_some() {
+            let mut elements = [verbs::ibv_sge::default(); BATCH];
+            let mut chain = [verbs::ibv_recv_wr::default(); BATCH];
+            let mut count = 0;
+            for (element, (id, local)) in elements.iter_mut().zip(&mut receives) {
+                *element = local.element();
+                chain[count].wr_id = id;
+                count += 1;
+            }
+            self.post_chain(&mut chain[..count], &mut elements)?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives with one element each.
+    fn post_chain(
+        &self,
+        chain: &mut [verbs::ibv_recv_wr],
+        elements: &mut [verbs::ibv_sge; BATCH],
+    ) -> Result<(), Error> {
+        let mut next = ptr::null_mut();
+        for (wr, element) in chain.iter_mut().zip(elements).rev() {
+            (wr.sg_list, wr.num_sge, wr.next) = (element, 1, next);
+            next = wr;
+        }
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_recv };
         let post = post.ok_or(Error::from_errno("ibv_post_recv", libc::ENOSYS))?;
         let mut bad = ptr::null_mut();
-        // SAFETY: the provider's function for its queue pair; the request lives during the call.
-        match unsafe { post(qp, &mut wr, &mut bad) } {
+        // SAFETY: the provider's function for its queue pair; the chain lives during the call.
+        match unsafe { post(qp, next, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::from_errno("ibv_post_recv", errno.abs())),
         }

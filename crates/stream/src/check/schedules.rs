@@ -148,8 +148,20 @@ fn step(
     let len = rng.between(shortest, plan.longest);
     let end = &mut world.ends[index];
     match chosen / 2 {
+        0 if rng.percent(20) => {
+            end.drain()?;
+            end.send(len);
+            end.expect_drained(end.stream.is_gathering())?;
+        }
         0 => end.send(len),
-        1 => drop(end.recv(len, rng.percent(plan.waitall_percent))),
+        1 => {
+            let is_drained = rng.percent(20);
+            if is_drained {
+                end.drain()?;
+            }
+            end.recv(len, rng.percent(plan.waitall_percent));
+            end.expect_drained(is_drained && !end.stream.is_receive_due())?;
+        }
         2 => {
             end.transmit()?;
         }

@@ -90,6 +90,25 @@ fn as_many_short_sends_as_a_write_carries_do_not_wait() {
 }
 
 #[test]
+fn short_sends_after_gathered_ones_wait_behind_two_transfers() {
+    let mut world = busy();
+    assert_eq!(transmitted(&mut world, GATHER_MAX), 1);
+    let [one, two] = [1, 2].map(|left| IN_PROGRESS + 1 - left);
+    for _ in 0..two {
+        assert!(world.deliver(0).unwrap());
+        assert!(world.ends[0].complete());
+    }
+    assert_eq!(transmitted(&mut world, 1), 0);
+    for _ in two..one {
+        assert!(world.deliver(0).unwrap());
+        assert!(world.ends[0].complete());
+    }
+    assert_eq!(transmitted(&mut world, 1), 1);
+    assert_eq!(world.stats()[0].indirect_transfers, IN_PROGRESS as u64 + 2);
+    expect_received(&mut world, IN_PROGRESS + GATHER_MAX + 2);
+}
+
+#[test]
 fn short_sends_that_are_the_last_do_not_wait() {
     let mut world = busy();
     assert_eq!(transmitted(&mut world, 2), 0);

@@ -227,6 +227,28 @@ impl End {
         Ok(next.is_some())
     }
 
+    /// Everything that the end may do now.
+    pub(super) fn drain(&mut self) -> Result<(), Finding> {
+        while self.copy()? {}
+        while self.transmit()? {}
+        self.events()
+    }
+
+    /// After a call on an end that was drained: nothing has followed from it, if the end says so.
+    pub(super) fn expect_drained(&mut self, is_said: bool) -> Result<(), Finding> {
+        let is_late = self
+            .stream
+            .poll_timeout()
+            .is_some_and(|at_ns| at_ns <= self.now_ns + 1);
+        if !is_said || is_late {
+            return Ok(());
+        }
+        match self.copy()? || self.transmit()? || self.stream.poll_event().is_some() {
+            true => Err("something follows from a call after which nothing is due".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     /// The completion of one work request. True if there was one.
     pub(super) fn complete(&mut self) -> bool {
         let any = self.taken_effect > 0;
