@@ -38,15 +38,30 @@ const TESTS: [&str; 20] = [
     "uct_qp_test_event.*",
 ];
 
-/// Runs the tests of a transport, of which the named one must not be skipped.
-fn run(transport: &str, tests: usize, not_skipped: &str) {
+/// Connections through rdma_cm; workers that sleep; the failure of a peer.
+const OF_WORKERS: [&str; 9] = [
+    "rdmacm/*",
+    "rc/test_ucp_wakeup.*",
+    "rc/test_ucp_wakeup_external_epollfd.*",
+    "rc/test_ucp_sockaddr_with_wakeup.*",
+    "rc/test_ucp_peer_failure*",
+    "ud/test_ucp_wakeup.*",
+    "ud/test_ucp_wakeup_external_epollfd.*",
+    "ud/test_ucp_sockaddr_with_wakeup.*",
+    "ud/test_ucp_peer_failure*",
+];
+
+/// The tests of a transport.
+fn run_transport(transport: &str, tests: usize, not_skipped: &str) {
+    let filters = TESTS.map(|test| format!("{transport}/{test}"));
+    run(&filters.join(":"), tests, not_skipped);
+}
+
+/// Runs the tests of a filter, of which the named one must not be skipped.
+fn run(filter: &str, tests: usize, not_skipped: &str) {
     let _alone = alone();
     let one = OneHost::up();
-    let filters: Vec<_> = TESTS
-        .map(|test| format!("{transport}/{test}"))
-        .into_iter()
-        .collect();
-    let filter = format!("--gtest_filter={}", filters.join(":"));
+    let filter = format!("--gtest_filter={filter}");
     let argv = [GTEST, &filter];
     let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut command, LIMIT).unwrap();
@@ -64,11 +79,17 @@ fn run(transport: &str, tests: usize, not_skipped: &str) {
 #[test]
 #[ignore = "make test-all"]
 fn ucx_passes_its_own_tests_over_connections() {
-    run("rc_verbs", 150, "uct_flush_test.am_pending_flush_nb/0");
+    run_transport("rc_verbs", 150, "uct_flush_test.am_pending_flush_nb/0");
 }
 
 #[test]
 #[ignore = "make test-all"]
 fn ucx_passes_its_own_tests_over_datagrams() {
-    run("ud_verbs", 126, "test_uct_peer_failure_multiple.test/0");
+    run_transport("ud_verbs", 126, "test_uct_peer_failure_multiple.test/0");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn ucx_passes_its_own_tests_of_workers() {
+    run(&OF_WORKERS.join(":"), 224, "rc/test_ucp_wakeup.efd/0");
 }
