@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use urdma_harness::calls::{Calls, Counted};
@@ -14,7 +15,7 @@ use urdma_harness::pair::is_ready;
 use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Ready};
 use urdma_harness::valkey::{Load, Over, Run, Valkey};
-use urdma_tests::{alone, ports, OneHost, SHORT};
+use urdma_tests::{alone, ports, redis_server, OneHost, SHORT};
 
 /// How long a client may run.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ struct Bar {
 }
 
 /// Bars are about one and a half times the calls of 2026-11-24, and fall as these do.
-const BARS: [Bar; 8] = [
+const BARS: [Bar; 9] = [
     bar("Valkey, 1 client", 3.0, 8.0),
     bar("Valkey, 1 client, 16 in a row", 0.3, 0.65),
     bar("Valkey, 50 clients", 2.0, 6.0),
@@ -45,6 +46,7 @@ const BARS: [Bar; 8] = [
     bar("UCX, rc_verbs", f64::INFINITY, 15.0),
     bar("rsockets", 9.0, 9.0),
     bar("libfabric", 4.5, 4.5),
+    bar("redis, 50 clients, rings", 3.0, 3.0),
 ];
 
 const fn bar(what: &'static str, server: f64, client: f64) -> Bar {
@@ -225,6 +227,70 @@ fn libfabric_that_sleeps_makes_few_calls() {
     let [over_urdma, over_tcp] =
         [Over::Urdma(&one.host), Over::Tcp].map(|over| libfabric(&one, over));
     let exceeded = compare("libfabric", &over_urdma, &over_tcp);
+    one.down();
+    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
+}
+
+/// Debian's redis with 50 clients that send GET, with TCP or with rings in its place.
+fn redis(one: &OneHost, has_rings: bool) -> Ends {
+    let start = |words: &[&str]| {
+        let mut command = Command::new("env");
+        if has_rings {
+            command = one.host.subcommand("run").unwrap();
+            command.args(["--sockets", "--"]);
+        }
+        Counted::start(command.args(words)).unwrap()
+    };
+    let (port, dir) = (ports().to_string(), one.scratch.path().to_str().unwrap());
+    let program = redis_server(Path::new(dir));
+    let server = [
+        &program,
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--dir",
+        dir,
+    ];
+    of_each([120_000, 40_000], |requests| {
+        let mut serving = start(&server);
+        serving
+            .process()
+            .wait_for_text("Ready to accept", SHORT)
+            .unwrap();
+        let requests = requests.to_string();
+        let client = [
+            "redis-benchmark",
+            "-p",
+            &port,
+            "-t",
+            "get",
+            "-c",
+            "50",
+            "-q",
+            "-n",
+        ];
+        let (ended, client) = start(&[&client[..], &[&requests]].concat())
+            .wait(LIMIT)
+            .unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        serving.terminate().unwrap();
+        let (ended, server) = serving.wait(SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        [server, client]
+    })
+}
+
+// The server has a handler of SIGTERM, which is put off while a thread uses a ring.
+#[test]
+#[ignore = "make test-all"]
+fn redis_over_rings_makes_few_calls() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let [over_rings, over_tcp] = [true, false].map(|has_rings| redis(&one, has_rings));
+    let exceeded = compare("redis, 50 clients, rings", &over_rings, &over_tcp);
     one.down();
     assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
 }

@@ -35,6 +35,7 @@ static const struct {
 	{ "cancel", check_cancel },
 	{ "sleeps", check_sleeps },
 	{ "sets", check_sets },
+	{ "sets-of-old-kernels", check_sets_of_old_kernels },
 	{ "unread", check_unread },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },

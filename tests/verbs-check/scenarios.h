@@ -46,6 +46,7 @@ void select_server(struct end *e);
 void check_sleeps(void);
 /* The same, and other files, while a thread sleeps in epoll_wait, poll or select. */
 void check_sets(void);
+void check_sets_of_old_kernels(void);
 /* Connections one after the other between two processes that sleep meanwhile. */
 void check_connects(void);
 /* Events that are not read at once, and where they are seen. */

@@ -9,11 +9,13 @@
 //!   it did not open;
 //! - [`cancel`]: thread cancellation, which each library disables while its own code runs;
 //! - [`event_socket`](event_socket::event_socket): the socket pair of a completion channel;
-//! - [`signals`]: signals, whose handlers do not run while a thread holds locks of a library.
+//! - [`signals`]: signals, whose handlers do not run while a thread holds locks of a library;
+//! - [`handlers`]: these handlers, which are put off until then.
 
 pub mod cancel;
 pub mod event_socket;
 pub mod front;
+pub mod handlers;
 pub mod lease;
 pub mod library;
 pub mod next;

@@ -44,7 +44,7 @@ static ASKED: Spin<Vec<(c_int, u64)>> = Spin::new(Vec::new());
 #[cold]
 pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let _uncancelled = Disabled::new();
-    let _masked = Masked::always();
+    let _masked = Masked::sleeping();
     let before = real::errno();
     let is_lent = || cell.is_lent() || sets::is_lent(cell);
     if process::run_dir().is_none() || !is_of_this_host(fd) || has_limits(fd) {

@@ -131,6 +131,7 @@ pub(crate) unsafe fn transfer(
         cell.leave();
         return result;
     };
+    signals::begin_call();
     let mut done = 0;
     loop {
         let connection = match begin(cell) {
@@ -268,6 +269,10 @@ unsafe fn sleep(
     connection: &'static Connection,
     event: Event,
 ) -> Slept {
+    if signals::has_ended_call() {
+        cell.leave();
+        return Slept::Interrupted;
+    }
     let pointer = std::ptr::from_ref(connection).cast_mut();
     let generation = cell.seen().generation();
     let is_reader = matches!(event, Event::Readable);
@@ -332,7 +337,7 @@ unsafe fn sleep_for_socket(connection: &Connection, event: Event) -> bool {
     ];
     // SAFETY: a list of two entries.
     let result = unsafe { real::ppoll(list.as_mut_ptr(), 2, null(), null()) };
-    let is_interrupted = signals::is_interrupted(result) && !signals::do_restart();
+    let is_interrupted = signals::is_interrupted(result);
     if list[1].revents != 0 {
         sets::silence(connection);
     }

@@ -76,7 +76,7 @@ fn keep_all(is_exec: bool) {
 #[cold]
 fn retire_cell(fd: c_int, cell: &'static Cell) {
     let _uncancelled = Disabled::new();
-    let _masked = Masked::always();
+    let _masked = Masked::sleeping();
     let before = real::errno();
     if let Begun::Rings(connection) = begin_as_is(cell) {
         move_to_tcp(connection, FOR_GOOD);
@@ -112,7 +112,7 @@ pub(crate) fn pause_cell(fd: c_int, cell: &Cell) {
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn pause_all() {
     let _uncancelled = Disabled::new();
-    let _masked = Masked::always();
+    let _masked = Masked::sleeping();
     let before = real::errno();
     for fd in table::hits(0, u32::MAX) {
         let Some(cell) = table::hit(fd).filter(|cell| cell.seen().state() != State::Alone) else {
@@ -153,7 +153,7 @@ pub(crate) fn before_close(fd: c_int) {
 #[cold]
 fn close_cell(fd: c_int, cell: &'static Cell) {
     let _uncancelled = Disabled::new();
-    let _masked = Masked::always();
+    let _masked = Masked::sleeping();
     let before = real::errno();
     let state = cell.seen().state();
     if let Begun::Rings(connection) = begin_as_is(cell) {
@@ -215,7 +215,7 @@ fn timespec_ms(ms: c_int) -> libc::timespec {
 /// The program exits: TCP gets what the outgoing rings have, as far as it has room.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn settle_all() {
-    let _masked = Masked::always();
+    let _masked = Masked::sleeping();
     for cell in table::hits(0, u32::MAX).filter_map(table::cell) {
         if let Begun::Rings(connection) = begin_as_is(cell) {
             let nothing = Window::NONE;

@@ -1,19 +1,48 @@
 //! Signals, whose handlers must not run while a thread has the lock of a direction: a handler may
 //! use the same connection, or not return.
+//!
+//! The kernel calls [`on_signal`] for every handler that the program installs. In an attempt, and
+//! wherever else the thread holds [`Masked`], it puts the signal off ([`urdma_abi::handlers`]), so
+//! that an attempt needs no system call; at other times it calls the handler.
 
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, Ordering};
 
+use libc::siginfo_t;
+use urdma_abi::handlers::{Handlers, PutOff};
 use urdma_abi::signals::{change_mask, Set, ALL};
 
 use crate::real;
 
-/// Whether the program has installed a handler. Without one no signal interrupts a thread.
-static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
+/// The program's handlers.
+pub(crate) static HANDLERS: Handlers = Handlers::new(on_signal, real::sigaction);
 
-/// The program installs a handler.
-pub(crate) fn note_handler() {
-    HAS_HANDLERS.store(true, SeqCst);
+/// Only the thread itself uses it, and its handlers.
+struct Place {
+    /// How many [`Masked`] the thread holds.
+    depth: AtomicU32,
+    put_off: PutOff,
+    /// Since [`begin_call`] a handler has run that ends a call with EINTR.
+    has_ended_call: AtomicBool,
+}
+
+thread_local! {
+    static PLACE: Place = const {
+        Place {
+            depth: AtomicU32::new(0),
+            put_off: PutOff::new(),
+            has_ended_call: AtomicBool::new(false),
+        }
+    };
+}
+
+impl Place {
+    /// Nothing moves over this change, which the thread's handlers see.
+    fn set_depth(&self, depth: u32) {
+        compiler_fence(Ordering::SeqCst);
+        self.depth.store(depth, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
 }
 
 /// No handler runs in this thread while it lives.
@@ -21,16 +50,17 @@ pub(crate) struct Masked(Option<Set>);
 
 impl Masked {
     pub(crate) fn new() -> Self {
-        Self(
-            HAS_HANDLERS
-                .load(SeqCst)
-                .then(|| change_mask(libc::SIG_BLOCK, ALL)),
-        )
+        Self::begin(HANDLERS.has_direct())
     }
 
-    /// Also of signals whose handlers are installed meanwhile.
-    pub(crate) fn always() -> Self {
-        Self(Some(change_mask(libc::SIG_BLOCK, ALL)))
+    /// Nor does a signal interrupt a sleep.
+    pub(crate) fn sleeping() -> Self {
+        Self::begin(true)
+    }
+
+    fn begin(does_block: bool) -> Self {
+        PLACE.with(|place| place.set_depth(place.depth.load(Ordering::Relaxed) + 1));
+        Self(does_block.then(|| change_mask(libc::SIG_BLOCK, ALL)))
     }
 }
 
@@ -39,28 +69,144 @@ impl Drop for Masked {
         if let Some(before) = self.0 {
             change_mask(libc::SIG_SETMASK, before);
         }
+        PLACE.with(|place| {
+            let depth = place.depth.load(Ordering::Relaxed) - 1;
+            place.set_depth(depth);
+            if depth == 0 {
+                place.put_off.deliver();
+            }
+        });
     }
 }
 
-/// Whether a call goes on that a handler has interrupted: all handlers are installed with
-/// SA_RESTART. Which one has run is not known.
-pub(crate) fn do_restart() -> bool {
-    (1..=64).all(|signal| {
-        // SAFETY: all zeroes is a valid `sigaction`.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the action is only asked for.
-        let rc = unsafe { real::sigaction(signal, std::ptr::null(), &raw mut action) };
-        rc < 0 || !is_handler(action.sa_sigaction) || action.sa_flags & libc::SA_RESTART != 0
-    })
+/// What the kernel calls for every handler that the program has installed.
+unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    PLACE.with(|place| {
+        let is_masked = place.depth.load(Ordering::Relaxed) > 0;
+        // SAFETY: the arguments of the handler.
+        if is_masked && unsafe { place.put_off.put_off(signal, info, context) } {
+            return;
+        }
+        if !HANDLERS.does_restart(signal) {
+            place.has_ended_call.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        unsafe { HANDLERS.call(signal, info, context) };
+    });
 }
 
-/// Whether an action is a function of the program.
-pub(crate) fn is_handler(action: libc::sighandler_t) -> bool {
-    const HOLD: libc::sighandler_t = 2;
-    ![libc::SIG_DFL, libc::SIG_IGN, libc::SIG_ERR, HOLD].contains(&action)
+/// A call begins that may sleep.
+pub(crate) fn begin_call() {
+    PLACE.with(|place| place.has_ended_call.store(false, Ordering::Relaxed));
 }
 
-/// The system call or function that a thread was in was interrupted.
+/// Whether a handler has run since [`begin_call`] that was installed without `SA_RESTART`, so that
+/// the call does not begin to sleep.
+pub(crate) fn has_ended_call() -> bool {
+    PLACE.with(|place| place.has_ended_call.load(Ordering::Relaxed))
+}
+
+/// Whether the sleep of a call, which returned `result`, was ended by such a handler. One that the
+/// kernel calls itself is not seen here, and may be one.
 pub(crate) fn is_interrupted(result: c_int) -> bool {
-    result < 0 && real::errno() == libc::EINTR
+    let is_ended = || has_ended_call() || HANDLERS.has_direct();
+    result < 0 && real::errno() == libc::EINTR && is_ended()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use urdma_abi::signals::bit;
+
+    use super::*;
+
+    static CALLS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
+    extern "C" fn first(_: c_int) {
+        CALLS[0].fetch_add(1, Ordering::SeqCst);
+    }
+
+    extern "C" fn second(_: c_int) {
+        CALLS[1].fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn installed(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
+        // SAFETY: zeroes are a valid sigaction.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
+        action.sa_flags = flags;
+        // SAFETY: a valid action.
+        let failed = unsafe { HANDLERS.install(signal, &raw const action, null_mut()) };
+        assert_eq!(failed, 0);
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: the thread lives.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+
+    fn calls(of: usize) -> u32 {
+        CALLS[of].load(Ordering::SeqCst)
+    }
+
+    fn blocked() -> Set {
+        let mut set: Set = 0;
+        // SAFETY: the set that is in force is only asked for; both have that size.
+        let failed = unsafe {
+            let (none, size) = (null::<Set>(), size_of::<Set>());
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                none,
+                &raw mut set,
+                size,
+            )
+        };
+        assert_eq!(failed, 0);
+        set
+    }
+
+    #[test]
+    fn handler_runs_when_the_last_lock_is_released() {
+        let signal = libc::SIGUSR1;
+        installed(signal, first, 0);
+        let before = blocked();
+        begin_call();
+        let outer = Masked::new();
+        let inner = Masked::new();
+        // No system call is made for it.
+        assert_eq!(blocked(), before);
+        raise(signal);
+        assert_eq!(calls(0), 0);
+        drop(inner);
+        assert_eq!(calls(0), 0);
+        assert!(!has_ended_call());
+        drop(outer);
+        assert_eq!(calls(0), 1);
+        assert!(has_ended_call());
+        assert_eq!(blocked(), before);
+        raise(signal);
+        assert_eq!(calls(0), 2);
+    }
+
+    #[test]
+    fn handler_with_sa_restart_ends_no_call() {
+        let signal = libc::SIGUSR2;
+        installed(signal, second, libc::SA_RESTART);
+        begin_call();
+        raise(signal);
+        assert_eq!(calls(1), 1);
+        assert!(!has_ended_call());
+    }
+
+    #[test]
+    fn no_signal_arrives_in_a_sleep_that_nothing_may_interrupt() {
+        let before = blocked();
+        let masked = Masked::sleeping();
+        let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+        assert_eq!(blocked() & ALL, ALL & !never);
+        drop(masked);
+        assert_eq!(blocked(), before);
+    }
 }

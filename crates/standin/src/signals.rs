@@ -4,7 +4,7 @@
 //! leave a call by siglongjmp(3), so none may run in a turn, and one that has run has to end the
 //! sleep with EINTR, also if it ran before the thread was asleep. To block signals for the turns
 //! costs two system calls a wait. Instead, the kernel calls [`on_signal`] for every handler that
-//! the program installs ([`install`]), which knows where the thread is:
+//! the program installs ([`HANDLERS`]), which knows where the thread is:
 //!
 //! - **In a turn** it blocks signals in the thread, sends itself the signal again, which waits, and
 //!   returns. The thread unblocks signals at its next sleep, or at the end of the wait.
@@ -14,21 +14,18 @@
 //! - **Elsewhere** it calls the handler.
 //!
 //! A handler that the program installs by a system call of its own is not seen: it may run in a
-//! turn. One that the kernel removes when it calls it (`SA_RESETHAND`) cannot be put off; once a
-//! program has installed one, the provider blocks signals itself in all waits.
+//! turn.
 
 use std::ffi::{c_int, c_long, c_void};
-use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{compiler_fence, AtomicI64, AtomicU32, AtomicU8, Ordering};
 
-use libc::{sigaction, sighandler_t, siginfo_t, timespec, ucontext_t};
+use libc::{siginfo_t, timespec};
 
-use urdma_abi::signals::{bit, change_mask, ALL, SET_OCTETS};
+use urdma_abi::handlers::{Handlers, PutOff};
+use urdma_abi::signals::SET_OCTETS;
 
 use crate::real;
 
-/// Signals, as the kernel numbers them.
-const SIGNALS: usize = 64;
 /// A sleep without a limit, in seconds.
 const FOREVER_S: i64 = 1 << 31;
 
@@ -39,11 +36,9 @@ const TURN: u8 = 1;
 /// It is about to sleep, asleep, or has slept.
 const SLEEP: u8 = 2;
 
-/// The program's handlers, by the number of the signal; 0 for none.
-static HANDLERS: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIGNALS + 1];
-/// The signals whose handler the program has installed with `SA_SIGINFO`.
-static WITH_INFO: AtomicU64 = AtomicU64::new(0);
-/// One of the three that follow.
+/// The program's handlers.
+pub(crate) static HANDLERS: Handlers = Handlers::new(on_signal, real::sigaction);
+/// What the kernel can do: one of the three that follow.
 static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 /// Handlers are put off.
@@ -56,10 +51,7 @@ struct Place {
     phase: AtomicU8,
     /// Handlers that have run since the thread was about to sleep.
     handled: AtomicU32,
-    /// Signals were put off, and are blocked.
-    has_put_off: AtomicBool,
-    /// The signals that were blocked before.
-    before: AtomicU64,
+    put_off: PutOff,
     /// How long the thread is to sleep.
     time: Time,
 }
@@ -83,8 +75,7 @@ thread_local! {
         Place {
             phase: AtomicU8::new(ELSEWHERE),
             handled: AtomicU32::new(0),
-            has_put_off: AtomicBool::new(false),
-            before: AtomicU64::new(0),
+            put_off: PutOff::new(),
             time: Time {
                 seconds: AtomicI64::new(0),
                 nanoseconds: AtomicI64::new(0),
@@ -99,43 +90,6 @@ impl Place {
         compiler_fence(Ordering::SeqCst);
         self.phase.store(phase, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Has the signals delivered that were put off.
-    fn deliver(&self) {
-        if self.has_put_off.swap(false, Ordering::Relaxed) {
-            change_mask(libc::SIG_SETMASK, self.before.load(Ordering::Relaxed));
-        }
-    }
-
-    /// Puts a signal off, whose handler the kernel has called in a turn; whether it could.
-    ///
-    /// # Safety
-    /// The arguments of the handler.
-    unsafe fn put_off(&self, signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
-        // The kernel has blocked this signal for the handler. It is not to come again before the
-        // handler has returned.
-        let before = change_mask(libc::SIG_BLOCK, ALL);
-        // SAFETY: numbers, and what the kernel has given the handler.
-        let failed = unsafe {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info)
-        };
-        if failed != 0 {
-            change_mask(libc::SIG_SETMASK, before);
-            return false;
-        }
-        // SAFETY: the kernel's context, which it restores when the handler returns; the kernel's
-        // set is at the beginning of the C library's.
-        unsafe {
-            let mask = &raw mut (*context.cast::<ucontext_t>()).uc_sigmask;
-            let mask = mask.cast::<u64>();
-            if !self.has_put_off.swap(true, Ordering::Relaxed) {
-                self.before.store(mask.read(), Ordering::Relaxed);
-            }
-            mask.write(mask.read() | ALL);
-        }
-        true
     }
 }
 
@@ -170,19 +124,15 @@ fn decide() -> u8 {
     };
     let is_known = result >= 0 || real::errno() != libc::ENOSYS;
     let mode = if is_known { PUT_OFF } else { BLOCK };
-    // A handler that cannot be put off may have come first.
-    let order = Ordering::Relaxed;
-    match MODE.compare_exchange(UNKNOWN, mode, order, order) {
-        Ok(_) => mode,
-        Err(other) => other,
-    }
+    MODE.store(mode, Ordering::Relaxed);
+    mode
 }
 
 /// The wait has ended.
 pub(crate) fn end_turns() {
     PLACE.with(|place| {
         place.enter(ELSEWHERE);
-        place.deliver();
+        place.put_off.deliver();
     });
 }
 
@@ -201,7 +151,7 @@ pub(crate) fn sleep(time: Option<timespec>, call: impl FnOnce(*mut timespec) -> 
         }
         place.handled.store(0, Ordering::Relaxed);
         place.enter(SLEEP);
-        place.deliver();
+        place.put_off.deliver();
         let result = call((&raw const place.time).cast_mut().cast());
         place.enter(TURN);
         if result == 0 && place.handled.load(Ordering::Relaxed) > 0 {
@@ -212,25 +162,16 @@ pub(crate) fn sleep(time: Option<timespec>, call: impl FnOnce(*mut timespec) -> 
     })
 }
 
-type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
-
 /// What the kernel calls for every handler that the program has installed.
 unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let before = real::errno();
     PLACE.with(|place| {
         let phase = place.phase.load(Ordering::Relaxed);
         // SAFETY: the arguments of the handler.
-        if phase == TURN && unsafe { place.put_off(signal, info, context) } {
-            real::set_errno(before);
+        if phase == TURN && unsafe { place.put_off.put_off(signal, info, context) } {
             return;
         }
-        let handler = cell_of(signal).map_or(0, |cell| cell.load(Ordering::Acquire));
-        if handler != 0 {
-            real::set_errno(before);
-            // SAFETY: the program has given it as the handler of this signal. One without
-            // `SA_SIGINFO` has the first parameter only, and ignores the others.
-            unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
-        }
+        // SAFETY: as above.
+        unsafe { HANDLERS.call(signal, info, context) };
         if phase == SLEEP {
             place.handled.fetch_add(1, Ordering::Relaxed);
             place.time.set(0, 0);
@@ -240,108 +181,16 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
     });
 }
 
-fn wrapper() -> sighandler_t {
-    on_signal as *const () as sighandler_t
-}
-
-/// Whether `handler` is one that runs.
-fn is_handler(handler: sighandler_t) -> bool {
-    ![libc::SIG_DFL, libc::SIG_IGN, libc::SIG_ERR].contains(&handler)
-}
-
-/// The place of the program's handler, if signals of this number are put off.
-fn cell_of(signal: c_int) -> Option<&'static AtomicUsize> {
-    let number = usize::try_from(signal).ok()?;
-    let cell = HANDLERS.get(number).filter(|_| number > 0)?;
-    (ALL & bit(signal) != 0).then_some(cell)
-}
-
-/// sigaction(2), with [`on_signal`] in place of a handler.
-///
-/// # Safety
-/// As sigaction(2).
-pub(crate) unsafe fn install(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
-    let Some(cell) = cell_of(signal) else {
-        // SAFETY: the arguments of the caller.
-        return unsafe { real::sigaction(signal, new, old) };
-    };
-    let mut known = cell.load(Ordering::Acquire);
-    let with_info = WITH_INFO.load(Ordering::Relaxed);
-    // SAFETY: null or the caller's.
-    let mut wrapped = unsafe { new.as_ref() }.copied();
-    if let Some(action) = wrapped.as_mut().filter(|new| is_handler(new.sa_sigaction)) {
-        if action.sa_flags & libc::SA_RESETHAND != 0 {
-            MODE.store(BLOCK, Ordering::Relaxed);
-        } else {
-            // Before the kernel has the wrapper, which may call it at once.
-            known = cell.swap(action.sa_sigaction, Ordering::AcqRel);
-            match action.sa_flags & libc::SA_SIGINFO {
-                0 => WITH_INFO.fetch_and(!bit(signal), Ordering::Relaxed),
-                _ => WITH_INFO.fetch_or(bit(signal), Ordering::Relaxed),
-            };
-            action.sa_sigaction = wrapper();
-            action.sa_flags |= libc::SA_SIGINFO;
-        }
-    }
-    let new = wrapped
-        .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: null or an action of ours, and the caller's place for the old one.
-    let failed = unsafe { real::sigaction(signal, new, old) };
-    if failed == 0 {
-        // SAFETY: null or filled by the call.
-        unsafe { show(signal, old, known, with_info) };
-    } else {
-        cell.store(known, Ordering::Release);
-    }
-    failed
-}
-
-/// Has an old action show the handler of the program.
-///
-/// # Safety
-/// `old` is null or valid.
-unsafe fn show(signal: c_int, old: *mut sigaction, handler: usize, with_info: u64) {
-    // SAFETY: the caller guarantees it.
-    if let Some(old) = unsafe { old.as_mut() } {
-        if old.sa_sigaction == wrapper() {
-            old.sa_sigaction = handler;
-            if with_info & bit(signal) == 0 {
-                old.sa_flags &= !libc::SA_SIGINFO;
-            }
-        }
-    }
-}
-
-/// A function of the family of signal(2) has installed a handler for `signal` and has returned
-/// `old`: puts [`on_signal`] in its place, and returns the handler that the program had before.
-pub(crate) fn has_installed(signal: c_int, old: sighandler_t) -> sighandler_t {
-    let Some(cell) = cell_of(signal).filter(|_| old != libc::SIG_ERR) else {
-        return old;
-    };
-    let known = cell.load(Ordering::Acquire);
-    // SAFETY: zeroes are a valid sigaction, which the call fills.
-    unsafe {
-        let mut action: sigaction = std::mem::zeroed();
-        let failed = real::sigaction(signal, std::ptr::null(), &raw mut action) != 0;
-        if !failed && is_handler(action.sa_sigaction) && action.sa_sigaction != wrapper() {
-            install(signal, &raw const action, std::ptr::null_mut());
-        }
-    }
-    match old == wrapper() {
-        true => known,
-        false => old,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ptr::{null, null_mut};
 
+    use libc::{sigaction, sighandler_t};
+
     use super::*;
 
     /// Counts the calls of a handler, one for each test, since tests run in threads of one process.
-    static CALLS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
+    static CALLS: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
 
     extern "C" fn first(_: c_int) {
         CALLS[0].fetch_add(1, Ordering::SeqCst);
@@ -349,6 +198,10 @@ mod tests {
 
     extern "C" fn second(_: c_int) {
         CALLS[1].fetch_add(1, Ordering::SeqCst);
+    }
+
+    extern "C" fn once(_: c_int) {
+        CALLS[3].fetch_add(1, Ordering::SeqCst);
     }
 
     extern "C" fn with_info(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
@@ -372,14 +225,14 @@ mod tests {
     fn installed(signal: c_int, handler: *const (), flags: c_int) {
         let action = action(handler, flags);
         // SAFETY: a valid action.
-        let failed = unsafe { install(signal, &raw const action, null_mut()) };
+        let failed = unsafe { HANDLERS.install(signal, &raw const action, null_mut()) };
         assert_eq!(failed, 0);
     }
 
     fn current(signal: c_int) -> sigaction {
         let mut now = action(null(), 0);
         // SAFETY: a valid place.
-        assert_eq!(unsafe { install(signal, null(), &raw mut now) }, 0);
+        assert_eq!(unsafe { HANDLERS.install(signal, null(), &raw mut now) }, 0);
         now
     }
 
@@ -408,15 +261,19 @@ mod tests {
         let mut old = action(null(), 0);
         let next = action(libc::SIG_IGN as *const (), 0);
         // SAFETY: valid actions.
-        assert_eq!(unsafe { install(signal, &raw const next, &raw mut old) }, 0);
+        let failed = unsafe { HANDLERS.install(signal, &raw const next, &raw mut old) };
+        assert_eq!(failed, 0);
         assert_eq!(old.sa_sigaction, first as *const () as usize);
         assert_eq!(current(signal).sa_sigaction, libc::SIG_IGN);
         // SAFETY: the handler counts.
         let before = unsafe { real::signal(signal, first as *const () as sighandler_t) };
-        assert_eq!(has_installed(signal, before), libc::SIG_IGN);
+        assert_eq!(HANDLERS.has_installed(signal, before), libc::SIG_IGN);
         // SAFETY: as above.
         let before = unsafe { real::signal(signal, libc::SIG_DFL) };
-        assert_eq!(has_installed(signal, before), first as *const () as usize);
+        assert_eq!(
+            HANDLERS.has_installed(signal, before),
+            first as *const () as usize
+        );
     }
 
     #[test]
@@ -450,6 +307,25 @@ mod tests {
         assert_eq!(calls(1), 3);
         raise(signal);
         assert_eq!(calls(1), 4);
+    }
+
+    #[test]
+    fn handler_that_is_to_be_removed_runs_once_after_the_turn() {
+        let signal = libc::SIGWINCH;
+        let flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+        installed(signal, once as *const (), flags);
+        let shown = current(signal);
+        assert_eq!(shown.sa_sigaction, once as *const () as usize);
+        assert_eq!(shown.sa_flags & (flags | libc::SA_SIGINFO), flags);
+        assert!(begin_turns());
+        raise(signal);
+        assert_eq!(calls(3), 0);
+        end_turns();
+        assert_eq!(calls(3), 1);
+        assert_eq!(current(signal).sa_sigaction, libc::SIG_DFL);
+        // The default action is to ignore it.
+        raise(signal);
+        assert_eq!(calls(3), 1);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Functions that install handlers of signals.
+//! Functions that install handlers of signals: see [`crate::signals`].
 
 use std::ffi::c_int;
 
 use libc::sighandler_t;
 
 use crate::real;
-use crate::signals::{is_handler, note_handler};
+use crate::signals::HANDLERS;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn sigaction(
@@ -13,12 +13,19 @@ unsafe extern "C-unwind" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: null or the action of the caller.
-    if unsafe { new.as_ref() }.is_some_and(|new| is_handler(new.sa_sigaction)) {
-        note_handler();
-    }
     // SAFETY: the arguments of the caller.
-    unsafe { real::sigaction(signal, new, old) }
+    unsafe { HANDLERS.install(signal, new, old) }
+}
+
+/// Another name of sigaction.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn __sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the arguments of the caller.
+    unsafe { sigaction(signal, new, old) }
 }
 
 /// Hooks of functions like signal(2).
@@ -30,11 +37,9 @@ macro_rules! like_signal {
                 signal: c_int,
                 handler: sighandler_t,
             ) -> sighandler_t {
-                if is_handler(handler) {
-                    note_handler();
-                }
                 // SAFETY: the arguments of the caller.
-                unsafe { real::$name(signal, handler) }
+                let old = unsafe { real::$name(signal, handler) };
+                HANDLERS.has_installed(signal, old)
             }
         )*
     };

@@ -217,7 +217,7 @@ fn by_number(arguments: &Arguments) {
         libc::SYS_clone | libc::SYS_clone3 => all(arguments),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => all(arguments),
-        libc::SYS_rt_sigaction => crate::signals::note_handler(),
+        libc::SYS_rt_sigaction => crate::signals::HANDLERS.note_direct(),
         libc::SYS_read
         | libc::SYS_write
         | libc::SYS_readv

@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use libc::{sigaction as Action, sighandler_t};
 
 use crate::active::is_active;
-use crate::{real, signals};
+use crate::real;
+use crate::signals::HANDLERS;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn sigaction(
@@ -15,7 +16,7 @@ unsafe extern "C-unwind" fn sigaction(
 ) -> c_int {
     if is_active() {
         // SAFETY: the arguments of the caller.
-        return unsafe { signals::install(signal, new, old) };
+        return unsafe { HANDLERS.install(signal, new, old) };
     }
     // SAFETY: the arguments of the caller.
     unsafe { real::sigaction(signal, new, old) }
@@ -43,7 +44,7 @@ macro_rules! signal_functions {
                 // SAFETY: the arguments of the caller.
                 let old = unsafe { real::$name(signal, handler) };
                 if is_active() {
-                    signals::has_installed(signal, old)
+                    HANDLERS.has_installed(signal, old)
                 } else {
                     old
                 }
