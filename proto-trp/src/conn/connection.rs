@@ -22,6 +22,7 @@ use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, TxWindow};
 use crate::wire::{self, connection_id, Flags, Prediction, Terminate};
+use std::mem;
 use urdma_types::{Psn, Qpn, Time};
 
 /// The protocol state of one RC or UC queue pair.
@@ -107,6 +108,16 @@ impl Connection {
     /// A connection in [`QpState::Reset`]. Sizes out of range are clamped.
     pub fn new(config: ConnConfig) -> Self {
         let config = Self::clamped(config);
+        let queues = (
+            SendQueue::new(&config),
+            RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
+        );
+        Self::unconnected(config, queues, ConnStats::default())
+    }
+
+    /// A connection in [`QpState::Reset`] with these queues, which are empty, and counters: what a
+    /// queue pair keeps when it is reset. The configuration is clamped.
+    fn unconnected(config: ConnConfig, (sq, rq): (SendQueue, RecvQueue), stats: ConnStats) -> Self {
         let window = config.window_packets;
         Self {
             state: QpState::Reset,
@@ -126,8 +137,8 @@ impl Connection {
             tx: TxWindow::new(),
             rx: RxWindow::new(window),
             acks: AckState::NONE,
-            sq: SendQueue::new(&config),
-            rq: RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
+            sq,
+            rq,
             reads_outstanding: 0,
             message_msn: 1,
             request_msn: 1,
@@ -143,7 +154,7 @@ impl Connection {
             terminate: None,
             terminate_repeat: TerminateRepeat::NONE,
             arrived: Arrived::default(),
-            stats: ConnStats::default(),
+            stats,
             config,
         }
     }
@@ -325,38 +336,12 @@ impl Connection {
         }
     }
 
-    /// Any state to RESET: all state is discarded and nothing completes.
+    /// Any state to RESET: all state but the counters is discarded and nothing completes.
     pub fn reset(&mut self) {
-        self.state = QpState::Reset;
-        self.sends_stream = false;
-        self.peer_closed = false;
-        self.peer_gone = false;
-        self.closing = false;
-        self.established = false;
-        self.drained = false;
-        self.refused = false;
-        self.refused_epoch = Flags::NONE;
-        self.epoch = Flags::NONE;
-        self.answers_turn = false;
-        self.controls = Controls::default();
-        self.peer = Peer::NONE;
-        self.tx.start(Psn::new(0));
-        self.rx.start(Psn::new(0));
-        self.acks.on_sent();
         self.sq.clear();
         self.rq.clear();
-        self.reads_outstanding = 0;
-        (self.message_msn, self.request_msn) = (1, 1);
-        self.last_ack_request = 0;
-        self.responder.start(0);
-        self.rnr.clear();
-        self.channel = ChannelState::NONE;
-        self.keepalive = KeepAlive::default();
-        self.recovery.loss_deadline = Time::NEVER;
-        self.fail_deadline = Time::NEVER;
-        self.terminate = None;
-        self.terminate_repeat.stop();
-        self.arrived = Arrived::default();
+        let queues = (mem::take(&mut self.sq), mem::take(&mut self.rq));
+        *self = Self::unconnected(self.config, queues, self.stats);
     }
 
     /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both
@@ -495,9 +480,10 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::SendOp;
+    use super::super::types::{RemoteAddr, SendOp};
     use super::*;
     use crate::sim::{Rights, Setup, SimHost, World};
+    use urdma_types::SlotId;
 
     #[test]
     fn connection_out_of_range_parameters_are_refused() {
@@ -551,6 +537,86 @@ mod tests {
         }
         world.flush(0);
         world.conn(0).tx.in_flight
+    }
+
+    /// Two ends that write to one another over links that lose packets. The first has an RTT
+    /// sample, lost packets, and some that arrived ahead of a missing one.
+    fn busy() -> World {
+        let mut setup = Setup::default();
+        setup.link.loss_ppm = 100_000;
+        let mut world = World::new(&setup, 1);
+        let memories = world
+            .ends
+            .each_mut()
+            .map(|end| end.host.register(vec![7; 65_536], Rights::ALL));
+        for wr_id in 0..20 {
+            for end in [0, 1] {
+                let sges = [SimHost::sge(memories[end], 0, 65_536)];
+                let (stag, to) = (memories[1 - end], SimHost::base(memories[1 - end]));
+                let remote = RemoteAddr { stag, to };
+                world.post(end, wr_id, SendOp::Write { remote }, &sges);
+            }
+        }
+        let is_busy = world.run_until(100_000_000, |world| {
+            let conn = world.conn(0);
+            conn.rx.has_ahead() && conn.tx.lost > 0 && conn.window_and_rtt() != (0, 0)
+        });
+        assert!(is_busy);
+        world
+    }
+
+    /// A connection without what a reset keeps.
+    fn without_kept(conn: &mut Connection) -> String {
+        (conn.sq, conn.rq) = Default::default();
+        conn.stats = ConnStats::default();
+        format!("{conn:?}")
+    }
+
+    #[test]
+    fn reset_connection_is_as_a_new_one() {
+        let mut world = busy();
+        let conn = world.conn(0);
+        let mut new = Connection::new(conn.config);
+        conn.reset();
+        assert_eq!((conn.sq.len(), conn.rq.len()), (0, 0));
+        assert_eq!(without_kept(conn), without_kept(&mut new));
+    }
+
+    #[test]
+    fn reset_forgets_round_trip_time_and_congestion_window() {
+        let mut world = busy();
+        let conn = world.conn(0);
+        conn.reset();
+        assert_eq!(conn.window_and_rtt(), (0, 0));
+        assert_eq!(conn.control.window(), conn.config.window_packets);
+    }
+
+    #[test]
+    fn reset_frees_the_send_window_that_has_grown() {
+        let mut conn = Connection::new(ConnConfig::new(Qpn::new(SlotId::DAEMON, 1)));
+        let first = conn.tx.capacity();
+        conn.tx.grow(4 * first);
+        conn.reset();
+        assert_eq!(conn.tx.capacity(), first);
+    }
+
+    #[test]
+    fn reset_frees_what_arrived_ahead() {
+        let mut world = busy();
+        let conn = world.conn(0);
+        conn.reset();
+        let new = RxWindow::new(conn.config.window_packets);
+        assert_eq!(format!("{:?}", conn.rx), format!("{new:?}"));
+    }
+
+    #[test]
+    fn reset_keeps_the_counters() {
+        let mut world = busy();
+        let conn = world.conn(0);
+        let stats = *conn.stats();
+        assert!(stats.tx_datagrams > 0);
+        conn.reset();
+        assert_eq!(*conn.stats(), stats);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::wqe::{Extra, Kind, Response, SendWqe};
 use urdma_zeroed::{zeroed, ZeroedSlice};
 
 /// What of the requests of a queue their entries have no room for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lists {
     /// Scatter-gather lists that have not just one element.
     sges: ZeroedSlice<Sge>,
@@ -136,8 +136,8 @@ impl Lists {
     }
 }
 
-/// The send queue: `head <= next <= tail`.
-#[derive(Debug)]
+/// The send queue: `head <= next <= tail`. The default one has no memory.
+#[derive(Debug, Default)]
 pub(super) struct SendQueue {
     wqes: ZeroedSlice<SendWqe>,
     lists: Lists,
@@ -422,8 +422,8 @@ pub(super) struct RecvWqe {
 zeroed!(RecvWqe);
 
 /// The receive queue, or the requests taken from the shared receive queue. The request at `head`
-/// belongs to message `head_msn`.
-#[derive(Debug)]
+/// belongs to message `head_msn`. The default one has no memory.
+#[derive(Debug, Default)]
 pub(super) struct RecvQueue {
     wqes: ZeroedSlice<RecvWqe>,
     lists: Lists,
