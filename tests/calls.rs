@@ -7,7 +7,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use urdma_harness::calls::{Calls, Counted};
@@ -15,7 +14,7 @@ use urdma_harness::pair::is_ready;
 use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Ready};
 use urdma_harness::valkey::{Load, Over, Run, Valkey};
-use urdma_tests::{alone, ports, redis_server, OneHost, SHORT};
+use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// How long a client may run.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -46,7 +45,7 @@ const BARS: [Bar; 9] = [
     bar("UCX, rc_verbs", f64::INFINITY, 15.0),
     bar("rsockets", 9.0, 9.0),
     bar("libfabric", 4.5, 4.5),
-    bar("redis, 50 clients, rings", 3.0, 3.0),
+    bar("Valkey over rings, 50 clients", 1.5, 1.5),
 ];
 
 const fn bar(what: &'static str, server: f64, client: f64) -> Bar {
@@ -92,13 +91,15 @@ fn valkey_makes_few_calls() {
     let valkey = Valkey::built_in(Path::new(VALKEY)).unwrap();
     let one = OneHost::up();
     let mut exceeded = Vec::new();
-    for (what, clients, in_a_row, requests) in [
-        ("Valkey, 1 client", 1, 1, 30_000),
-        ("Valkey, 1 client, 16 in a row", 1, 16, 240_000),
-        ("Valkey, 50 clients", 50, 1, 120_000),
-        ("Valkey, 50 clients, 16 in a row", 50, 16, 600_000),
+    let (urdma, rings) = (Over::Urdma(&one.host), Over::Rings(&one.host));
+    for (what, over, clients, in_a_row, requests) in [
+        ("Valkey, 1 client", urdma, 1, 1, 30_000),
+        ("Valkey, 1 client, 16 in a row", urdma, 1, 16, 240_000),
+        ("Valkey, 50 clients", urdma, 50, 1, 120_000),
+        ("Valkey, 50 clients, 16 in a row", urdma, 50, 16, 600_000),
+        ("Valkey over rings, 50 clients", rings, 50, 1, 120_000),
     ] {
-        let [over_urdma, over_tcp] = [Over::Urdma(&one.host), Over::Tcp].map(|over| {
+        let [over_urdma, over_tcp] = [over, Over::Tcp].map(|over| {
             let load = Load {
                 clients,
                 in_a_row,
@@ -183,7 +184,7 @@ fn rstream(one: &OneHost, over: Over<'_>) -> Ends {
         let port = ports();
         let (sockets, ready) = match over {
             Over::Urdma(_) => ("", Ready::Cm(port)),
-            Over::Tcp => (" -T s", Ready::Tcp(port)),
+            _ => (" -T s", Ready::Tcp(port)),
         };
         let server = format!("{rstream} -p {port} -T b{sockets}");
         let client = format!("{server} -s 127.0.0.1 -S 64 -C 1 -I {round_trips}");
@@ -210,7 +211,7 @@ fn libfabric(one: &OneHost, over: Over<'_>) -> Ends {
         let port = ports();
         let (provider, ready) = match over {
             Over::Urdma(_) => ("verbs", Ready::Cm(port)),
-            Over::Tcp => ("tcp", Ready::Tcp(port)),
+            _ => ("tcp", Ready::Tcp(port)),
         };
         let program = format!("{LIBFABRIC}/fi_msg_pingpong -p {provider} -c fd -S 64");
         let server = format!("{program} -I {round_trips} -B {port}");
@@ -227,70 +228,6 @@ fn libfabric_that_sleeps_makes_few_calls() {
     let [over_urdma, over_tcp] =
         [Over::Urdma(&one.host), Over::Tcp].map(|over| libfabric(&one, over));
     let exceeded = compare("libfabric", &over_urdma, &over_tcp);
-    one.down();
-    assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
-}
-
-/// Debian's redis with 50 clients that send GET, with TCP or with rings in its place.
-fn redis(one: &OneHost, has_rings: bool) -> Ends {
-    let start = |words: &[&str]| {
-        let mut command = Command::new("env");
-        if has_rings {
-            command = one.host.subcommand("run").unwrap();
-            command.args(["--sockets", "--"]);
-        }
-        Counted::start(command.args(words)).unwrap()
-    };
-    let (port, dir) = (ports().to_string(), one.scratch.path().to_str().unwrap());
-    let program = redis_server(Path::new(dir));
-    let server = [
-        &program,
-        "--port",
-        &port,
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--dir",
-        dir,
-    ];
-    of_each([120_000, 40_000], |requests| {
-        let mut serving = start(&server);
-        serving
-            .process()
-            .wait_for_text("Ready to accept", SHORT)
-            .unwrap();
-        let requests = requests.to_string();
-        let client = [
-            "redis-benchmark",
-            "-p",
-            &port,
-            "-t",
-            "get",
-            "-c",
-            "50",
-            "-q",
-            "-n",
-        ];
-        let (ended, client) = start(&[&client[..], &[&requests]].concat())
-            .wait(LIMIT)
-            .unwrap();
-        assert!(ended.succeeded(), "{}", ended.describe());
-        serving.terminate().unwrap();
-        let (ended, server) = serving.wait(SHORT).unwrap();
-        assert!(ended.succeeded(), "{}", ended.describe());
-        [server, client]
-    })
-}
-
-// The server has a handler of SIGTERM, which is put off while a thread uses a ring.
-#[test]
-#[ignore = "make test-all"]
-fn redis_over_rings_makes_few_calls() {
-    let _alone = alone();
-    let one = OneHost::up();
-    let [over_rings, over_tcp] = [true, false].map(|has_rings| redis(&one, has_rings));
-    let exceeded = compare("redis, 50 clients, rings", &over_rings, &over_tcp);
     one.down();
     assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
 }

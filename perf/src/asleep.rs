@@ -15,6 +15,7 @@ use urdma_harness::process::Process;
 use urdma_harness::Failure;
 
 use crate::goals;
+use crate::part::Part;
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{pair, Compare, Goal, Pair, Spec};
 use crate::workloads::Path;
@@ -142,6 +143,8 @@ impl Load {
 pub enum Ends<'a> {
     /// Instances of urdma, which may be one, and whether their programs lease queues.
     Urdma(&'a Instance, &'a Instance, LeasePolicy),
+    /// An instance that moves the octets of TCP connections to rings.
+    Rings(&'a Instance),
     /// This machine without urdma.
     Loopback,
     /// Network namespaces.
@@ -152,7 +155,7 @@ impl Ends<'_> {
     const fn transport(&self) -> Transport {
         match self {
             Self::Urdma(..) => Transport::Rdma,
-            Self::Loopback | Self::Veth(_) => Transport::Tcp,
+            Self::Rings(_) | Self::Loopback | Self::Veth(_) => Transport::Tcp,
         }
     }
 
@@ -160,7 +163,7 @@ impl Ends<'_> {
     fn address(&self) -> String {
         match self {
             Self::Urdma(server, ..) => server.address().to_owned(),
-            Self::Loopback => Ipv4Addr::LOCALHOST.to_string(),
+            Self::Rings(_) | Self::Loopback => Ipv4Addr::LOCALHOST.to_string(),
             Self::Veth(_) => VETH[0].to_owned(),
         }
     }
@@ -171,6 +174,7 @@ impl Ends<'_> {
             Self::Urdma(server, client, lease) => {
                 return [server, client][end].run(*lease, argv);
             }
+            Self::Rings(host) => return host.run_over_rings(argv),
             Self::Loopback => &[],
             Self::Veth(namespaces) => &["ip", "netns", "exec", namespaces.name(end)],
         };
@@ -257,6 +261,8 @@ pub fn run(
 /// A measurement over urdma and over its peer: TCP, or urdma without leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
+    /// `Asleep`, or `Rings` for a TCP program.
+    pub part: Part,
     work: Work,
     load: Load,
     /// The path over urdma.
@@ -283,6 +289,10 @@ impl Point {
             figures(hosts.map(|(server, client)| Ends::Urdma(server, client, lease)))
         };
         let (ours, peer) = match self.path {
+            Path::OneHost if self.part == Part::Rings => (
+                figures(hosts.clone().map(|(host, _)| Ends::Rings(host))),
+                figures(Ok(Ends::Loopback)),
+            ),
             Path::OneHost => (urdma(LeasePolicy::Never), figures(Ok(Ends::Loopback))),
             Path::Leased | Path::Leased1500 => {
                 (urdma(LeasePolicy::Require), urdma(LeasePolicy::Never))
@@ -314,6 +324,13 @@ impl Point {
 
     /// The goal of the value.
     const fn goal(&self) -> Goal {
+        if let Part::Rings = self.part {
+            return match (self.work, self.load) {
+                (Work::PingPong(Wait::Sleep), Load::Quiet) => goals::RINGS_ASLEEP,
+                (Work::PingPong(Wait::Poll), Load::Quiet) => goals::RINGS_POLLING,
+                _ => goals::RINGS_BUSY,
+            };
+        }
         match (self.work, self.load, self.path) {
             (Work::Connections { .. }, ..) => Goal::None,
             (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
@@ -332,10 +349,12 @@ const fn connections(at_once: u32) -> Work {
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
 const POLL: Work = Work::PingPong(Wait::Poll);
 
-/// Points: name, the name of the peer; work, unit, load, path.
+/// Points: name, the name of the peer; part, work, unit, load, path.
 macro_rules! points {
-    ($($name:literal, $peer:literal: $work:expr, $unit:ident, $load:ident, $path:ident;)*) => {
+    ($($name:literal, $peer:literal: $part:ident, $work:expr, $unit:ident, $load:ident,
+        $path:ident;)*) => {
         [$(Point {
+            part: Part::$part,
             work: $work,
             load: Load::$load,
             path: Path::$path,
@@ -346,15 +365,20 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 8] = points! {
-    "connections, 1 at a time", "TCP": connections(1), ThousandsPerSecond, Quiet, OneHost;
-    "connections, 16 at a time", "TCP": connections(16), ThousandsPerSecond, Quiet, OneHost;
-    "connections, 1000 at a time", "TCP": connections(1000), ThousandsPerSecond, Quiet, OneHost;
-    "64 B send, both ends sleep", "TCP": SLEEP, Microseconds, Quiet, OneHost;
-    "64 B send, both ends sleep, busy", "TCP": SLEEP, Microseconds, Busy, OneHost;
-    "64 B send, both ends poll", "TCP": POLL, Microseconds, Quiet, OneHost;
-    "64 B send, both ends sleep, forwarded", "veth": SLEEP, Microseconds, Quiet, Forwarded;
-    "64 B send, both ends sleep, leased", "forwarded": SLEEP, Microseconds, Quiet, Leased;
+pub const POINTS: [Point; 11] = points! {
+    "connections, 1 at a time", "TCP": Asleep, connections(1), ThousandsPerSecond, Quiet, OneHost;
+    "connections, 16 at a time", "TCP": Asleep, connections(16), ThousandsPerSecond, Quiet, OneHost;
+    "connections, 1000 at a time", "TCP":
+        Asleep, connections(1000), ThousandsPerSecond, Quiet, OneHost;
+    "64 B send, both ends sleep", "TCP": Asleep, SLEEP, Microseconds, Quiet, OneHost;
+    "64 B send, both ends sleep, busy", "TCP": Asleep, SLEEP, Microseconds, Busy, OneHost;
+    "64 B send, both ends poll", "TCP": Asleep, POLL, Microseconds, Quiet, OneHost;
+    "64 B send, both ends sleep, forwarded", "veth":
+        Asleep, SLEEP, Microseconds, Quiet, Forwarded;
+    "64 B send, both ends sleep, leased", "forwarded": Asleep, SLEEP, Microseconds, Quiet, Leased;
+    "64 B over rings, both ends sleep", "TCP": Rings, SLEEP, Microseconds, Quiet, OneHost;
+    "64 B over rings, both ends sleep, busy", "TCP": Rings, SLEEP, Microseconds, Busy, OneHost;
+    "64 B over rings, both ends poll", "TCP": Rings, POLL, Microseconds, Quiet, OneHost;
 };
 
 /// Rows of the report. Processor time is that of both ends, without urdmad, and is compared where
@@ -362,7 +386,7 @@ pub const POINTS: [Point; 8] = points! {
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let values = POINTS
         .iter()
-        .filter(|point| point.work != POLL)
+        .filter(|point| point.part == Part::Rings || point.work != POLL)
         .map(|point| point.value.spec(point.goal()));
     let processors = POINTS
         .iter()
@@ -410,6 +434,8 @@ mod tests {
         );
         let forwarded = "64 B send, both ends sleep, forwarded / veth";
         assert_eq!(goal(forwarded), Goal::AtMost(1.2));
+        let rings = "64 B over rings, both ends poll / TCP";
+        assert_eq!(goal(rings), Goal::AtMost(0.07));
         let leased = "64 B send, both ends sleep, leased / forwarded";
         assert_eq!(goal(leased), Goal::AtMost(1.0));
     }

@@ -27,6 +27,14 @@ pub(crate) const ASLEEP_BUSY: Goal = AtMost(1.0);
 pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
 /// The same over leased queues, in latencies through both daemons.
 pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
+/// Latency of a TCP program whose octets go over rings, in latencies of TCP over loopback.
+pub(crate) const RINGS_ASLEEP: Goal = AtMost(0.45);
+/// The same when both ends poll.
+pub(crate) const RINGS_POLLING: Goal = AtMost(0.07);
+/// The same beside another program on each processor.
+pub(crate) const RINGS_BUSY: Goal = AtMost(1.0);
+/// Rate of requests there, in rates of TCP.
+pub(crate) const RINGS_BUSY_RATE: Goal = AtLeast(1.0);
 /// Rate of short messages as a share of what the bare ring or bare net_memif moves. The ring moves
 /// 50 M/s on the machine of doc/performance.md: 20 M/s, or 50 ns a message for each end.
 const RATE: Goal = AtLeast(0.4);
@@ -156,6 +164,14 @@ pub(crate) const fn valkey_busy(clients: u32, in_a_row: u32) -> Goal {
         (1, 16) | (50, 1) => AtLeast(1.2),
         (50, 16) => AtLeast(1.0),
         _ => Goal::None,
+    }
+}
+
+/// The same over rings in place of TCP.
+pub(crate) const fn valkey_over_rings(clients: u32) -> Goal {
+    match clients {
+        1 => AtLeast(3.0),
+        _ => AtLeast(2.5),
     }
 }
 

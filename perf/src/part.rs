@@ -19,6 +19,8 @@ pub enum Part {
     Asleep,
     /// Valkey's requests, quiet and beside busy programs, next to TCP
     Valkey,
+    /// TCP programs whose octets go over rings, next to TCP
+    Rings,
     /// Byte streams (EXS), next to rsockets and TCP
     Streams,
     /// Goodput over loss, between two hosts
@@ -41,7 +43,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -50,6 +52,7 @@ impl Part {
         Self::Processes,
         Self::Asleep,
         Self::Valkey,
+        Self::Rings,
         Self::Streams,
         Self::Loss,
         Self::Links,

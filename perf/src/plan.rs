@@ -237,7 +237,9 @@ impl Plan {
                     match (part, *path) {
                         (Part::Threads, Path::OneHost) => self.threads(&hosts),
                         (Part::Processes, Path::OneHost) => self.processes(&hosts),
-                        (Part::Valkey, Path::OneHost) => self.valkey(number, &hosts),
+                        (Part::Valkey | Part::Rings, Path::OneHost) => {
+                            self.valkey(part, number, &hosts);
+                        }
                         (Part::Streams, Path::OneHost) => self.streams(&hosts),
                         (Part::Streams, Path::Forwarded) => self.distance(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
@@ -423,7 +425,7 @@ impl Plan {
         let ends = self.ends(path, hosts);
         for point in asleep::POINTS
             .iter()
-            .filter(|point| (Part::Asleep, point.path) == (part, path))
+            .filter(|point| (point.part, point.path) == (part, path))
         {
             self.take_all(|| point.measure(ends.clone(), &programs));
         }
@@ -437,11 +439,11 @@ impl Plan {
     }
 
     /// Valkey, with the calls of its requests in the first round.
-    fn valkey(&mut self, number: u16, hosts: &Result<Hosts, String>) {
+    fn valkey(&mut self, part: Part, number: u16, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
         let host = hosts.as_ref().map(|hosts| hosts.ends().0);
         let host = host.map_err(Clone::clone);
-        for point in &valkey::POINTS {
+        for point in valkey::POINTS.iter().filter(|point| point.part == part) {
             for others in [Load::Quiet, Load::Busy] {
                 let port = self.next_port();
                 self.take_all(|| point.measure(host.clone(), others, &programs, port));
@@ -581,7 +583,9 @@ fn print(probe: Probe, sample: &Sample) {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
-        Part::Threads | Part::Processes | Part::Valkey => paths.contains(&Path::OneHost),
+        Part::Threads | Part::Processes | Part::Valkey | Part::Rings => {
+            paths.contains(&Path::OneHost)
+        }
         Part::Asleep => paths[0] != Path::Leased1500,
         Part::Streams => paths[0] != Path::Leased1500,
         Part::Links => paths.contains(&Path::Forwarded),

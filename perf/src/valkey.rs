@@ -1,5 +1,5 @@
-//! Valkey's server and its benchmark, which sleep while they wait, over urdma and over TCP: rate,
-//! processor time and system calls of a GET request.
+//! Valkey's server and its benchmark, which sleep while they wait, over urdma, over TCP, and over
+//! rings in its place: rate, processor time and system calls of a GET request.
 //!
 //! `scripts/valkey.sh` builds them where [`built`] finds them. Rates are measured quiet and while
 //! another program keeps each processor busy; system calls depend little on the machine, and are
@@ -14,6 +14,7 @@ use urdma_harness::Failure;
 
 use crate::asleep::Load as Others;
 use crate::goals;
+use crate::part::Part;
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{pair, Goal, Pair, Spec};
 
@@ -33,6 +34,8 @@ fn text(failure: Failure) -> String {
 /// What the benchmark does, and the probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
+    /// `Valkey`, or `Rings` for its TCP connections over rings.
+    pub part: Part,
     load: Load,
     rate: Pair,
     busy: Pair,
@@ -40,31 +43,56 @@ pub struct Point {
     calls: [Pair; 2],
 }
 
-/// Points: name, clients, requests that a client sends at once, requests of all clients.
+/// Points: start of the rows' names, name; part, clients, requests that a client sends at once,
+/// requests of all clients.
 macro_rules! points {
-    ($($name:literal: $clients:literal, $in_a_row:literal, $requests:literal;)*) => {
+    ($($what:literal, $name:literal: $part:ident, $clients:literal, $in_a_row:literal,
+        $requests:literal;)*) => {
         [$(Point {
+            part: Part::$part,
             load: Load { clients: $clients, in_a_row: $in_a_row, requests: $requests },
-            rate: pair!(ThousandsPerSecond, "TCP", "Valkey GET, ", $name),
-            busy: pair!(ThousandsPerSecond, "TCP", "Valkey GET, ", $name, ", busy"),
-            processor: pair!(Microseconds, "TCP", "CPU, Valkey GET, ", $name),
+            rate: pair!(ThousandsPerSecond, "TCP", $what, $name),
+            busy: pair!(ThousandsPerSecond, "TCP", $what, $name, ", busy"),
+            processor: pair!(Microseconds, "TCP", "CPU, ", $what, $name),
             calls: [
-                pair!(Calls, "TCP", "calls, Valkey GET, ", $name, ", server"),
-                pair!(Calls, "TCP", "calls, Valkey GET, ", $name, ", client"),
+                pair!(Calls, "TCP", "calls, ", $what, $name, ", server"),
+                pair!(Calls, "TCP", "calls, ", $what, $name, ", client"),
             ],
         }),*]
     };
 }
 
 /// All points. The numbers of requests take about a second each.
-pub const POINTS: [Point; 4] = points! {
-    "1 client": 1, 1, 40_000;
-    "1 client, 16 in a row": 1, 16, 400_000;
-    "50 clients": 50, 1, 90_000;
-    "50 clients, 16 in a row": 50, 16, 900_000;
+pub const POINTS: [Point; 6] = points! {
+    "Valkey GET, ", "1 client": Valkey, 1, 1, 40_000;
+    "Valkey GET, ", "1 client, 16 in a row": Valkey, 1, 16, 400_000;
+    "Valkey GET, ", "50 clients": Valkey, 50, 1, 90_000;
+    "Valkey GET, ", "50 clients, 16 in a row": Valkey, 50, 16, 900_000;
+    "Valkey GET over rings, ", "1 client": Rings, 1, 1, 40_000;
+    "Valkey GET over rings, ", "50 clients": Rings, 50, 1, 90_000;
 };
 
 impl Point {
+    const fn over<'a>(&self, host: &'a Instance) -> Over<'a> {
+        match self.part {
+            Part::Rings => Over::Rings(host),
+            _ => Over::Urdma(host),
+        }
+    }
+
+    const fn goals(&self) -> [Goal; 2] {
+        let Load {
+            clients, in_a_row, ..
+        } = self.load;
+        match self.part {
+            Part::Rings => [goals::valkey_over_rings(clients), goals::RINGS_BUSY_RATE],
+            _ => [
+                goals::valkey(clients, in_a_row),
+                goals::valkey_busy(clients, in_a_row),
+            ],
+        }
+    }
+
     /// Rates and processor time over urdma, then over TCP, quiet or beside busy programs; gives
     /// each probe with its value.
     pub fn measure(
@@ -91,7 +119,7 @@ impl Point {
             };
             in_scratch(run)
         };
-        let ours = host.and_then(|host| figures(Over::Urdma(host)));
+        let ours = host.and_then(|host| figures(self.over(host)));
         let tcp = figures(Over::Tcp);
         let rate = |figures: &Result<Figures, String>| figures.clone().map(|f| f.rate / 1e3);
         let processor = |figures: &Result<Figures, String>| {
@@ -129,7 +157,7 @@ impl Point {
                 })
             })
         };
-        let ours = host.and_then(|host| calls(Over::Urdma(host)));
+        let ours = host.and_then(|host| calls(self.over(host)));
         let tcp = calls(Over::Tcp);
         let of = |end: usize, calls: &Result<[Calls; 2], String>| {
             calls
@@ -155,9 +183,10 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         let Load {
             clients, in_a_row, ..
         } = point.load;
+        let [quiet, busy] = point.goals();
         [
-            point.rate.spec(goals::valkey(clients, in_a_row)),
-            point.busy.spec(goals::valkey_busy(clients, in_a_row)),
+            point.rate.spec(quiet),
+            point.busy.spec(busy),
             point.processor.spec(Goal::None),
             point.calls[0].spec(goals::calls(clients, in_a_row)),
             point.calls[1].spec(goals::calls(clients, in_a_row)),
@@ -182,6 +211,10 @@ mod tests {
         assert_eq!(
             goal("Valkey GET, 50 clients, busy / TCP"),
             Goal::AtLeast(1.2)
+        );
+        assert_eq!(
+            goal("Valkey GET over rings, 50 clients / TCP"),
+            Goal::AtLeast(2.5)
         );
         assert_eq!(
             goal("calls, Valkey GET, 50 clients, client / TCP"),

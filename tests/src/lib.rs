@@ -114,16 +114,6 @@ impl Drop for Busy {
     }
 }
 
-/// The command of redis' server in a directory: another name of a program in Debian's package of
-/// tools, which starts no server.
-pub fn redis_server(dir: &Path) -> String {
-    let server = dir.join("redis-server");
-    if !server.exists() {
-        std::os::unix::fs::symlink("/usr/bin/redis-check-rdb", &server).unwrap();
-    }
-    server.to_str().unwrap().to_owned()
-}
-
 /// A host without a port, at 127.0.0.1.
 #[derive(Debug)]
 pub struct OneHost {

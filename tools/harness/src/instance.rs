@@ -350,6 +350,16 @@ impl Instance {
         Ok(command)
     }
 
+    /// `urdma run --sockets -- argv...` for this instance.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn run_over_rings<S: AsRef<OsStr>>(&self, argv: &[S]) -> Result<Command, Failure> {
+        let mut command = self.subcommand("run")?;
+        command.args(["--sockets", "--"]).args(argv);
+        Ok(command)
+    }
+
     /// The output of `urdma status --json`.
     ///
     /// # Errors

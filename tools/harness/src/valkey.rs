@@ -1,4 +1,5 @@
-//! Valkey's server and benchmark over urdma and over TCP; `scripts/valkey.sh` builds them.
+//! Valkey's server and benchmark over urdma, over TCP, and over rings in its place;
+//! `scripts/valkey.sh` builds them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,6 +30,8 @@ const ADDRESS: &str = "127.0.0.1";
 pub enum Over<'a> {
     /// Queue pairs of this instance, which has the address 127.0.0.1.
     Urdma(&'a Instance),
+    /// TCP connections whose octets this instance moves to rings.
+    Rings(&'a Instance),
     /// Sockets of the kernel.
     Tcp,
 }
@@ -39,8 +42,10 @@ impl Over<'_> {
     /// # Errors
     /// `urdma` has not been built.
     pub fn command(&self, argv: &[String]) -> Result<Command, Failure> {
-        if let Self::Urdma(host) = self {
-            return host.run(LeasePolicy::Never, argv);
+        match self {
+            Self::Urdma(host) => return host.run(LeasePolicy::Never, argv),
+            Self::Rings(host) => return host.run_over_rings(argv),
+            Self::Tcp => {}
         }
         let (program, arguments) = argv
             .split_first()
@@ -145,7 +150,7 @@ impl Valkey {
         let (port, dir) = (port.to_string(), dir.display().to_string());
         let listen: [&str; 6] = match over {
             Over::Urdma(_) => ["--port", "0", "--rdma-bind", ADDRESS, "--rdma-port", &port],
-            Over::Tcp => ["--port", &port, "--bind", ADDRESS, "--tcp-backlog", "511"],
+            _ => ["--port", &port, "--bind", ADDRESS, "--tcp-backlog", "511"],
         };
         let rest = ["--protected-mode", "no", "--save", "", "--dir", &dir];
         let words = listen.iter().chain(&rest).map(ToString::to_string);
@@ -157,7 +162,7 @@ impl Valkey {
     pub const fn ready(over: Over<'_>) -> &'static str {
         match over {
             Over::Urdma(_) => READY[0],
-            Over::Tcp => READY[1],
+            _ => READY[1],
         }
     }
 
