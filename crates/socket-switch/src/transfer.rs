@@ -18,6 +18,8 @@ pub enum Taken {
     End,
     /// The connection was reset: ECONNRESET.
     Reset,
+    /// Nothing has arrived, and the call does not wait: EAGAIN.
+    Nothing,
 }
 
 /// Sends up to `len_octets` octets, waits until at least one is taken, and returns how many were.
@@ -82,13 +84,13 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     Ok(len)
 }
 
-/// Receives up to `len_octets` octets; waits for the first, the end or a reset.
-pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
+/// Receives up to `len_octets` octets; waits for the first, the end or a reset if `does_wait`.
+pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
     let peer = h.end().peer();
     let mut looks = 0;
     loop {
         // Octets in TCP precede those in the ring. While none come by TCP, it is not asked.
-        if is_ring_next(h).await {
+        if is_ring_next(h).await && has_octets(h).await {
             if let Some(taken) = take(h, len_octets).await {
                 return Taken::Octets(taken);
             }
@@ -99,7 +101,7 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
         }
         let is_end = matches!(received, Received::End | Received::Reset);
         // The peer may have filled the ring and closed its socket since.
-        if !(is_end && has(Fault::EndBeforeRing)) {
+        if has_octets(h).await && !(is_end && has(Fault::EndBeforeRing)) {
             if let Some(taken) = take(h, len_octets).await {
                 return Taken::Octets(taken);
             }
@@ -109,6 +111,10 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64) -> Taken {
             Received::End if has_left_octets(h).await => return Taken::Reset,
             Received::End => return Taken::End,
             Received::Octets(_) | Received::WouldBlock => {}
+        }
+        if !does_wait && !has_octets(h).await {
+            // The peer does not wake a thread that does not sleep.
+            return Taken::Nothing;
         }
         h.store(Word::ReaderSleeps(peer), 1).await;
         // Octets that cannot be taken follow some that are on their way in TCP, and wake.

@@ -61,13 +61,14 @@ fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
     }
 }
 
-fn try_recv(connection: &Connection, window: &Window) -> Attempt {
+fn try_recv(connection: &Connection, window: &Window, does_wait: bool) -> Attempt {
     let _uncancelled = Disabled::new();
     let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
-    match Call::run(recv(&call, window.len())) {
+    match Call::run(recv(&call, window.len(), does_wait)) {
         Some(Taken::Octets(taken)) => Attempt::Moved(taken),
         Some(Taken::End) => Attempt::End,
+        Some(Taken::Nothing) => Attempt::Failed(libc::EAGAIN),
         Some(Taken::Reset) => match call.errno.get() {
             0 => Attempt::Failed(libc::ECONNRESET),
             errno => Attempt::Failed(errno),
@@ -153,7 +154,14 @@ pub(crate) unsafe fn transfer(
         let window = octets.after(done);
         let attempt = match way {
             Way::Send(flags) => try_send(connection, &window, flags),
-            Way::Recv(_) => try_recv(connection, &window),
+            Way::Recv(flags) => {
+                let does_wait = !is_nonblocking(connection, flags);
+                let attempt = try_recv(connection, &window, does_wait);
+                if !does_wait {
+                    connection.note_receive(matches!(attempt, Attempt::Moved(_)));
+                }
+                attempt
+            }
         };
         if connection.is_violated.load(SeqCst) {
             connection.reset();

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -109,6 +109,8 @@ pub(crate) struct Connection {
     is_closed: AtomicBool,
     /// 1 for a socket that waits, 2 for one that does not, 0 if it is not known.
     mode: AtomicU32,
+    /// Receives that did not wait and have found nothing since one that has.
+    in_vain: AtomicU32,
 }
 
 // SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
@@ -136,6 +138,7 @@ impl Connection {
             fd: parts.fd,
             set: Link::new(),
             readers: Alone(AtomicU32::new(0)),
+            in_vain: AtomicU32::new(0),
             at_bell: Alone(AtomicU32::new(0)),
             has_joined: AtomicBool::new(false),
             is_peer_gone: AtomicBool::new(false),
@@ -250,6 +253,22 @@ impl Connection {
         }
         // SAFETY: guaranteed by the caller.
         Some(unsafe { futex::sleep(word, ON_THE_WORD) })
+    }
+
+    /// A receive that did not wait has ended. A program that polls by such calls yields the
+    /// processor now and then, since its peer may be on the same one and makes no system call
+    /// either.
+    pub(crate) fn note_receive(&self, has_found: bool) {
+        const BETWEEN_YIELDS: u32 = 64;
+        let in_vain = self.in_vain.load(Relaxed);
+        if !has_found {
+            self.in_vain.store(in_vain.wrapping_add(1), Relaxed);
+            if in_vain % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
+                std::thread::yield_now();
+            }
+        } else if in_vain != 0 {
+            self.in_vain.store(0, Relaxed);
+        }
     }
 
     /// Whether calls on the socket do not wait.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::world::{Caller, World};
 use super::Rng;
-use crate::{demote, join, recv, send, Demotion, End, Owner, Taken};
+use crate::{demote, join, recv, send, Demotion, End, Owner, Taken, Word};
 
 /// Runs a call until it returns or sleeps.
 fn run<T>(caller: &Caller, mut call: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -43,8 +43,25 @@ fn demotions_of_one_end_that_meet_an_empty_ring_all_end() {
     let mut waiting = pin!(demote(&first));
     assert_eq!(run(&first, waiting.as_mut()), None);
     // The agent of the peer does not run before another thread has emptied the ring.
-    let taken = run(&reader, pin!(recv(&reader, 1)));
+    let taken = run(&reader, pin!(recv(&reader, 1, true)));
     assert_eq!(taken, Some(Taken::Octets(1)));
     assert_eq!(run(&second, pin!(demote(&second))), Some(Demotion::Done));
     assert_eq!(run(&first, waiting), Some(Demotion::Done));
+}
+
+#[test]
+fn receiver_that_does_not_wait_is_not_woken() {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let reader = caller(&world, End::First, 1);
+    let sender = caller(&world, End::Second, 2);
+    for end in [&reader, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    let look = || run(&reader, pin!(recv(&reader, 1, false)));
+    assert_eq!(look(), Some(Taken::Nothing));
+    let asked = world.borrow_mut().word(Word::ReaderSleeps(End::Second));
+    assert_eq!(asked, 0);
+    assert_eq!(run(&sender, pin!(send(&sender, 1, true))), Some(Ok(1)));
+    assert_eq!(look(), Some(Taken::Octets(1)));
+    assert_eq!(look(), Some(Taken::Nothing));
 }

@@ -181,6 +181,7 @@ impl Processes {
         let is_raw = !process.has_library || (process.pauses > 0 && percent(&mut self.rng, 50));
         let len = between(&mut self.rng, 1, self.longest);
         let may_upgrade = percent(&mut self.rng, 70);
+        let does_wait = percent(&mut self.rng, 80);
         let future: Pin<Box<dyn Future<Output = Outcome>>> = match kind {
             Kind::Send if is_raw => Box::pin(raw_send(caller, len)),
             Kind::Recv if is_raw => Box::pin(raw_recv(caller, len)),
@@ -190,7 +191,9 @@ impl Processes {
             Kind::Send => {
                 Box::pin(async move { Outcome::Sent(send(&caller, len, may_upgrade).await) })
             }
-            Kind::Recv => Box::pin(async move { Outcome::Taken(recv(&caller, len).await) }),
+            Kind::Recv => {
+                Box::pin(async move { Outcome::Taken(recv(&caller, len, does_wait).await) })
+            }
             Kind::Pause | Kind::ExecStranger | Kind::Pass => {
                 Box::pin(async move { Outcome::Demoted(demote(&caller).await) })
             }
@@ -295,7 +298,7 @@ impl Processes {
         let has_left = self.left_ring_at[peer.index()] == Some(world.word(Word::Tail(end)));
         let is_read_shut = world.tcp.is_read_shut[end.index()];
         match taken {
-            Taken::Octets(_) => return Ok(()),
+            Taken::Octets(_) | Taken::Nothing => return Ok(()),
             // It was reported at any time since, perhaps before the peer sent its end.
             Taken::End if is_read_shut => {}
             Taken::End => {

@@ -89,7 +89,7 @@ fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
 
 fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
     let mut octets = vec![0; len];
-    let run = |call: &Call<'_>| Call::run(recv(call, len as u64));
+    let run = |call: &Call<'_>| Call::run(recv(call, len as u64, true));
     let Some(Taken::Octets(taken)) = with(connection, &mut octets, run) else {
         return None;
     };
@@ -205,7 +205,7 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
             let mut octets = vec![7; 3 * LEN];
             let (buffer, len) = (&mut octets[LEN..2 * LEN], LEN as u64);
             with(&one, buffer, |call| {
-                Call::run(recv(call, len));
+                Call::run(recv(call, len, true));
                 Call::run(send(call, len, true));
                 Call::run(attend(call));
                 Call::run(settle(call));
