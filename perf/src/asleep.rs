@@ -258,13 +258,40 @@ pub fn run(
     }
 }
 
-/// A measurement over urdma and over its peer: TCP, or urdma without leases.
+/// Runs `work` in so many pairs of processes at a time: the sum of their values, and the average of
+/// their processor time.
+fn run_pairs(
+    pairs: u32,
+    ends: Ends<'_>,
+    work: Work,
+    programs: &FilePath,
+) -> Result<Figures, Failure> {
+    std::thread::scope(|scope| {
+        let start = |_| scope.spawn(|| run(ends, work, WATCH_MS, programs));
+        let threads: Vec<_> = (0..pairs).map(start).collect();
+        let mut sum = Figures {
+            value: 0.0,
+            processor_us: 0.0,
+        };
+        for thread in threads {
+            let ended = thread.join();
+            let figures = ended.map_err(|_| Failure::new("a thread has panicked"))??;
+            sum.value += figures.value;
+            sum.processor_us += figures.processor_us / f64::from(pairs);
+        }
+        Ok(sum)
+    })
+}
+
+/// A measurement over urdma and over its peer: TCP, urdma without leases, or one pair of processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     /// `Asleep`, or `Rings` for a TCP program.
     pub part: Part,
     work: Work,
     load: Load,
+    /// Pairs of processes. More than one are compared with one.
+    pairs: u32,
     /// The path over urdma.
     pub path: Path,
     value: Pair,
@@ -279,11 +306,12 @@ impl Point {
         hosts: Result<(&Instance, &Instance), String>,
         programs: &FilePath,
     ) -> Vec<(Probe, Sample)> {
-        let figures = |ends: Result<Ends<'_>, String>| -> Result<Figures, String> {
+        let of_pairs = |pairs, ends: Result<Ends<'_>, String>| -> Result<Figures, String> {
             let text = |failure: Failure| failure.to_string();
             let _other = self.load.start(programs).map_err(text)?;
-            run(ends?, self.work, WATCH_MS, programs).map_err(text)
+            run_pairs(pairs, ends?, self.work, programs).map_err(text)
         };
+        let figures = |ends: Result<Ends<'_>, String>| of_pairs(1, ends);
         let urdma = |lease| {
             let hosts = hosts.clone();
             figures(hosts.map(|(server, client)| Ends::Urdma(server, client, lease)))
@@ -293,6 +321,11 @@ impl Point {
                 figures(hosts.clone().map(|(host, _)| Ends::Rings(host))),
                 figures(Ok(Ends::Loopback)),
             ),
+            Path::OneHost if self.pairs > 1 => {
+                let ends = |(server, client)| Ends::Urdma(server, client, LeasePolicy::Never);
+                let together = of_pairs(self.pairs, hosts.clone().map(ends));
+                (together, urdma(LeasePolicy::Never))
+            }
             Path::OneHost => (urdma(LeasePolicy::Never), figures(Ok(Ends::Loopback))),
             Path::Leased | Path::Leased1500 => {
                 (urdma(LeasePolicy::Require), urdma(LeasePolicy::Never))
@@ -332,6 +365,7 @@ impl Point {
             };
         }
         match (self.work, self.load, self.path) {
+            (Work::Connections { .. }, ..) if self.pairs > 1 => goals::PAIRS_TOGETHER,
             (Work::Connections { .. }, ..) => Goal::None,
             (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
@@ -349,14 +383,15 @@ const fn connections(at_once: u32) -> Work {
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
 const POLL: Work = Work::PingPong(Wait::Poll);
 
-/// Points: name, the name of the peer; part, work, unit, load, path.
+/// Points: name, the name of the peer; part, work, unit, load, pairs of processes, path.
 macro_rules! points {
     ($($name:literal, $peer:literal: $part:ident, $work:expr, $unit:ident, $load:ident,
-        $path:ident;)*) => {
+        $pairs:literal, $path:ident;)*) => {
         [$(Point {
             part: Part::$part,
             work: $work,
             load: Load::$load,
+            pairs: $pairs,
             path: Path::$path,
             value: pair!($unit, $peer, $name),
             processor: pair!(Microseconds, $peer, "CPU, ", $name),
@@ -365,20 +400,27 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 11] = points! {
-    "connections, 1 at a time", "TCP": Asleep, connections(1), ThousandsPerSecond, Quiet, OneHost;
-    "connections, 16 at a time", "TCP": Asleep, connections(16), ThousandsPerSecond, Quiet, OneHost;
+pub const POINTS: [Point; 13] = points! {
+    "connections, 1 at a time", "TCP":
+        Asleep, connections(1), ThousandsPerSecond, Quiet, 1, OneHost;
+    "connections, 16 at a time", "TCP":
+        Asleep, connections(16), ThousandsPerSecond, Quiet, 1, OneHost;
     "connections, 1000 at a time", "TCP":
-        Asleep, connections(1000), ThousandsPerSecond, Quiet, OneHost;
-    "64 B send, both ends sleep", "TCP": Asleep, SLEEP, Microseconds, Quiet, OneHost;
-    "64 B send, both ends sleep, busy", "TCP": Asleep, SLEEP, Microseconds, Busy, OneHost;
-    "64 B send, both ends poll", "TCP": Asleep, POLL, Microseconds, Quiet, OneHost;
+        Asleep, connections(1000), ThousandsPerSecond, Quiet, 1, OneHost;
+    "64 B send, both ends sleep", "TCP": Asleep, SLEEP, Microseconds, Quiet, 1, OneHost;
+    "64 B send, both ends sleep, busy", "TCP": Asleep, SLEEP, Microseconds, Busy, 1, OneHost;
+    "64 B send, both ends poll", "TCP": Asleep, POLL, Microseconds, Quiet, 1, OneHost;
     "64 B send, both ends sleep, forwarded", "veth":
-        Asleep, SLEEP, Microseconds, Quiet, Forwarded;
-    "64 B send, both ends sleep, leased", "forwarded": Asleep, SLEEP, Microseconds, Quiet, Leased;
-    "64 B over rings, both ends sleep", "TCP": Rings, SLEEP, Microseconds, Quiet, OneHost;
-    "64 B over rings, both ends sleep, busy", "TCP": Rings, SLEEP, Microseconds, Busy, OneHost;
-    "64 B over rings, both ends poll", "TCP": Rings, POLL, Microseconds, Quiet, OneHost;
+        Asleep, SLEEP, Microseconds, Quiet, 1, Forwarded;
+    "64 B send, both ends sleep, leased", "forwarded":
+        Asleep, SLEEP, Microseconds, Quiet, 1, Leased;
+    "64 B over rings, both ends sleep", "TCP": Rings, SLEEP, Microseconds, Quiet, 1, OneHost;
+    "64 B over rings, both ends sleep, busy", "TCP": Rings, SLEEP, Microseconds, Busy, 1, OneHost;
+    "64 B over rings, both ends poll", "TCP": Rings, POLL, Microseconds, Quiet, 1, OneHost;
+    "connections, 10 pairs of 16 at a time", "1 pair":
+        Asleep, connections(16), ThousandsPerSecond, Quiet, 10, OneHost;
+    "connections, 10 pairs of 64 at a time", "1 pair":
+        Asleep, connections(64), ThousandsPerSecond, Quiet, 10, OneHost;
 };
 
 /// Rows of the report. Processor time is that of both ends, without urdmad, and is compared where
@@ -390,9 +432,10 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         .map(|point| point.value.spec(point.goal()));
     let processors = POINTS
         .iter()
-        .filter(|point| (point.load, point.path) == (Load::Quiet, Path::OneHost))
+        .filter(|point| (point.load, point.pairs, point.path) == (Load::Quiet, 1, Path::OneHost))
         .map(|point| point.processor.spec(Goal::None));
-    let rates = POINTS.iter().filter_map(|point| match point.work {
+    let alone = POINTS.iter().filter(|point| point.pairs == 1);
+    let rates = alone.filter_map(|point| match point.work {
         Work::Connections { at_once } => Some(Spec {
             name: point.value.ours.name,
             ours: point.value.ours,
@@ -434,6 +477,8 @@ mod tests {
         );
         let forwarded = "64 B send, both ends sleep, forwarded / veth";
         assert_eq!(goal(forwarded), Goal::AtMost(1.2));
+        let together = "connections, 10 pairs of 16 at a time / 1 pair";
+        assert_eq!(goal(together), Goal::AtLeast(0.8));
         let rings = "64 B over rings, both ends poll / TCP";
         assert_eq!(goal(rings), Goal::AtMost(0.07));
         let leased = "64 B send, both ends sleep, leased / forwarded";

@@ -27,6 +27,8 @@ pub(crate) const ASLEEP_BUSY: Goal = AtMost(1.0);
 pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
 /// The same over leased queues, in latencies through both daemons.
 pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
+/// Connections that ten pairs of processes make together, in those of one pair.
+pub(crate) const PAIRS_TOGETHER: Goal = AtLeast(0.8);
 /// Latency of a TCP program whose octets go over rings, in latencies of TCP over loopback.
 pub(crate) const RINGS_ASLEEP: Goal = AtMost(0.45);
 /// The same when both ends poll.
