@@ -40,6 +40,7 @@ fn options(case: &Case) -> Options {
     Options {
         config,
         ring_octets: RING as usize,
+        ..Options::default()
     }
 }
 

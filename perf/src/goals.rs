@@ -104,7 +104,7 @@ pub(crate) const STREAM_DYNAMIC: Goal = AtLeast(0.97);
 pub(crate) const STREAM_PROCESSOR: Goal = AtMost(0.85);
 /// Rate of a stream in rates of writes of the same length (`ib_write_bw`).
 pub(crate) const STREAM_RAW: Goal = AtLeast(0.95);
-/// Rate of a stream in rates of TCP over loopback, both ends asleep while they wait.
+/// Rate of a stream in rates of TCP over loopback.
 pub(crate) const STREAM_TCP: Goal = AtLeast(3.0);
 /// Latency of a stream in latencies of the same.
 pub(crate) const STREAM_TCP_LATENCY: Goal = AtMost(0.33);

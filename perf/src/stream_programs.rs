@@ -9,6 +9,8 @@ use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{words, Ready};
 use urdma_harness::Failure;
 
+use crate::asleep::Wait;
+
 const PROGRAM: &str = "urdma-stream";
 const LISTENING: &str = "listening";
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -52,6 +54,17 @@ pub struct Blast {
     pub ring_octets: u32,
     /// Octets that are sent.
     pub octets: u64,
+    /// How both ends wait.
+    pub wait: Wait,
+}
+
+/// The option of `urdma-stream` by which an end waits so. An end that polls does so for 10
+/// microseconds, then it sleeps.
+const fn wait_option(wait: Wait) -> &'static str {
+    match wait {
+        Wait::Sleep => "--poll-us 0",
+        Wait::Poll => "--poll-us 10",
+    }
 }
 
 /// What a stream has cost.
@@ -78,14 +91,15 @@ impl Blast {
     ) -> Result<Figures, Failure> {
         let program = programs.join(PROGRAM).display().to_string();
         let address = format!("{}:{port}", server.address());
+        let wait = wait_option(self.wait);
         let argv = words(&format!(
-            "{program} server {address} --one --ring-octets {}",
+            "{program} server {address} --one --ring-octets {} {wait}",
             self.ring_octets
         ));
         let serving = serve(server, &argv)?;
         let mut argv = words(&format!(
             "{program} blast {address} --unchecked --transfers {} --sends {} --recvs {} \
-             --max-octets {} --octets {}",
+             --max-octets {} --octets {} {wait}",
             self.transfers.name(),
             self.sends,
             self.recvs,
@@ -114,14 +128,18 @@ pub fn ping(
     host: &Instance,
     programs: &FilePath,
     port: u16,
-    octets: u32,
-    count: u32,
+    [octets, count]: [u32; 2],
+    wait: Wait,
 ) -> Result<f64, Failure> {
     let program = programs.join(PROGRAM).display().to_string();
     let address = format!("{}:{port}", host.address());
-    let serving = serve(host, &words(&format!("{program} server {address} --one")))?;
+    let wait = wait_option(wait);
+    let serving = serve(
+        host,
+        &words(&format!("{program} server {address} --one {wait}")),
+    )?;
     let argv = words(&format!(
-        "{program} ping {address} --octets {octets} --count {count}"
+        "{program} ping {address} --octets {octets} --count {count} {wait}"
     ));
     let [_, asked] = finish(serving, host, &argv)?;
     number_before(&asked, "on average")

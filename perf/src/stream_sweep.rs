@@ -6,6 +6,7 @@ use std::path::Path as FilePath;
 
 use urdma_harness::instance::Instance;
 
+use crate::asleep::Wait;
 use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::samples::{Probe, Sample, Samples, Unit};
@@ -99,6 +100,7 @@ impl Point {
             is_fixed: false,
             ring_octets: RING_OCTETS,
             octets: OCTETS,
+            wait: Wait::Poll,
         };
         let figures = host.and_then(|host| {
             let figures = blast.run([host, host], programs, port);

@@ -1,14 +1,16 @@
 //! Byte streams beside rsockets (`rstream`, through the same provider), beside TCP over loopback,
 //! and over a long link.
 //!
-//! Both programs of a stream and of TCP (qperf) sleep while they wait; those of rsockets poll for
-//! 10 microseconds before they sleep, which is the default of the library.
+//! The programs of TCP (qperf) sleep while they wait. Those of rsockets poll for 10 microseconds
+//! before they sleep, which is the default of the library, and so do those of a stream, except in
+//! the rows of streams asleep.
 
 use std::path::Path as FilePath;
 
 use urdma_harness::instance::Instance;
 use urdma_harness::Failure;
 
+use crate::asleep::Wait;
 use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::links::Link;
@@ -37,6 +39,8 @@ pub struct Size {
     /// Beside rsockets and TCP.
     rate: [Pair; 2],
     latency: [Pair; 2],
+    /// Rate and latency beside TCP, both ends asleep while they wait.
+    asleep: [Pair; 2],
 }
 
 macro_rules! sizes {
@@ -51,6 +55,10 @@ macro_rules! sizes {
             latency: [
                 pair!(Microseconds, "rstream", "stream latency, ", $name),
                 pair!(Microseconds, "TCP", "stream latency, ", $name),
+            ],
+            asleep: [
+                pair!(GigabytesPerSecond, "TCP", "stream rate, asleep, ", $name),
+                pair!(Microseconds, "TCP", "stream latency, asleep, ", $name),
             ],
         }),*]
     };
@@ -67,7 +75,7 @@ pub const SIZES: [Size; 6] = sizes! {
 };
 
 impl Size {
-    fn blast(&self) -> Blast {
+    fn blast(&self, wait: Wait) -> Blast {
         Blast {
             transfers: Transfers::Dynamic,
             sends: self.sends,
@@ -76,6 +84,7 @@ impl Size {
             is_fixed: true,
             ring_octets: RING_OCTETS,
             octets: self.messages() * u64::from(self.octets),
+            wait,
         }
     }
 
@@ -103,14 +112,18 @@ impl Size {
         };
         let (octets, round_trips) = (self.octets, self.round_trips());
         let length = octets as usize;
+        let rate = |wait| {
+            on_host(&|host| {
+                let figures = self.blast(wait).run([host, host], programs, port);
+                figures.map(|figures| figures.gigabytes_s)
+            })
+        };
+        let sizes = [octets, round_trips];
+        let latency = |wait| on_host(&|host| ping(host, programs, port, sizes, wait));
+        let [tcp_rate, tcp_latency] = [peers::tcp_stream(length), peers::tcp_latency(length)];
         vec![
-            (
-                self.rate[0].ours,
-                on_host(&|host| {
-                    let figures = self.blast().run([host, host], programs, port);
-                    figures.map(|figures| figures.gigabytes_s)
-                }),
-            ),
+            (self.rate[0].ours, rate(Wait::Poll)),
+            (self.asleep[0].ours, rate(Wait::Sleep)),
             (
                 self.rate[0].peer,
                 on_host(&|host| {
@@ -118,16 +131,16 @@ impl Size {
                     Ok(f64::from(octets) / 1e3 / us)
                 }),
             ),
-            (self.rate[1].peer, peers::tcp_stream(length)),
-            (
-                self.latency[0].ours,
-                on_host(&|host| ping(host, programs, port, octets, round_trips)),
-            ),
+            (self.rate[1].peer, tcp_rate.clone()),
+            (self.asleep[0].peer, tcp_rate),
+            (self.latency[0].ours, latency(Wait::Poll)),
+            (self.asleep[1].ours, latency(Wait::Sleep)),
             (
                 self.latency[0].peer,
                 on_host(&|host| rstream(host, port, octets, round_trips, 1)),
             ),
-            (self.latency[1].peer, peers::tcp_latency(length)),
+            (self.latency[1].peer, tcp_latency.clone()),
+            (self.asleep[1].peer, tcp_latency),
         ]
     }
 }
@@ -159,6 +172,7 @@ pub fn distance(
             is_fixed: true,
             ring_octets: 2 * RING_OCTETS,
             octets: DISTANCE_OCTETS,
+            wait: Wait::Poll,
         };
         let figures = blast.run([server, client], programs, port);
         let figures = figures.map_err(|failure| failure.to_string())?;
@@ -178,6 +192,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             size.rate[1].spec(goals::STREAM_TCP),
             size.latency[0].spec(goals::rsockets_latency(size.octets)),
             size.latency[1].spec(goals::STREAM_TCP_LATENCY),
+            size.asleep[0].spec(goals::STREAM_TCP),
+            size.asleep[1].spec(goals::STREAM_TCP_LATENCY),
         ]
     };
     let raw = SIZES
@@ -281,7 +297,7 @@ mod tests {
         for size in &SIZES {
             let Blast {
                 recvs, max_octets, ..
-            } = size.blast();
+            } = size.blast(Wait::Poll);
             assert!(u64::from(recvs) * u64::from(max_octets) <= 1 << 30);
             assert!(size.messages() >= u64::from(recvs));
         }

@@ -36,12 +36,16 @@ pub(crate) struct StreamArguments {
     /// How this end chooses between transfers
     #[arg(long, value_enum, default_value_t = Transfers::Dynamic)]
     transfers: Transfers,
+    /// Microseconds for which this end polls before it sleeps; 0: it sleeps at once
+    #[arg(long, default_value_t = 10)]
+    poll_us: u64,
 }
 
 impl StreamArguments {
     pub(crate) fn options(&self) -> Options {
         let mut options = Options {
             ring_octets: self.ring_octets,
+            poll: Duration::from_micros(self.poll_us),
             ..Options::default()
         };
         options.config.choice = match self.transfers {

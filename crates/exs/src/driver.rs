@@ -26,10 +26,6 @@ use crate::link::{of, Link, Of};
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a thread that waits polls before it sleeps, as those of rsockets do. A sleep costs more
-/// than the answer of a peer on the same host takes.
-const POLL: Duration = Duration::from_micros(10);
-
 /// How many times a turn looks for completions.
 const TURN: usize = 64;
 
@@ -111,6 +107,8 @@ pub(crate) struct Driver {
     signal_every: usize,
     /// The last FINISH or ABORT.
     last_end: Option<u64>,
+    /// How long a thread that waits polls before it sleeps.
+    poll: Duration,
     is_armed: bool,
     /// The connection is broken; what was received before is still taken.
     is_lost: bool,
@@ -121,7 +119,13 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(link: Link, stream: Stream, send_depth: usize, is_active: bool) -> Self {
+    pub(crate) fn new(
+        link: Link,
+        stream: Stream,
+        send_depth: usize,
+        poll: Duration,
+        is_active: bool,
+    ) -> Self {
         Self {
             link: Some(link),
             ring: None,
@@ -138,6 +142,7 @@ impl Driver {
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
             last_end: None,
+            poll,
             is_armed: false,
             is_lost: false,
             is_closed: false,
@@ -247,7 +252,7 @@ impl Driver {
             let now = Instant::now();
             let is_late = until.is_some_and(|until| now >= until);
             let since = *idle_since.get_or_insert(now);
-            if !self.is_armed && !is_late && now.duration_since(since) < POLL {
+            if !self.is_armed && !is_late && now.duration_since(since) < self.poll {
                 std::thread::yield_now();
                 continue;
             }

@@ -15,6 +15,10 @@ use crate::link::Link;
 /// and how long the end of a process or the drop of a stream waits for that.
 pub const LINGER: Duration = Duration::from_secs(1);
 
+/// How long a thread that waits polls before it sleeps, as those of rsockets do. A sleep costs more
+/// than the answer of a peer on the same host takes.
+const POLL: Duration = Duration::from_micros(10);
+
 /// What a socket is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -22,6 +26,9 @@ pub struct Options {
     pub config: Config,
     /// The length of the ring for indirect transfers.
     pub ring_octets: usize,
+    /// How long [`Socket::wait`] polls before it sleeps; 10 microseconds by default, 0: it sleeps
+    /// at once.
+    pub poll: Duration,
 }
 
 impl Default for Options {
@@ -29,6 +36,7 @@ impl Default for Options {
         Self {
             config: Config::default(),
             ring_octets: 4 << 20,
+            poll: POLL,
         }
     }
 }
@@ -45,7 +53,8 @@ pub struct Socket {
 
 impl Socket {
     pub(crate) fn new(link: Link, stream: Stream, options: &Options, is_active: bool) -> Self {
-        let driver = Driver::new(link, stream, options.config.send_depth, is_active);
+        let send_depth = options.config.send_depth;
+        let driver = Driver::new(link, stream, send_depth, options.poll, is_active);
         Self {
             driver,
             options: *options,
