@@ -16,9 +16,11 @@ use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 /// Short sends wait to be carried by one RDMA Write while so many are in progress, for this time at
 /// most. A pair of sends, as of a head and a body, does not wait.
 const GATHER_AFTER: usize = 4;
-/// The same after a transfer that has carried several: the first of the sends that follow is not
-/// sent alone, although the one before has just completed.
-const GATHER_ON_AFTER: usize = 2;
+/// The same in a flow of short sends, of which many are posted at once when those before complete:
+/// the first of them is sent alone, and not the next ones too.
+const GATHER_ON_AFTER: usize = 1;
+/// A flow of short sends ends when so many transfers in a row have carried a single send.
+const LONE_MAX: usize = 2;
 const GATHER_NS: u64 = 20_000;
 /// The most octets that are carried so: a longer transfer costs more than its work request.
 const GATHER_OCTETS: u64 = SHORT_OCTETS;
@@ -146,8 +148,8 @@ pub(crate) struct SendHalf {
     in_flight: usize,
     /// Until when short sends wait to be gathered.
     gathers_until: Option<u64>,
-    /// Whether the last transfer has carried several.
-    has_gathered: bool,
+    /// Transfers since the last one that has carried several; at most [`LONE_MAX`] are counted.
+    lone: usize,
     /// Those that wait, if the next transfer waits for others.
     gathering: Option<Gathering>,
     withdraw: Option<AdvertNo>,
@@ -191,7 +193,7 @@ impl SendHalf {
             transfer: None,
             in_flight: 0,
             gathers_until: None,
-            has_gathered: false,
+            lone: LONE_MAX,
             gathering: None,
             withdraw: None,
             resync: Resync::new(config.pause_every),
@@ -552,7 +554,7 @@ impl SendHalf {
     /// Whether short sends, of which more can follow, wait for those to be carried with them. While
     /// transfers are in progress they lose little by it.
     fn waits_for_sends(&mut self, gathered: Gathering, now_ns: u64) -> bool {
-        let after = match self.has_gathered {
+        let after = match self.lone < LONE_MAX {
             true => GATHER_ON_AFTER,
             false => GATHER_AFTER,
         };
@@ -589,7 +591,10 @@ impl SendHalf {
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
         self.gathers_until = None;
-        self.has_gathered = parts.count() > 1;
+        self.lone = match parts.count() > 1 {
+            true => 0,
+            false => (self.lone + 1).min(LONE_MAX),
+        };
         self.position = self.position.after(len_octets);
         self.resync.count(len_octets, self.phase.is_direct());
         for part in parts.iter() {
