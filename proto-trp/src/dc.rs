@@ -5,7 +5,8 @@
 //! Both are sans-IO and made of connections of [`crate::conn`]: a [`DcInitiator`] has one while it
 //! works with a target, and a [`DcTarget`] has one for each context. The driver calls them as it
 //! calls a [`crate::conn::Connection`]: `handle_datagram` for what has arrived, `handle_timeout`
-//! when a deadline has passed, `poll_transmit` until there is nothing to send, `next_deadline`.
+//! when a deadline has passed, `plan_transmit` and `write_transmit` until there is no plan,
+//! `next_deadline`. `poll_transmit` combines both steps for a buffer of full size.
 
 #[cfg(test)]
 mod check;
@@ -20,7 +21,7 @@ mod requests;
 mod target;
 mod timers;
 
-pub use ends::{DcSource, DcTargetAddress};
+pub use ends::{DcArrival, DcPlan, DcSource, DcTargetAddress};
 pub use initiator::{DcInitiator, DcInitiatorConfig};
 pub use target::{DcTarget, DcTargetConfig, DcTargetStats, DcVerdict};
 

@@ -4,7 +4,7 @@
 
 use proto_trp::conn::{ConnConfig, Datagram, Payload, SendFlags, SendOp, SendWr, HEAD_OCTETS};
 use proto_trp::dc::{
-    DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig, DcVerdict,
+    DcArrival, DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig, DcVerdict,
 };
 use proto_trp::sim::SimHost;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,6 +22,15 @@ fn qpn(index: u16) -> Qpn {
 
 fn address(last: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+}
+
+/// A packet of the process that has all queue pairs, from an address.
+fn from(address: IpAddr) -> DcArrival {
+    DcArrival {
+        address,
+        sender: qpn(0).slot(),
+        local: 0,
+    }
 }
 
 fn target(contexts_max: usize, contexts_per_address_max: usize) -> DcTarget {
@@ -100,6 +109,7 @@ impl Peer {
             address: address(last),
             number: qpn(1),
             key: KEY,
+            local: 0,
         };
         self.dc.post_send(now, to, &wr, &mut self.host).unwrap();
     }
@@ -123,10 +133,10 @@ impl World {
         }
     }
 
-    fn give(&mut self, from: &Peer, packet: &[u8]) -> DcVerdict {
+    fn give(&mut self, peer: &Peer, packet: &[u8]) -> DcVerdict {
         let datagram = datagram(packet);
         self.target
-            .handle_datagram(self.now, from.address, &datagram, &mut self.host)
+            .handle_datagram(self.now, &from(peer.address), &datagram, &mut self.host)
     }
 
     /// Has all exchange packets for two seconds, in which the target asks whether idle initiators
@@ -171,7 +181,9 @@ impl Peer {
     /// answered.
     fn take_from(&mut self, now: Time, last: u8, octets: &[u8]) {
         let (datagram, host) = (datagram(octets), &mut self.host);
-        let _ = self.dc.handle_datagram(now, address(last), &datagram, host);
+        let _ = self
+            .dc
+            .handle_datagram(now, &from(address(last)), &datagram, host);
     }
 }
 
@@ -200,6 +212,23 @@ fn packet_that_begins_no_context_evicts_none() {
     assert_eq!(world.give(&other, &packet), DcVerdict::Taken);
     let stats = *world.target.stats();
     assert_eq!((world.target.contexts(), stats.evicted), (1, 1));
+}
+
+// Its own token would be told to the process that claims to have the initiator.
+#[test]
+fn packet_of_another_process_than_the_initiators_is_dropped() {
+    let mut world = World::new(target(1, 1));
+    let mut peer = Peer::new(2, 10);
+    peer.send(world.now);
+    let packet = peer.packet(world.now).unwrap();
+    let other = DcArrival {
+        sender: SlotId::new(2).unwrap(),
+        ..from(peer.address)
+    };
+    let (target, host) = (&mut world.target, &mut world.host);
+    let verdict = target.handle_datagram(world.now, &other, &datagram(&packet), host);
+    assert_eq!(verdict, DcVerdict::Dropped);
+    assert_ne!(world.give(&peer, &packet), DcVerdict::Dropped);
 }
 
 #[test]

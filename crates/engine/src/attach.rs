@@ -291,6 +291,7 @@ pub(super) fn start(
         limits: LIMITS,
     };
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
+    shard.dc.max_datagram_octets = info.max_datagram_octets();
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,

@@ -50,6 +50,7 @@
 //! | `populate` | whether memory is mapped (unsafe) |
 //! | `qp_host` | what a queue pair has of the process during one call |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
+//! | `dc` | initiators and targets of the dynamically connected transport |
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
 //! | `driver` | threads of the application that make progress while they wait for an event |
@@ -104,6 +105,7 @@ mod control_socket;
 mod cq;
 mod daemon_path;
 mod datagram;
+mod dc;
 mod direct;
 mod driver;
 mod engine;
@@ -159,6 +161,7 @@ pub use attach::{Host, Parts, PlayedDaemon};
 pub use clock::StoppedClock;
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
+pub use dc::DcRole;
 pub use driver::{interrupt_waits, interrupts};
 pub use engine::Engine;
 pub use events::{

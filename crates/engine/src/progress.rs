@@ -126,6 +126,9 @@ impl Shard {
         }
         while let Some(index) = self.wheel.expired(now) {
             let Some(entry) = self.qps.get_mut(index) else {
+                let process = (&mut self.regions, &mut self.notes);
+                self.dc.handle_timeout(index, now, process);
+                self.settle_dc(index);
                 continue;
             };
             if entry.conn.next_deadline().is_some_and(|at| at <= now) {

@@ -5,11 +5,13 @@
 //! limited.
 
 use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
+use proto_trp::dc::DcArrival;
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use urdma_ucma::is_req;
 
 use super::clock;
+use super::dc::{DcHandled, THIS_HOST};
 use super::note::Note;
 use super::packet_body::{PacketBody, AHEAD, CACHE_LINE};
 use super::packet_path::ReceivePath;
@@ -179,8 +181,12 @@ impl Shard {
                 return 1;
             }
             // C7.1-1
-            Ok(_) if matches!(origin, Origin::Local(_)) => {
-                self.counters.malformed += 1;
+            Ok(kind) if matches!(origin, Origin::Local(_)) => {
+                if kind != PacketType::Reset && self.qps.get(index_of(fixed)).is_some() {
+                    self.counters.malformed += 1;
+                } else {
+                    self.handle_dc(fixed, (head, body), origin);
+                }
                 return 1;
             }
             Ok(PacketType::Reset) => self.index_of_reset(fixed),
@@ -198,8 +204,7 @@ impl Shard {
         // the clock, and round trips would seem shorter than the path.
         let now = clock::now();
         let Some(entry) = self.qps.get_mut(index) else {
-            self.counters.unknown_qp += 1;
-            self.answer_reset(now, (head, body.len()), origin, ResetReason::NoQueuePair);
+            self.handle_dc(fixed, (head, body), origin);
             return 1;
         };
         let is_from_peer = origin.meta().is_some_and(|meta| entry.source.sent(meta));
@@ -227,6 +232,48 @@ impl Shard {
                 1
             }
         }
+    }
+
+    /// Processes a datagram that no connection takes: for an initiator or a target of the
+    /// dynamically connected transport, or for no queue pair.
+    #[inline(never)]
+    fn handle_dc(
+        &mut self,
+        fixed: &[u8; trp::HEADER_LEN],
+        (head, body): (&[u8], &PacketBody),
+        origin: &Origin,
+    ) {
+        let now = clock::now();
+        let Some(arrival) = arrival(origin) else {
+            self.counters.wrong_source += 1;
+            return;
+        };
+        let datagram = Datagram {
+            head,
+            len: body.len(),
+            body,
+            congestion_experienced: origin.meta().is_some_and(|meta| meta.ecn == ECN_CE),
+        };
+        let process = (&mut self.regions, &mut self.notes);
+        if PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset) {
+            let found = self.dc.handle_reset(now, &arrival, &datagram, process);
+            match found {
+                Some(index) => self.settle_dc(index),
+                None => self.counters.unknown_qp += 1,
+            }
+            return;
+        }
+        let index = index_of(fixed);
+        match self.dc.handle(index, now, &arrival, &datagram, process) {
+            DcHandled::Done => {}
+            DcHandled::Answer(octets, len) => self.send_reset(now, origin, &octets[..len]),
+            DcHandled::NoQueuePair => {
+                self.counters.unknown_qp += 1;
+                let offender = (head, body.len());
+                self.answer_reset(now, offender, origin, ResetReason::NoQueuePair);
+            }
+        }
+        self.settle_dc(index);
     }
 
     /// Sets the timer of the queue pair that took the last datagrams, and puts it into the ready
@@ -276,9 +323,6 @@ impl Shard {
         origin: &Origin,
         reason: ResetReason,
     ) {
-        let Some(meta) = origin.meta() else {
-            return;
-        };
         let records = self.records.as_deref();
         let delivered = |index, stream| records?.of(index).next_of(stream);
         let Some(reset) = TrpHeader::reset_answering(offender, reason, delivered) else {
@@ -288,10 +332,22 @@ impl Shard {
         if reset.encode(&mut octets).is_err() {
             return;
         }
-        if self.resets.allows(now.as_ns()) {
-            self.send_back(meta, &octets);
-        } else {
+        self.send_reset(now, origin, &octets);
+    }
+
+    /// Sends a RESET to where a datagram came from, unless there are too many.
+    #[cold]
+    fn send_reset(&mut self, now: Time, origin: &Origin, octets: &[u8]) {
+        if !self.resets.allows(now.as_ns()) {
             self.counters.resets_left_out += 1;
+            return;
+        }
+        match origin {
+            Origin::Local(slot) => {
+                // A full channel loses it, as any network would.
+                let _ = self.send_to_slot(*slot, octets, &PacketHead::default());
+            }
+            Origin::Remote(meta) | Origin::Leased(meta) => self.send_back(meta, octets),
         }
     }
 
@@ -320,6 +376,26 @@ fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Ori
     let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
     let sent_reset = |meta| is_reset && entry.source.sent_reset(meta);
     entry.path.is_none() || origin.meta().is_some_and(sent_reset)
+}
+
+/// What a queue pair of the dynamically connected transport gets to know of a datagram's origin.
+#[cold]
+fn arrival(origin: &Origin) -> Option<DcArrival> {
+    Some(match origin {
+        Origin::Local(slot) => DcArrival {
+            address: THIS_HOST,
+            sender: *slot,
+            local: 0,
+        },
+        Origin::Remote(meta) | Origin::Leased(meta) => DcArrival {
+            address: meta.remote_ip.to_ip(),
+            sender: match meta.src_port {
+                port if port == udp_port(SlotId::DAEMON) => SlotId::DAEMON,
+                port => slot_of_source_port(port)?,
+            },
+            local: meta.gid_index,
+        },
+    })
 }
 
 /// The queue pair's index that a packet of a connection names.

@@ -19,7 +19,9 @@ use urdma_types::{Psn, Qpn, SlotId};
 use super::batch::Batch;
 use super::capture::Capture;
 use super::channels::{Channels, PeerChannel, Watch};
+use super::clock;
 use super::datagram::DatagramTable;
+use super::dc::DcTable;
 use super::direct::Direct;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
@@ -135,6 +137,8 @@ pub(super) struct Shard {
     indices: IndexAllocator,
     /// Datagram queue pairs, whose indices are empty places of `qps`.
     pub(super) datagrams: DatagramTable,
+    /// Initiators and targets of the dynamically connected transport, likewise.
+    pub(super) dc: DcTable,
     pub(super) qp_count: u32,
     pub(super) regions: MrTable,
     pub(super) pds: PdTable,
@@ -205,6 +209,7 @@ impl Shard {
             qps: IndexTable::new(first),
             indices,
             datagrams: DatagramTable::new(first),
+            dc: DcTable::new(first),
             qp_count: 0,
             regions: MrTable::new(random_u32),
             pds: PdTable::default(),
@@ -522,6 +527,8 @@ impl Shard {
             self.fail_qp(index);
         }
         self.fail_datagrams();
+        self.dc
+            .fail_all(clock::now(), (&mut self.regions, &mut self.notes));
     }
 }
 

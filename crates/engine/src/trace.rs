@@ -37,6 +37,8 @@ pub(super) fn type_number(config: &QpConfig) -> u32 {
 
 /// The type of a datagram queue pair.
 pub(super) const DATAGRAM_TYPE: u32 = 4;
+/// The type of an initiator or target of the dynamically connected transport.
+pub(super) const DRIVER_TYPE: u32 = 0xff;
 
 /// The number of a state in verbs (`enum ibv_qp_state`).
 fn state_number(state: QpState) -> u8 {

@@ -4,17 +4,19 @@
 //! loop of a turn, [`run_turn`], is the same for every [`TransmitPath`].
 
 use proto_trp::conn::{Connection, Host, Time, TransmitPlan};
+use proto_trp::dc::DcPlan;
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{Qpn, SlotId};
 use urdma_ucma::ReqRoute;
 
 use super::daemon_path::DaemonPath;
+use super::dc::THIS_HOST;
 use super::lease::{LeasePath, RouteId};
 use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::{prefetch_write, CACHE_LINE};
 use super::packet_path::{Refused, TransmitPath, Written};
-use super::packets::NoRoom;
+use super::packets::{self, NoRoom};
 use super::path::{metadata, PeerPath};
 use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
@@ -76,6 +78,8 @@ impl Shard {
             if let Some(entry) = self.qps.get_mut(index) {
                 entry.is_queued = false;
                 self.give_turn(index, now);
+            } else if self.dc.unqueue(index) {
+                self.give_dc_turn(index, now);
             } else {
                 self.transmit_datagrams(index, now);
             }
@@ -111,6 +115,91 @@ impl Shard {
             self.make_ready(index);
             self.is_blocked |= turn != Turn::More;
         }
+    }
+
+    /// Gives an initiator or a target one turn and publishes what it sent.
+    pub(super) fn transmit_dc(&mut self, index: u16, now: Time) {
+        self.give_dc_turn(index, now);
+        self.publish();
+    }
+
+    /// Sets the timer of an initiator or a target that has processed something, and puts it into
+    /// the ready list.
+    pub(super) fn settle_dc(&mut self, index: u16) {
+        self.wheel.set(index, self.dc.next_deadline(index));
+        if self.dc.queue(index) {
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Gives an initiator or a target one turn.
+    fn give_dc_turn(&mut self, index: u16, now: Time) {
+        if self.is_dead {
+            return;
+        }
+        let turn = self.take_dc_turn(index, now);
+        self.wheel.set(index, self.dc.next_deadline(index));
+        if turn != Turn::Done {
+            self.is_blocked |= turn != Turn::More;
+            self.settle_dc(index);
+        }
+    }
+
+    fn take_dc_turn(&mut self, index: u16, now: Time) -> Turn {
+        for _ in 0..TURN {
+            let process = (&mut self.regions, &mut self.notes);
+            let Some(plan) = self.dc.plan(index, now, process) else {
+                return Turn::Done;
+            };
+            let to = if plan.address == THIS_HOST {
+                plan.peer.slot()
+            } else {
+                SlotId::DAEMON
+            };
+            match self.make_room(to, plan.room) {
+                Ok(()) => self.send_dc(index, now, to, &plan),
+                Err(NoRoom::Full) => {
+                    self.counters.channel_full += 1;
+                    return Turn::Blocked;
+                }
+                Err(NoRoom::Dead) => {
+                    // Lost, as in any network.
+                    let mut lost = vec![0; plan.room];
+                    let process = (&mut self.regions, &mut self.notes);
+                    let _ = self.dc.write(index, now, &plan, &mut lost, process);
+                }
+            }
+        }
+        Turn::More
+    }
+
+    /// Sends the packet of a plan, for which there is room.
+    fn send_dc(&mut self, index: u16, now: Time, to: SlotId, plan: &DcPlan) {
+        let (Some(channel), Some(number)) = (self.channels.get_mut(to), self.dc.number(index))
+        else {
+            return;
+        };
+        let Some(room) = packets::room(channel, plan.room) else {
+            return;
+        };
+        let process = (&mut self.regions, &mut self.notes);
+        let Some(transmit) = self.dc.write(index, now, plan, room, process) else {
+            return;
+        };
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.slot, to, &[&room[..transmit.len]]);
+        }
+        let written = Written {
+            len: transmit.len,
+            is_ecn_capable: transmit.ecn_capable,
+        };
+        let head = PacketHead::of(Meta {
+            ecn: written.ecn(),
+            ..metadata(plan.address, (number, plan.local), plan.peer.slot())
+        });
+        packets::publish(channel, plan.room, &head, written.len);
+        self.channels.note_doorbell(to);
+        self.counters.sent += 1;
     }
 
     /// Sets the timer of a queue pair.

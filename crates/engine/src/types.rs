@@ -108,6 +108,16 @@ impl Info {
         }
     }
 
+    /// The largest TRP datagram to every other host; the dynamically connected transport sends no
+    /// larger ones on this host.
+    pub(super) fn max_datagram_octets(&self) -> u32 {
+        if self.mtu == 0 {
+            return self.path_mtu_octets();
+        }
+        // The longer headers: those of IPv6 and UDP.
+        u32::from(self.mtu).saturating_sub(48)
+    }
+
     /// [`Info::path_mtu_code`] in octets.
     pub fn path_mtu_octets(&self) -> u32 {
         128 << self.path_mtu_code()
@@ -286,6 +296,28 @@ pub struct QpModify {
     pub retry_cnt: Option<u8>,
     /// RNR retries.
     pub rnr_retry: Option<u8>,
+}
+
+impl QpAttributes {
+    /// The attributes after a change.
+    pub(super) fn with(self, change: &QpModify) -> Self {
+        let (remote_gid, sgid_index) = change.address.unwrap_or((self.remote_gid, self.sgid_index));
+        Self {
+            access: change.access.unwrap_or(self.access),
+            path_mtu: change.path_mtu.unwrap_or(self.path_mtu),
+            remote_gid,
+            sgid_index,
+            remote_qpn: change.remote_qpn.unwrap_or(self.remote_qpn),
+            rq_psn: change.rq_psn.unwrap_or(self.rq_psn),
+            sq_psn: change.sq_psn.unwrap_or(self.sq_psn),
+            max_rd_atomic: change.max_rd_atomic.unwrap_or(self.max_rd_atomic),
+            max_dest_rd_atomic: change.max_dest_rd_atomic.unwrap_or(self.max_dest_rd_atomic),
+            min_rnr_timer: change.min_rnr_timer.unwrap_or(self.min_rnr_timer),
+            timeout: change.timeout.unwrap_or(self.timeout),
+            retry_cnt: change.retry_cnt.unwrap_or(self.retry_cnt),
+            rnr_retry: change.rnr_retry.unwrap_or(self.rnr_retry),
+        }
+    }
 }
 
 impl QpModify {

@@ -26,6 +26,8 @@ pub(super) struct Context {
     /// Requests may have had an effect that the initiator does not know of until it confirms the
     /// packets before this one.
     pub(super) pinned: Option<Psn>,
+    /// The address to which the initiator sent its last packet: its index in the driver's table.
+    pub(super) local: u8,
 }
 
 /// What keeps a context from being evicted.
@@ -158,6 +160,13 @@ impl Contexts {
         Some(&mut place.context)
     }
 
+    /// Sets the address from which the packets of a context are sent.
+    pub(super) fn set_local(&mut self, place: u32, local: u8) {
+        if let Some(context) = self.get_mut(place) {
+            context.local = local;
+        }
+    }
+
     /// The context that has been evictable for the longest time, of an address if one is given.
     pub(super) fn victim(&self, address: Option<IpAddr>) -> Option<u32> {
         self.idle(address)?.evictable.first()
@@ -266,11 +275,14 @@ impl Contexts {
         self.ready.push(&mut self.ready_links, place);
     }
 
-    /// The context that has waited for the longest time to send, which waits no more.
-    pub(super) fn next_ready(&mut self) -> Option<u32> {
-        let place = self.ready.first()?;
+    /// The context that has waited for the longest time to send.
+    pub(super) fn first_ready(&self) -> Option<u32> {
+        self.ready.first()
+    }
+
+    /// The context has nothing to send.
+    pub(super) fn clear_ready(&mut self, place: u32) {
         self.ready.remove(&mut self.ready_links, place);
-        Some(place)
     }
 
     /// Adds the contexts whose deadlines have passed to `due`. Each of them has no deadline until

@@ -1,20 +1,19 @@
 //! The initiator: a send queue whose requests name their targets, and a connection to the target of
 //! the oldest.
 
-use super::ends::DcTargetAddress;
+use super::ends::{DcArrival, DcPlan, DcTargetAddress};
 use super::fault::{Fault, Faults};
 use super::known::{Known, KnownTargets};
 use super::requests::Requests;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
 use crate::conn::{
     Completion, ConnConfig, Connection, Datagram, Host, Path, PostError, QpState, RtrParams,
-    RtsParams, SendWr, Status,
+    RtsParams, SendWr, Status, Transmit,
 };
 use crate::wire::{
     connection_id, ConnectionId, DcConnect, DcRefused, PacketType, ResetReason, TrpHeader,
     DC_CONNECT_LEN, DC_RESET_REASON,
 };
-use std::net::IpAddr;
 use urdma_types::Time;
 
 /// The configuration of an initiator.
@@ -299,25 +298,27 @@ impl DcInitiator {
         })
     }
 
-    /// Processes a datagram that came from `address`. Returns the RESET that answers it, if one
-    /// does, which the driver sends at a limited rate.
+    /// Processes a datagram. Returns the RESET that answers it, if one does, which the driver sends
+    /// at a limited rate.
     pub fn handle_datagram<H: Host>(
         &mut self,
         now: Time,
-        address: IpAddr,
+        arrival: &DcArrival,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> Option<TrpHeader> {
         let trp = TrpHeader::parse(datagram.head, datagram.len).ok()?;
+        let is_reset = trp.kind == PacketType::Reset;
         let is_ours = |open: &&mut Open| {
-            open.target.address == address
+            let target = &open.target;
+            arrival.is_from(target.address, target.number, is_reset)
                 && [open.sent, open.received].contains(&trp.connection_id)
         };
         let Some(open) = self.open.as_mut().filter(is_ours) else {
             // R17.5-3: a connection that the initiator has left holds a context at its target.
             return TrpHeader::reset_for(&trp, ResetReason::NoQueuePair);
         };
-        if trp.kind != PacketType::Reset {
+        if !is_reset {
             open.heard = now;
         } else if trp.window == DC_RESET_REASON {
             let refused = DcRefused::find(trp.extension_octets(datagram.head))?;
@@ -389,31 +390,84 @@ impl DcInitiator {
         Some(deadline.earlier(linger_end)).filter(|&deadline| deadline != Time::NEVER)
     }
 
+    /// What would be sent next; `None` when nothing may be sent.
+    pub fn plan_transmit<H: Host>(&mut self, now: Time, host: &mut H) -> Option<DcPlan> {
+        loop {
+            self.advance(now, host);
+            let open = self.open.as_mut()?;
+            if let Some(plan) = open.conn.plan_transmit() {
+                return Some(DcPlan {
+                    address: open.target.address,
+                    peer: open.target.number,
+                    local: open.target.local,
+                    room: DC_CONNECT_LEN + plan.room(),
+                    plan,
+                    place: 0,
+                });
+            }
+            if !open.is_leaving {
+                return None;
+            }
+            self.disconnect();
+        }
+    }
+
+    /// Writes the datagram of a plan that was just made; `None` if there is nothing to send after
+    /// all: then a new plan is made.
+    pub fn write_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        plan: &DcPlan,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let open = self.open.as_mut()?;
+        let room = buf.get_mut(DC_CONNECT_LEN..)?;
+        let transmit = open.conn.write_transmit(now, plan.plan, room, host)?;
+        let len = DC_CONNECT_LEN + transmit.len;
+        // R17.1-3
+        open.connect.add_to(&mut buf[..len]).ok()?;
+        Some(Transmit { len, ..transmit })
+    }
+
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`, and says to which
-    /// target and how long it is.
+    /// target and how long it is. Drivers use [`DcInitiator::plan_transmit`] and
+    /// [`DcInitiator::write_transmit`].
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<(DcTargetAddress, usize)> {
-        loop {
-            self.advance(now, host);
-            let open = self.open.as_mut()?;
-            let room = buf.get_mut(DC_CONNECT_LEN..)?;
-            if let Some(transmit) = open.conn.poll_transmit(now, room, host) {
-                let len = DC_CONNECT_LEN + transmit.len;
-                // R17.1-3
-                let is_written = open.connect.add_to(&mut buf[..len]).is_ok();
-                if is_written {
-                    return Some((open.target, len));
-                }
-            } else if open.is_leaving {
-                self.disconnect();
-            } else {
-                return None;
+        while let Some(plan) = self.plan_transmit(now, host) {
+            let target = self.open.as_ref()?.target;
+            if let Some(transmit) = self.write_transmit(now, &plan, buf, host) {
+                return Some((target, transmit.len));
             }
         }
+        None
+    }
+
+    /// Leaves the present target if all requests are complete: its context ends.
+    pub fn leave(&mut self) {
+        if let Some(open) = self.open.as_mut().filter(|open| open.is_idle()) {
+            open.leave();
+        }
+    }
+
+    /// Ends all requests, which complete as flushed, and so do those that are posted afterwards.
+    pub fn to_error<H: Host>(&mut self, now: Time, host: &mut H) {
+        if let Some(open) = &mut self.open {
+            open.conn.to_error(host);
+        }
+        self.has_failed = true;
+        self.advance(now, host);
+    }
+
+    /// The ids of both streams of the present connection, for RESETs, which name nothing else.
+    pub fn stream_ids(&self) -> [Option<ConnectionId>; 2] {
+        let open = self.open.as_ref();
+        [open.map(|open| open.sent), open.map(|open| open.received)]
     }
 }
 

@@ -88,6 +88,7 @@ mod tests {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             number: Qpn::new(SlotId::new(1).unwrap(), index),
             key: 0,
+            local: 0,
         }
     }
 

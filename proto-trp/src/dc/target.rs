@@ -2,7 +2,7 @@
 //! configured.
 
 use super::contexts::{Context, Contexts};
-use super::ends::DcSource;
+use super::ends::{DcArrival, DcPlan, DcSource};
 use super::fault::{Fault, Faults};
 use super::floors::Floors;
 use super::{initial_psn, silence_ns, DC_RD_ATOMIC, DC_TIMEOUT_MAX};
@@ -121,11 +121,11 @@ impl DcTarget {
         self.contexts.at_address(address)
     }
 
-    /// Processes a datagram for this target that came from `address`.
+    /// Processes a datagram for this target.
     pub fn handle_datagram<H: Host>(
         &mut self,
         now: Time,
-        address: IpAddr,
+        arrival: &DcArrival,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> DcVerdict {
@@ -133,7 +133,7 @@ impl DcTarget {
             return self.dropped();
         };
         if trp.kind == PacketType::Reset {
-            return self.on_reset(address, &trp, host);
+            return self.on_reset(arrival, &trp, host);
         }
         let Some(connect) = DcConnect::find(trp.extension_octets(datagram.head)) else {
             return self.dropped();
@@ -142,8 +142,12 @@ impl DcTarget {
         if connect.key != self.config.key || trp.destination_index != self.config.number.index() {
             return self.dropped();
         }
+        // R17.2-6: the token is told to the process that has the initiator, and to no other one.
+        if !arrival.is_from(arrival.address, connect.initiator, false) {
+            return self.dropped();
+        }
         let source = DcSource {
-            address,
+            address: arrival.address,
             initiator: connect.initiator,
         };
         let is_token = connect.token == self.floors.token(&source);
@@ -156,6 +160,7 @@ impl DcTarget {
             context.is_some_and(|context| context.epoch == connect.epoch)
         };
         if let Some(place) = place.filter(of_epoch) {
+            self.contexts.set_local(place, arrival.local);
             return self.on_packet(now, place, &connect, &trp, datagram, host);
         }
         // R17.4-8: a connection that does not begin costs no other one its context.
@@ -170,6 +175,7 @@ impl DcTarget {
             self.stats.busy += 1;
             return DcVerdict::Dropped;
         };
+        self.contexts.set_local(place, arrival.local);
         self.on_packet(now, place, &connect, &trp, datagram, host)
     }
 
@@ -302,6 +308,7 @@ impl DcTarget {
             heard: now,
             lease_ns,
             pinned: None,
+            local: 0,
         })
     }
 
@@ -372,12 +379,21 @@ impl DcTarget {
     }
 
     /// The initiator does not have a connection with this id any more.
-    fn on_reset<H: Host>(&mut self, address: IpAddr, trp: &TrpHeader, host: &mut H) -> DcVerdict {
-        let found = self.contexts.find_by_id(address, trp.connection_id);
+    fn on_reset<H: Host>(
+        &mut self,
+        arrival: &DcArrival,
+        trp: &TrpHeader,
+        host: &mut H,
+    ) -> DcVerdict {
+        let id = trp.connection_id;
+        let found = self.contexts.find_by_id(arrival.address, id);
         let index = trp.psn.to_u32();
         let is_meant = |place: &u32| {
             let source = self.contexts.source(*place);
-            source.is_some_and(|source| u32::from(source.initiator.index()) == index)
+            source.is_some_and(|source| {
+                u32::from(source.initiator.index()) == index
+                    && arrival.is_from(source.address, source.initiator, true)
+            })
         };
         let Some(place) = found.filter(is_meant) else {
             return self.dropped();
@@ -423,21 +439,63 @@ impl DcTarget {
         self.contexts.next_deadline()
     }
 
+    /// What would be sent next; `None` when nothing may be sent. Contexts have turns of one
+    /// datagram.
+    pub fn plan_transmit(&mut self) -> Option<DcPlan> {
+        while let Some(place) = self.contexts.first_ready() {
+            let context = self.contexts.get_mut(place);
+            let planned = context.and_then(|context| {
+                let plan = context.conn.plan_transmit()?;
+                Some((plan, context.local))
+            });
+            if let (Some((plan, local)), Some(source)) = (planned, self.contexts.source(place)) {
+                return Some(DcPlan {
+                    address: source.address,
+                    peer: source.initiator,
+                    local,
+                    room: plan.room(),
+                    plan,
+                    place,
+                });
+            }
+            self.contexts.file(place);
+            self.contexts.clear_ready(place);
+        }
+        None
+    }
+
+    /// Writes the datagram of a plan that was just made; `None` if there is nothing to send after
+    /// all: then a new plan is made.
+    pub fn write_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        plan: &DcPlan,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let context = self.contexts.get_mut(plan.place)?;
+        let transmit = context.conn.write_transmit(now, plan.plan, buf, host);
+        self.contexts.file(plan.place);
+        // The next context has its turn.
+        self.contexts.clear_ready(plan.place);
+        self.contexts.set_ready(plan.place);
+        transmit
+    }
+
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`, and says to whom it
-    /// goes. Contexts have turns of one datagram.
+    /// goes. Drivers use [`DcTarget::plan_transmit`] and [`DcTarget::write_transmit`].
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<(DcSource, Transmit)> {
-        while let Some(place) = self.contexts.next_ready() {
-            let context = self.contexts.get_mut(place);
-            let sent = context.and_then(|context| context.conn.poll_transmit(now, buf, host));
-            self.contexts.file(place);
-            if let Some(transmit) = sent {
-                self.contexts.set_ready(place);
-                let source = self.contexts.source(place)?;
+        while let Some(plan) = self.plan_transmit() {
+            if let Some(transmit) = self.write_transmit(now, &plan, buf, host) {
+                let source = DcSource {
+                    address: plan.address,
+                    initiator: plan.peer,
+                };
                 return Some((source, transmit));
             }
         }

@@ -14,6 +14,26 @@ pub struct AddressHandle {
     pub(super) target: HandleTarget,
 }
 
+impl AddressHandle {
+    /// Its protection domain.
+    pub(in super::super) fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// Index of the own GID from which it sends.
+    pub(in super::super) fn gid_index(&self) -> u8 {
+        self.gid_index
+    }
+
+    /// The path to its host; none to a group.
+    pub(in super::super) fn next_hop(&self) -> Option<NextHop> {
+        match self.target {
+            HandleTarget::Host(hop) => Some(hop),
+            HandleTarget::Group => None,
+        }
+    }
+}
+
 /// The destination of an address handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandleTarget {

@@ -41,7 +41,7 @@ impl Engine {
         let (attributes, state) = {
             let mut shard = self.shard.lock();
             let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
-            (changed(entry.attributes, change), entry.conn.state())
+            (entry.attributes.with(change), entry.conn.state())
         };
         let to = change.state.unwrap_or(state);
         if !matches!(to, QpState::Reset | QpState::Error) {
@@ -286,28 +286,4 @@ fn post_recv_aside(
 ) -> Result<(), PostError> {
     let mut host = host!(entry, *regions, *notes);
     entry.conn.post_recv(wr, &mut host)
-}
-
-/// `attributes` with a change.
-fn changed(attributes: QpAttributes, change: &QpModify) -> QpAttributes {
-    let (remote_gid, sgid_index) = change
-        .address
-        .unwrap_or((attributes.remote_gid, attributes.sgid_index));
-    QpAttributes {
-        access: change.access.unwrap_or(attributes.access),
-        path_mtu: change.path_mtu.unwrap_or(attributes.path_mtu),
-        remote_gid,
-        sgid_index,
-        remote_qpn: change.remote_qpn.unwrap_or(attributes.remote_qpn),
-        rq_psn: change.rq_psn.unwrap_or(attributes.rq_psn),
-        sq_psn: change.sq_psn.unwrap_or(attributes.sq_psn),
-        max_rd_atomic: change.max_rd_atomic.unwrap_or(attributes.max_rd_atomic),
-        max_dest_rd_atomic: change
-            .max_dest_rd_atomic
-            .unwrap_or(attributes.max_dest_rd_atomic),
-        min_rnr_timer: change.min_rnr_timer.unwrap_or(attributes.min_rnr_timer),
-        timeout: change.timeout.unwrap_or(attributes.timeout),
-        retry_cnt: change.retry_cnt.unwrap_or(attributes.retry_cnt),
-        rnr_retry: change.rnr_retry.unwrap_or(attributes.rnr_retry),
-    }
 }

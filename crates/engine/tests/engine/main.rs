@@ -6,6 +6,8 @@ mod capture;
 mod channels;
 mod daemon;
 mod datagrams;
+mod dc;
+mod dc_network;
 mod ends;
 mod errors;
 mod faults;

@@ -9,8 +9,8 @@
 
 use super::super::fault::Faults;
 use super::super::{
-    DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig, DcTargetStats,
-    DcVerdict,
+    DcArrival, DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig,
+    DcTargetStats, DcVerdict,
 };
 use crate::conn::{
     Completion, CompletionOp, ConnConfig, Datagram, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
@@ -131,6 +131,7 @@ fn target_address(target: usize) -> DcTargetAddress {
         address: address_of(Node::Target(target)),
         number: qpn(0x100),
         key: KEY,
+        local: 0,
     }
 }
 
@@ -279,10 +280,15 @@ impl Sim {
             congestion_experienced: false,
         };
         let (now, address) = (self.now, address_of(from));
+        let arrival = DcArrival {
+            address,
+            sender: qpn(0).slot(),
+            local: 0,
+        };
         match to {
             Node::Initiator(number) => {
                 let Initiator { dc, host, .. } = &mut self.initiators[number];
-                if let Some(reset) = dc.handle_datagram(now, address, &datagram, host) {
+                if let Some(reset) = dc.handle_datagram(now, &arrival, &datagram, host) {
                     let mut buf = [0; HEAD_OCTETS];
                     let len = reset.encode(&mut buf).unwrap();
                     self.carry(to, from, &buf[..len]);
@@ -290,7 +296,7 @@ impl Sim {
             }
             Node::Target(number) => {
                 let Target { dc, host, .. } = &mut self.targets[number];
-                let verdict = dc.handle_datagram(now, address, &datagram, host);
+                let verdict = dc.handle_datagram(now, &arrival, &datagram, host);
                 assert!(dc.contexts() <= self.contexts_max, "too many contexts");
                 let of_address = dc.contexts_at(address);
                 let is_bound = of_address <= self.contexts_per_address_max;

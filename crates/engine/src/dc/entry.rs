@@ -1,0 +1,375 @@
+//! One initiator or target: its states, and what is between it and this process.
+
+use std::sync::Arc;
+
+use proto_trp::conn::{ConnConfig, Datagram, PostError, QpState, SendWr, Time, Transmit};
+use proto_trp::dc::{
+    DcArrival, DcInitiator, DcInitiatorConfig, DcPlan, DcTarget, DcTargetAddress, DcTargetConfig,
+    DcVerdict,
+};
+use proto_trp::wire::{ConnectionId, TrpHeader, DC_RESET_LEN};
+
+use super::super::mr::MrTable;
+use super::super::note::Note;
+use super::super::packet_body::PacketBody;
+use super::super::qp::{Counts, Qp};
+use super::super::qp_host::QpHost;
+use super::super::random::random_u64;
+use super::super::types::{EngineError, QpAttributes, LIMITS};
+
+/// Contexts of a target, and of the initiators at one address.
+pub(super) const CONTEXTS_MAX: usize = 4096;
+const CONTEXTS_PER_ADDRESS_MAX: usize = 1024;
+/// Targets whose token an initiator keeps.
+const KNOWN_MAX: usize = 256;
+/// The time that an idle connection of an initiator is kept.
+const LINGER_NS: u64 = 1_000_000_000;
+/// Packets in flight of a context: a megabyte and a half, at the usual MTU.
+const WINDOW_PACKETS: u32 = 1024;
+
+/// The role of a queue pair of the dynamically connected transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DcRole {
+    /// Its requests name their targets.
+    Initiator,
+    /// Initiators that know its number and its key reach it.
+    Target {
+        /// The access key.
+        key: u64,
+    },
+}
+
+/// The protocol of one end.
+enum DcEnd {
+    Initiator(Box<DcInitiator>),
+    Target {
+        key: u64,
+        /// There is one in RTR.
+        target: Option<Box<DcTarget>>,
+    },
+}
+
+/// What is to be done after a packet.
+pub(in super::super) enum DcHandled {
+    /// The index belongs to no queue pair that takes packets.
+    NoQueuePair,
+    /// Nothing.
+    Done,
+    /// Send this RESET, of so many octets, to where the packet came from, at a limited rate.
+    Answer([u8; DC_RESET_LEN], usize),
+}
+
+impl DcHandled {
+    /// An answer.
+    fn reset(header: &TrpHeader) -> Self {
+        let mut octets = [0; DC_RESET_LEN];
+        header
+            .encode(&mut octets)
+            .map_or(Self::Done, |len| Self::Answer(octets, len))
+    }
+}
+
+/// What an entry borrows of the process.
+pub(in super::super) type Process<'a> = (&'a mut MrTable, &'a mut Vec<Note>);
+
+/// One initiator or target.
+pub(in super::super) struct DcEntry {
+    pub(super) qp: Arc<Qp>,
+    end: DcEnd,
+    state: QpState,
+    pub(super) attributes: QpAttributes,
+    pub(super) counts: Counts,
+    /// Whether it is in the ready list.
+    pub(super) is_queued: bool,
+    /// Ids of the initiator's streams by which the table finds it.
+    pub(super) ids: [Option<ConnectionId>; 2],
+    /// Largest datagram.
+    max_datagram_octets: u32,
+}
+
+impl DcEntry {
+    /// A queue pair in RESET.
+    pub(super) fn new(qp: Arc<Qp>, role: DcRole, max_datagram_octets: u32) -> Self {
+        let attributes = QpAttributes::default();
+        let end = match role {
+            DcRole::Initiator => {
+                DcEnd::Initiator(new_initiator(&qp, &attributes, max_datagram_octets))
+            }
+            DcRole::Target { key } => DcEnd::Target { key, target: None },
+        };
+        Self {
+            qp,
+            end,
+            state: QpState::Reset,
+            attributes,
+            counts: Counts::default(),
+            is_queued: false,
+            ids: [None; 2],
+            max_datagram_octets,
+        }
+    }
+
+    /// The state, which an initiator leaves by itself when a request fails.
+    pub(super) fn state(&self) -> QpState {
+        match &self.end {
+            DcEnd::Initiator(initiator) if initiator.has_failed() => QpState::Error,
+            _ => self.state,
+        }
+    }
+
+    /// Whether the queue pair has the transition: a target sends no requests.
+    fn has_transition(&self, to: QpState) -> bool {
+        let is_target = matches!(self.end, DcEnd::Target { .. });
+        let is_ready = matches!(to, QpState::Rts | QpState::Sqd | QpState::Sqe);
+        let is_drain = matches!(to, QpState::Sqd | QpState::Sqe);
+        self.state().may_become(to) && !is_drain && !(is_target && is_ready)
+    }
+
+    /// Sets attributes, then goes to a state.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no such step. Nothing has changed.
+    pub(super) fn change(
+        &mut self,
+        now: Time,
+        attributes: QpAttributes,
+        to: Option<QpState>,
+        process: Process<'_>,
+    ) -> Result<(), EngineError> {
+        let to = to.filter(|to| *to != self.state() || !matches!(to, QpState::Rtr | QpState::Rts));
+        if to.is_some_and(|to| !self.has_transition(to)) {
+            return Err(EngineError::Invalid);
+        }
+        self.attributes = attributes;
+        let Some(to) = to else {
+            return Ok(());
+        };
+        match to {
+            QpState::Reset => {
+                self.attributes = QpAttributes::default();
+                self.renew();
+            }
+            QpState::Error => self.fail(now, process),
+            QpState::Rtr | QpState::Rts => self.renew(),
+            _ => {}
+        }
+        self.state = to;
+        if let (DcEnd::Target { key, target }, QpState::Rtr) = (&mut self.end, to) {
+            let config = target_config(&self.qp, *key, &self.attributes, self.max_datagram_octets);
+            *target = Some(Box::new(DcTarget::new(config)));
+        }
+        Ok(())
+    }
+
+    /// Begins anew: requests and contexts are dropped.
+    fn renew(&mut self) {
+        match &mut self.end {
+            DcEnd::Initiator(initiator) => {
+                *initiator = new_initiator(&self.qp, &self.attributes, self.max_datagram_octets);
+            }
+            DcEnd::Target { target, .. } => *target = None,
+        }
+    }
+
+    /// To ERR: requests are flushed, and contexts are dropped.
+    pub(super) fn fail(&mut self, now: Time, process: Process<'_>) {
+        let (end, mut host) = self.parts(process);
+        match end {
+            DcEnd::Initiator(initiator) => initiator.to_error(now, &mut host),
+            DcEnd::Target { target, .. } => *target = None,
+        }
+        self.state = QpState::Error;
+    }
+
+    fn parts<'a>(&'a mut self, process: Process<'a>) -> (&'a mut DcEnd, QpHost<'a>) {
+        let (regions, notes) = process;
+        let host = QpHost {
+            regions,
+            qp: &self.qp,
+            access: self.attributes.access,
+            remote_qpn: 0,
+            counts: &mut self.counts,
+            delivery: None,
+            notes,
+        };
+        (&mut self.end, host)
+    }
+
+    /// Before the queue pair ends: the initiator leaves its target if all requests are complete.
+    pub(super) fn close(&mut self) {
+        if let DcEnd::Initiator(initiator) = &mut self.end {
+            initiator.leave();
+        }
+    }
+
+    /// Requests of an initiator that are not complete.
+    pub(super) fn sends_outstanding(&self) -> u32 {
+        match &self.end {
+            DcEnd::Initiator(initiator) => {
+                u32::try_from(initiator.sends_outstanding()).unwrap_or(u32::MAX)
+            }
+            DcEnd::Target { .. } => 0,
+        }
+    }
+
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// It was not accepted.
+    pub(super) fn post(
+        &mut self,
+        now: Time,
+        to: DcTargetAddress,
+        wr: &SendWr<'_>,
+        process: Process<'_>,
+    ) -> Result<(), PostError> {
+        if !self.state().takes_send() {
+            return Err(PostError::InvalidState);
+        }
+        match self.parts(process) {
+            (DcEnd::Initiator(initiator), mut host) => initiator.post_send(now, to, wr, &mut host),
+            (DcEnd::Target { .. }, _) => Err(PostError::InvalidState),
+        }
+    }
+
+    /// Processes a packet.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        arrival: &DcArrival,
+        datagram: &Datagram<'_, PacketBody<'_>>,
+        process: Process<'_>,
+    ) -> DcHandled {
+        let is_init = self.state == QpState::Init;
+        let (end, mut host) = self.parts(process);
+        match end {
+            DcEnd::Initiator(initiator) => {
+                let answer = initiator.handle_datagram(now, arrival, datagram, &mut host);
+                answer.map_or(DcHandled::Done, |reset| DcHandled::reset(&reset))
+            }
+            DcEnd::Target {
+                target: Some(target),
+                ..
+            } => match target.handle_datagram(now, arrival, datagram, &mut host) {
+                DcVerdict::Taken | DcVerdict::Dropped => DcHandled::Done,
+                DcVerdict::Refused(reset) => DcHandled::Answer(reset, reset.len()),
+            },
+            // It is about to be ready.
+            DcEnd::Target { target: None, .. } if is_init => DcHandled::Done,
+            DcEnd::Target { target: None, .. } => DcHandled::NoQueuePair,
+        }
+    }
+
+    /// Whether a RESET named a context of this target, which has ended by it.
+    pub(super) fn takes_reset(
+        &mut self,
+        now: Time,
+        arrival: &DcArrival,
+        datagram: &Datagram<'_, PacketBody<'_>>,
+        process: Process<'_>,
+    ) -> bool {
+        let (DcEnd::Target { target, .. }, mut host) = self.parts(process) else {
+            return false;
+        };
+        let verdict = target
+            .as_mut()
+            .map(|target| target.handle_datagram(now, arrival, datagram, &mut host));
+        verdict == Some(DcVerdict::Taken)
+    }
+
+    /// Handles the timers that have expired.
+    pub(super) fn handle_timeout(&mut self, now: Time, process: Process<'_>) {
+        match self.parts(process) {
+            (DcEnd::Initiator(initiator), mut host) => initiator.handle_timeout(now, &mut host),
+            (DcEnd::Target { target, .. }, mut host) => {
+                if let Some(target) = target {
+                    target.handle_timeout(now, &mut host);
+                }
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        match &self.end {
+            DcEnd::Initiator(initiator) => initiator.next_deadline(),
+            DcEnd::Target { target, .. } => target.as_ref()?.next_deadline(),
+        }
+    }
+
+    /// What would be sent next.
+    pub(super) fn plan(&mut self, now: Time, process: Process<'_>) -> Option<DcPlan> {
+        match self.parts(process) {
+            (DcEnd::Initiator(initiator), mut host) => initiator.plan_transmit(now, &mut host),
+            (DcEnd::Target { target, .. }, _) => target.as_mut()?.plan_transmit(),
+        }
+    }
+
+    /// Writes the packet of a plan that was just made.
+    pub(super) fn write(
+        &mut self,
+        now: Time,
+        plan: &DcPlan,
+        buf: &mut [u8],
+        process: Process<'_>,
+    ) -> Option<Transmit> {
+        match self.parts(process) {
+            (DcEnd::Initiator(initiator), mut host) => {
+                initiator.write_transmit(now, plan, buf, &mut host)
+            }
+            (DcEnd::Target { target, .. }, mut host) => {
+                target.as_mut()?.write_transmit(now, plan, buf, &mut host)
+            }
+        }
+    }
+
+    /// The ids of the streams of the initiator's connection.
+    pub(super) fn stream_ids(&self) -> [Option<ConnectionId>; 2] {
+        match &self.end {
+            DcEnd::Initiator(initiator) => initiator.stream_ids(),
+            DcEnd::Target { .. } => [None; 2],
+        }
+    }
+}
+
+fn sges(count: u32) -> u8 {
+    u8::try_from(count.clamp(1, LIMITS.max_sge)).unwrap_or(1)
+}
+
+fn new_initiator(qp: &Qp, attributes: &QpAttributes, max_datagram_octets: u32) -> Box<DcInitiator> {
+    let caps = qp.caps();
+    Box::new(DcInitiator::new(DcInitiatorConfig {
+        conn: ConnConfig {
+            sq_depth: caps.max_send_wr,
+            max_send_sge: sges(caps.max_send_sge),
+            max_inline: caps.max_inline,
+            seed: random_u64(),
+            ..ConnConfig::new(qp.number())
+        },
+        max_datagram_octets,
+        timeout: attributes.timeout,
+        retry_cnt: attributes.retry_cnt,
+        rnr_retry: attributes.rnr_retry,
+        linger_ns: LINGER_NS,
+        known_max: KNOWN_MAX,
+    }))
+}
+
+fn target_config(
+    qp: &Qp,
+    key: u64,
+    attributes: &QpAttributes,
+    max_datagram_octets: u32,
+) -> DcTargetConfig {
+    DcTargetConfig {
+        number: qp.number(),
+        key,
+        contexts_max: CONTEXTS_MAX,
+        contexts_per_address_max: CONTEXTS_PER_ADDRESS_MAX,
+        max_datagram_octets,
+        window_packets: WINDOW_PACKETS,
+        max_recv_sge: sges(qp.srq().map_or(1, |srq| srq.max_sge())),
+        min_rnr_timer: attributes.min_rnr_timer,
+        secret: [random_u64(), random_u64()],
+    }
+}

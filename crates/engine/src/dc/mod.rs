@@ -1,0 +1,19 @@
+//! The dynamically connected transport: initiators and targets as queue pairs (doc/dc.md).
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `calls` | the calls of the engine |
+//! | `entry` | one initiator or target: its states and what is between it and the process |
+//! | `table` | all of them, by index |
+//!
+//! They take their indices from the same numbers as connections do, but are in a table of their
+//! own. Its methods call none of the shard: they borrow the regions and the notes, and say what is
+//! to be sent.
+
+mod calls;
+mod entry;
+mod table;
+
+pub(super) use entry::DcHandled;
+pub use entry::DcRole;
+pub(super) use table::{DcTable, THIS_HOST};

@@ -1,0 +1,161 @@
+//! All initiators and targets by index, and initiators by the ids of their streams.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use proto_trp::conn::{Datagram, Time, Transmit};
+use proto_trp::dc::{DcArrival, DcPlan};
+use proto_trp::wire::{ConnectionId, TrpHeader};
+use urdma_types::Qpn;
+
+use super::super::index_table::{FirstIndex, IndexTable};
+use super::super::packet_body::PacketBody;
+use super::super::qp::Qp;
+use super::entry::{DcEntry, DcHandled, Process};
+
+/// The address that stands for this host, and comes from no other.
+pub(in super::super) const THIS_HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// The initiators and targets of a process; a place is empty where no such queue pair has the
+/// index.
+pub(in super::super) struct DcTable {
+    pub(super) entries: IndexTable<DcEntry>,
+    by_id: HashMap<ConnectionId, u16>,
+    /// Largest datagram.
+    pub(in super::super) max_datagram_octets: u32,
+}
+
+impl DcTable {
+    /// No queue pairs; their indices begin with `first`.
+    pub(in super::super) fn new(first: FirstIndex) -> Self {
+        Self {
+            entries: IndexTable::new(first),
+            by_id: HashMap::new(),
+            max_datagram_octets: 0,
+        }
+    }
+
+    /// The entry of a queue pair that exists.
+    pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut DcEntry> {
+        let entry = self.entries.get_mut(qp.number().index())?;
+        std::ptr::eq(&*entry.qp, qp).then_some(entry)
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, qp: &Qp) -> Option<Box<DcEntry>> {
+        let ids = self.entry(qp)?.ids;
+        for id in ids.into_iter().flatten() {
+            self.by_id.remove(&id);
+        }
+        self.entries.take(qp.number().index())
+    }
+
+    /// Processes a packet for the queue pair with an index.
+    pub(in super::super) fn handle(
+        &mut self,
+        index: u16,
+        now: Time,
+        arrival: &DcArrival,
+        datagram: &Datagram<'_, PacketBody<'_>>,
+        process: Process<'_>,
+    ) -> DcHandled {
+        let Some(entry) = self.entries.get_mut(index) else {
+            return DcHandled::NoQueuePair;
+        };
+        entry.handle(now, arrival, datagram, process)
+    }
+
+    /// Processes a RESET; gives the queue pair that it has to do with: an initiator, or a target
+    /// that has ended a context by it.
+    #[cold]
+    pub(in super::super) fn handle_reset(
+        &mut self,
+        now: Time,
+        arrival: &DcArrival,
+        datagram: &Datagram<'_, PacketBody<'_>>,
+        (regions, notes): Process<'_>,
+    ) -> Option<u16> {
+        let header = TrpHeader::parse(datagram.head, datagram.len).ok()?;
+        if let Some(&index) = self.by_id.get(&header.connection_id) {
+            let entry = self.entries.get_mut(index)?;
+            // A RESET is not answered.
+            let _ = entry.handle(now, arrival, datagram, (regions, notes));
+            return Some(index);
+        }
+        self.entries.indices().find(|&index| {
+            let entry = self.entries.get_mut(index);
+            entry.is_some_and(|entry| entry.takes_reset(now, arrival, datagram, (regions, notes)))
+        })
+    }
+
+    /// Handles the timers of a queue pair that have expired.
+    pub(in super::super) fn handle_timeout(&mut self, index: u16, now: Time, process: Process<'_>) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.handle_timeout(now, process);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub(in super::super) fn next_deadline(&self, index: u16) -> Option<Time> {
+        self.entries.get(index)?.next_deadline()
+    }
+
+    /// Notes that a queue pair is in the ready list; false if it was, or does not exist.
+    pub(in super::super) fn queue(&mut self, index: u16) -> bool {
+        let entry = self.entries.get_mut(index);
+        entry.is_some_and(|entry| !std::mem::replace(&mut entry.is_queued, true))
+    }
+
+    /// Notes that a queue pair was taken from the ready list; false if it does not exist.
+    pub(in super::super) fn unqueue(&mut self, index: u16) -> bool {
+        let entry = self.entries.get_mut(index);
+        entry.map(|entry| entry.is_queued = false).is_some()
+    }
+
+    /// What the queue pair would send next.
+    pub(in super::super) fn plan(
+        &mut self,
+        index: u16,
+        now: Time,
+        process: Process<'_>,
+    ) -> Option<DcPlan> {
+        let entry = self.entries.get_mut(index)?;
+        let plan = entry.plan(now, process);
+        let ids = entry.stream_ids();
+        if ids != entry.ids {
+            let before = std::mem::replace(&mut entry.ids, ids);
+            for id in before.into_iter().flatten() {
+                self.by_id.remove(&id);
+            }
+            for id in ids.into_iter().flatten() {
+                self.by_id.insert(id, index);
+            }
+        }
+        plan
+    }
+
+    /// Writes the packet of a plan that was just made; `None`: there is nothing to send after all.
+    pub(in super::super) fn write(
+        &mut self,
+        index: u16,
+        now: Time,
+        plan: &DcPlan,
+        buf: &mut [u8],
+        process: Process<'_>,
+    ) -> Option<Transmit> {
+        let entry = self.entries.get_mut(index)?;
+        entry.write(now, plan, buf, process)
+    }
+
+    /// The number of the queue pair with an index.
+    pub(in super::super) fn number(&self, index: u16) -> Option<Qpn> {
+        self.entries.get(index).map(|entry| entry.qp.number())
+    }
+
+    /// Fails every queue pair: urdmad has ended.
+    pub(in super::super) fn fail_all(&mut self, now: Time, (regions, notes): Process<'_>) {
+        for entry in self.entries.iter_mut() {
+            entry.fail(now, (regions, notes));
+        }
+    }
+}
