@@ -32,12 +32,10 @@ mod bits;
 mod channel;
 mod commit;
 mod config;
-mod congestion;
 mod connection;
 mod disconnect;
 mod host;
 mod keepalive;
-mod loss;
 mod num;
 mod packet;
 mod peer;
@@ -47,20 +45,19 @@ mod predicted;
 mod qp_state;
 mod queue;
 mod receive;
-mod recovery;
 mod reorder;
 mod responder;
 mod rnr;
-mod rnr_pause;
 mod rxwindow;
+mod segment;
 mod send;
 mod stats;
+mod stream;
 mod terminate;
 mod terminate_repeat;
 mod timers;
 mod train;
 mod transmit;
-mod txwindow;
 mod types;
 mod unreliable;
 mod wqe;
@@ -70,13 +67,13 @@ pub use config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC, MAX_SGE,
     MAX_WINDOW_PACKETS,
 };
-pub use congestion::CongestionAlgorithm;
 pub use connection::Connection;
 pub use host::{AtomicOp, Host, ProtectionError, RemoteAccess};
 pub use packet::{Datagram, HEAD_OCTETS};
 pub use predicted::PREDICTED_OCTETS;
 pub use qp_state::{QpState, TransitionError};
 pub use stats::ConnStats;
+pub use stream::CongestionAlgorithm;
 pub use transmit::{Run, Transmit, TransmitPlan};
 pub use types::{
     Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,

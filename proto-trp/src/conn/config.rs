@@ -1,7 +1,7 @@
 //! The configuration of a connection: sizes at creation, addresses and limits at each step of
 //! `ibv_modify_qp`.
 
-use super::congestion::CongestionAlgorithm;
+use super::stream::CongestionAlgorithm;
 use crate::wire::WINDOW_UNIT_PACKETS;
 use urdma_types::{Psn, Qpn};
 

@@ -6,21 +6,19 @@ use super::channel::ChannelState;
 use super::config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
 };
-use super::congestion::{CongestionAlgorithm, Controller};
 use super::host::Host;
 use super::keepalive::KeepAlive;
 use super::num;
 use super::peer::{Peer, MAX_DATAGRAM, MIN_DATAGRAM};
 use super::qp_state::{QpState, TransitionError};
 use super::queue::{RecvQueue, SendQueue};
-use super::recovery::Recovery;
 use super::responder::Responder;
-use super::rnr_pause::RnrPause;
 use super::rxwindow::RxWindow;
+use super::segment::SegmentSource;
 use super::stats::ConnStats;
+use super::stream::Sender;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
-use super::txwindow::{SegmentSource, TxWindow};
 use crate::wire::{self, connection_id, Flags, Prediction, Terminate};
 use std::mem;
 use urdma_types::{Psn, Qpn, Time};
@@ -47,13 +45,11 @@ pub struct Connection {
     pub(super) refused: bool,
     /// The epoch of the refused requests.
     pub(super) refused_epoch: Flags,
-    /// The epoch of outgoing requests; it alternates with each RNR.
-    pub(super) epoch: Flags,
     /// Whether a response precedes a request when both are ready.
     pub(super) answers_turn: bool,
     pub(super) controls: Controls,
     pub(super) peer: Peer,
-    pub(super) tx: TxWindow,
+    pub(super) sender: Sender,
     pub(super) rx: RxWindow,
     pub(super) acks: AckState,
     pub(super) sq: SendQueue,
@@ -64,14 +60,9 @@ pub struct Connection {
     pub(super) message_msn: u32,
     /// Next message number of queue 1.
     pub(super) request_msn: u32,
-    /// The last segment that requested an acknowledgement.
-    pub(super) last_ack_request: u64,
     /// Makes the sink STags of reads differ between connections.
     pub(super) cookie: u32,
-    pub(super) recovery: Recovery,
-    pub(super) control: Controller,
     pub(super) responder: Responder,
-    pub(super) rnr: RnrPause,
     /// The state of a path through a channel.
     pub(super) channel: ChannelState,
     pub(super) keepalive: KeepAlive,
@@ -130,11 +121,10 @@ impl Connection {
             drained: false,
             refused: false,
             refused_epoch: Flags::NONE,
-            epoch: Flags::NONE,
             answers_turn: false,
             controls: Controls::default(),
             peer: Peer::NONE,
-            tx: TxWindow::new(),
+            sender: Sender::new(window),
             rx: RxWindow::new(window),
             acks: AckState::NONE,
             sq,
@@ -142,12 +132,8 @@ impl Connection {
             reads_outstanding: 0,
             message_msn: 1,
             request_msn: 1,
-            last_ack_request: 0,
             cookie: num::low32(config.seed ^ config.seed >> 32),
-            recovery: Recovery::new(),
-            control: Controller::new(CongestionAlgorithm::FixedWindow, window),
             responder: Responder::new(config.max_dest_rd_atomic_cap),
-            rnr: RnrPause::NONE,
             channel: ChannelState::NONE,
             keepalive: KeepAlive::default(),
             fail_deadline: Time::NEVER,
@@ -232,7 +218,7 @@ impl Connection {
         self.channel = ChannelState::NONE;
         self.responder.start(params.max_dest_rd_atomic);
         self.acks = AckState::NONE;
-        self.recovery.on_heard(now);
+        self.sender.on_heard(now);
         Ok(())
     }
 
@@ -259,8 +245,8 @@ impl Connection {
         }
         self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
         // R8.1-3
-        if self.sends_stream && self.tx.initial() == params.local_psn {
-            self.recovery.bound(params);
+        if self.sends_stream && self.sender.initial() == params.local_psn {
+            self.sender.bound_silence(params);
         } else {
             self.start_stream(remote_qpn, params);
         }
@@ -279,17 +265,9 @@ impl Connection {
     fn start_stream(&mut self, remote_qpn: Qpn, params: &RtsParams) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
-        self.tx.start(params.local_psn);
-        // Each of the first packets requests an acknowledgement, for an RTT sample before they
-        // queue behind one another.
-        self.peer.ack_request_interval = 1;
-        let window = self.config.window_packets;
-        self.control = Controller::new(self.config.congestion, window);
-        if self.config.congestion == CongestionAlgorithm::FixedWindow {
-            // No later acknowledgement changes the window, so the send window follows now.
-            self.follow_window(window);
-        }
-        self.recovery.start(params);
+        let config = &self.config;
+        self.sender
+            .start(config.congestion, config.window_packets, params);
     }
 
     /// Starts the outgoing stream in RTR, with the PSN that the peer's first DATA says it expects:
@@ -352,8 +330,7 @@ impl Connection {
         self.responder.number_from(wire::Msn(count));
         (self.sq.head, self.sq.next, self.sq.tail) = (count, count, count);
         (self.rq.head, self.rq.tail) = (count, count);
-        self.tx.count_transmissions_from(count);
-        self.recovery.largest_transmission = count;
+        self.sender.count_from(count);
     }
 
     /// What the sink STags of reads are made from, for simulations of a peer that knows it.
@@ -410,7 +387,7 @@ impl Connection {
         self.has_unsent()
             || (self.acks.due | self.controls.any())
             || self.responder.has_answers()
-            || self.tx.lost > 0
+            || self.sender.has_lost()
     }
 
     /// Whether a posted request has not been sent, or not all of it.
@@ -434,15 +411,16 @@ impl Connection {
     /// The congestion window in packets, and the smoothed round-trip time in nanoseconds; zeroes
     /// over a channel and before the first sample.
     pub fn window_and_rtt(&self) -> (u32, u64) {
-        if self.peer.path == Path::Channel || !self.recovery.has_sample() {
-            return (0, 0);
+        match self.peer.path {
+            Path::Network => self.sender.window_and_rtt(),
+            Path::Channel => (0, 0),
         }
-        (self.control.window(), self.recovery.smoothed_rtt_ns())
     }
 
     /// The next PSN of the outgoing stream, if every packet before it is acknowledged.
     pub fn acknowledged_to(&self) -> Option<Psn> {
-        self.tx.is_empty().then(|| self.tx.psn(self.tx.una))
+        let acknowledged = self.sender.psn(self.sender.oldest());
+        self.sender.is_empty().then_some(acknowledged)
     }
 
     /// Sends a PROBE, which the peer answers at once.
@@ -458,17 +436,14 @@ impl Connection {
         let begun = self.sq.next.wrapping_sub(self.sq.head);
         let indices = (0..begun).map(|ahead| self.sq.head.wrapping_add(ahead));
         let mut atomics = indices.filter(|&index| self.sq.get(index).is_atomic());
-        let is_unacknowledged = |index| {
-            let source = SegmentSource::Request(index);
-            (self.tx.una..self.tx.next).any(|seq| self.tx.get(seq).spec.source == source)
-        };
+        let is_unacknowledged = |index| self.sender.carries(SegmentSource::Request(index));
         atomics.any(|index| !is_unacknowledged(index))
     }
 
     /// Whether this end owes nothing but acknowledgements: every response has been sent and
     /// acknowledged, and no message has arrived in part.
     pub fn is_quiescent(&self) -> bool {
-        self.tx.is_empty() && !self.responder.has_answers() && self.rq.len() == 0
+        self.sender.is_empty() && !self.responder.has_answers() && self.rq.len() == 0
     }
 
     /// Receive requests that have not completed.
@@ -480,10 +455,10 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stream::CongestionAlgorithm;
     use super::super::types::{RemoteAddr, SendOp};
     use super::*;
     use crate::sim::{Rights, Setup, SimHost, World};
-    use urdma_types::SlotId;
 
     #[test]
     fn connection_out_of_range_parameters_are_refused() {
@@ -536,7 +511,7 @@ mod tests {
             world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, 4096)]);
         }
         world.flush(0);
-        world.conn(0).tx.in_flight
+        world.conn(0).sender.in_flight()
     }
 
     /// Two ends that write to one another over links that lose packets. The first has an RTT
@@ -559,7 +534,7 @@ mod tests {
         }
         let is_busy = world.run_until(100_000_000, |world| {
             let conn = world.conn(0);
-            conn.rx.has_ahead() && conn.tx.lost > 0 && conn.window_and_rtt() != (0, 0)
+            conn.rx.has_ahead() && conn.sender.has_lost() && conn.window_and_rtt() != (0, 0)
         });
         assert!(is_busy);
         world
@@ -588,16 +563,22 @@ mod tests {
         let conn = world.conn(0);
         conn.reset();
         assert_eq!(conn.window_and_rtt(), (0, 0));
-        assert_eq!(conn.control.window(), conn.config.window_packets);
     }
 
     #[test]
     fn reset_frees_the_send_window_that_has_grown() {
-        let mut conn = Connection::new(ConnConfig::new(Qpn::new(SlotId::DAEMON, 1)));
-        let first = conn.tx.capacity();
-        conn.tx.grow(4 * first);
+        let setup = Setup {
+            config: ConnConfig {
+                congestion: CongestionAlgorithm::FixedWindow,
+                ..Setup::default().config
+            },
+            ..Setup::default()
+        };
+        let mut world = World::new(&setup, 1);
+        let conn = world.conn(0);
         conn.reset();
-        assert_eq!(conn.tx.capacity(), first);
+        let new = Sender::new(conn.config.window_packets);
+        assert_eq!(format!("{:?}", conn.sender), format!("{new:?}"));
     }
 
     #[test]

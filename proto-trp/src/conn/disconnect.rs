@@ -23,7 +23,7 @@ use super::qp_state::QpState;
 use super::transmit::Controls;
 use super::types::{Event, Status};
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
-use urdma_types::{Psn, Time};
+use urdma_types::Time;
 
 /// How long sends to a peer that has destroyed its queue pair, or whose queue pair is in ERROR,
 /// wait before they fail. A device waits for its timeouts, and programs rely on that: one that
@@ -43,7 +43,7 @@ impl Connection {
         } else {
             self.peer_closed = true;
             self.peer_gone = true;
-            self.tx.abandon();
+            self.sender.abandon();
             self.acks.on_sent();
             self.keepalive = KeepAlive::default();
         }
@@ -55,26 +55,6 @@ impl Connection {
     pub fn sent_stream(&self) -> Option<ConnectionId> {
         let is_sequenced = self.sends_stream && self.peer.path != Path::Channel;
         (is_sequenced && !self.unreliable).then_some(self.peer.tx_id)
-    }
-
-    /// The driver reports that the peer has accepted every packet of [`Connection::sent_stream`]
-    /// before `next`.
-    pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
-        let is_old = || next.precedes(self.tx.psn(self.tx.una));
-        if !self.state.receives() || self.sent_stream().is_none() || is_old() {
-            return;
-        }
-        if let Some(acked) = self.tx.acked_seq(next) {
-            self.take_ack(now, acked, None, false);
-            self.complete_sends(host);
-        }
-    }
-
-    /// Acknowledges at once what was accepted, because no later packet may carry it.
-    pub fn acknowledge_now(&mut self) {
-        if self.state.receives() {
-            self.acks.hasten();
-        }
     }
 
     /// Flushes every request, the oldest send with `RetryExceeded`.
@@ -130,7 +110,7 @@ impl Connection {
     pub(super) fn expect_failure(&mut self, now: Time) {
         if self.fail_deadline == Time::NEVER {
             let budget_ns = match self.peer.path {
-                Path::Network => self.recovery.budget_ns(),
+                Path::Network => self.sender.budget_ns(),
                 Path::Channel => None,
             };
             let timeout_ns = budget_ns.map_or(CLOSED_PEER_TIMEOUT_NS, |budget_ns| {
@@ -167,18 +147,16 @@ impl Connection {
         match trp.reset_reason() {
             ResetReason::NotConnected => {
                 // R7.7-3
-                if self.tx.in_flight > 0 && self.recovery.nominal_time_is_over(now) {
+                if self.sender.in_flight() > 0 && self.sender.nominal_time_is_over(now) {
                     self.give_up(host);
                 }
             }
             _ if self.peer_closed => {}
             // R8.4-8
-            _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
+            _ if !is_of_sent && self.sender.in_flight() > 0 && self.sq.len() > 0 => {
                 // It answers an acknowledgement, and does not show what of the outgoing stream was
                 // accepted; the RESET that answers a packet of the stream does.
-                if let Some(seq) = self.tx.first_in_flight() {
-                    self.tx.mark_lost(seq);
-                }
+                self.sender.lose_first();
             }
             ResetReason::Failed if !self.config.fails_with_peer => {
                 if self.sq.len() > 0 {

@@ -4,8 +4,6 @@ use super::config::Path;
 use crate::wire::{ConnectionId, Prediction};
 use urdma_types::Qpn;
 
-/// Segments after which a sender requests an acknowledgement, for an RTT sample.
-pub(super) const ACK_REQUEST_INTERVAL: u32 = 16;
 /// The smallest datagram that a path may be limited to.
 pub(super) const MIN_DATAGRAM: u32 = 256;
 /// The largest datagram of any path: what fits into an IPv4 packet behind its header and UDP's.
@@ -31,8 +29,6 @@ pub(super) struct Peer {
     pub(super) min_rnr_timer: u8,
     pub(super) rnr_retry: u8,
     pub(super) max_rd_atomic: u32,
-    /// Segments after which an acknowledgement is requested.
-    pub(super) ack_request_interval: u64,
     /// The peer has announced that it accepts trains.
     pub(super) takes_trains: bool,
     pub(super) remote_qpn: Option<Qpn>,
@@ -51,7 +47,6 @@ impl Peer {
         min_rnr_timer: 0,
         rnr_retry: 0,
         max_rd_atomic: 0,
-        ack_request_interval: 1,
         takes_trains: false,
         remote_qpn: None,
     };

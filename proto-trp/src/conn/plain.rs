@@ -24,11 +24,10 @@ impl Connection {
         let is_undisturbed = (self.state == QpState::Rts)
             & self.sends_stream
             & !(self.peer_closed | self.closing | self.acks.due | self.controls.any())
-            & (self.tx.lost | self.rnr.retries == 0)
             & !self.responder.has_answers()
-            & (self.tx.in_flight < self.control.window())
+            & self.sender.is_undisturbed()
             & (index != self.sq.tail);
-        if !is_undisturbed || !self.tx.has_room() || self.sq.is_stopped_at(index) {
+        if !is_undisturbed || !self.sender.has_room() || self.sq.is_stopped_at(index) {
             return None;
         }
         let wqe = self.sq.get(index);
@@ -64,8 +63,7 @@ impl Connection {
     #[inline]
     fn run(&self, wqe: &SendWqe, octets: u32) -> u16 {
         let left = (wqe.length - wqe.progress).div_ceil(octets);
-        let in_window = self.control.window().saturating_sub(self.tx.in_flight);
-        let allowed = left.min(in_window).min(self.tx.room());
+        let allowed = left.min(self.sender.sendable());
         u16::try_from(allowed).unwrap_or(u16::MAX)
     }
 
@@ -104,9 +102,9 @@ impl Connection {
         run: &mut Run,
     ) {
         let index = self.sq.next;
-        let mut trp = self.header(PacketType::Data, self.epoch);
+        let mut trp = self.header(PacketType::Data, self.sender.epoch());
         let is_half_full = self.sq.is_half_full();
-        let was_empty = self.tx.is_empty();
+        let was_empty = self.sender.is_empty();
         let (wqe, slot, lists) = self.sq.entry(index);
         let remote = wqe.remote();
         let asks_at_end = wqe.flags.signaled || is_half_full;
@@ -115,12 +113,11 @@ impl Connection {
         let mut copied = true;
         let mut flags = trp.flags;
         for room in rooms {
-            let seq = self.tx.next;
+            let seq = self.sender.next();
             let spec = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
-            let ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval
-                || spec.last && asks_at_end;
+            let ack_requested = self.sender.requests_ack(seq) || spec.last && asks_at_end;
             // As `write_segment`.
-            trp.psn = self.tx.psn(seq);
+            trp.psn = self.sender.psn(seq);
             trp.flags = flags;
             if ack_requested {
                 trp.flags = flags | Flags::ACK_REQUESTED;
@@ -143,10 +140,7 @@ impl Connection {
                 break;
             }
             // As `note_new`.
-            self.tx.push(now, spec, ack_requested);
-            if ack_requested {
-                self.last_ack_request = seq;
-            }
+            self.sender.push(now, spec, ack_requested);
             run.add(end);
             if !self.rx.has_gap() {
                 // Marks are reported once.
@@ -161,7 +155,7 @@ impl Connection {
         if run.count > 0 {
             self.note_acknowledged();
             self.answers_turn = true;
-            self.recovery.on_sent(now, was_empty);
+            self.sender.on_sent(now, was_empty);
         }
         if !copied {
             self.poison(index, Status::LocalProtectionError, host);

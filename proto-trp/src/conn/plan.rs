@@ -2,8 +2,8 @@
 
 use super::connection::Connection;
 use super::qp_state::QpState;
+use super::segment::{SegmentSource, SegmentSpec};
 use super::transmit::{Next, Planned, TransmitPlan};
-use super::txwindow::{SegmentSource, SegmentSpec};
 use super::wqe::{Kind, SendWqe};
 use crate::wire;
 
@@ -68,10 +68,10 @@ impl Connection {
             return None;
         }
         // R7.6-1
-        if self.tx.lost > 0 {
+        if self.sender.has_lost() {
             return self.plan_again();
         }
-        if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
+        if !self.sender.may_send() {
             return None;
         }
         self.plan_new()
@@ -80,16 +80,13 @@ impl Connection {
     /// A lost segment, if the congestion window or a probe allows it.
     #[cold]
     fn plan_again(&self) -> Option<Planned> {
-        if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
-            return None;
-        }
-        let seq = self.tx.first_lost()?;
-        Some(Planned::alone(Next::Again, self.tx.get(seq).spec.len))
+        let (_, spec) = self.sender.may_send_again()?;
+        Some(Planned::alone(Next::Again, spec.len))
     }
 
     #[inline(always)]
     fn plan_new(&self) -> Option<Planned> {
-        if self.rnr.retries > 0 {
+        if self.sender.is_refused() {
             return self.plan_refused();
         }
         if self.responder.has_answers() {
@@ -122,7 +119,7 @@ impl Connection {
     #[cold]
     fn plan_refused(&self) -> Option<Planned> {
         // R7.9-6
-        if self.rnr.may_retry() {
+        if self.sender.may_retry() {
             if let Some(spec) = self.next_request_segment() {
                 return Some(Planned::alone(Next::Retry, spec.len));
             }

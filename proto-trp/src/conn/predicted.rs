@@ -59,7 +59,7 @@ impl Connection {
         host: &mut H,
     ) {
         // R7.7-2
-        self.recovery.on_heard(now);
+        self.sender.on_heard(now);
         self.keepalive.on_heard(now);
         if self.on_plain_ack(now, write, host) {
             self.note_mark(datagram);
@@ -80,8 +80,8 @@ impl Connection {
     /// to be processed.
     #[inline(always)]
     fn on_plain_ack<H: Host>(&mut self, now: Time, write: &PredictedWrite, host: &mut H) -> bool {
-        if write.ack == self.tx.psn(self.tx.una) {
-            self.tx.peer_window = write.window_packets;
+        if write.ack == self.sender.psn(self.sender.oldest()) {
+            self.sender.set_peer_window(write.window_packets);
             return true;
         }
         let marked = write.flags.contains(Flags::ECN_ECHO);

@@ -103,7 +103,7 @@ impl Connection {
             self.learn(&trp);
         }
         // R7.7-2: a RESET is handled above.
-        self.recovery.on_heard(now);
+        self.sender.on_heard(now);
         self.keepalive.on_heard(now);
         if trp.kind != PacketType::Data {
             return Ok(self.handle_other(now, &trp, datagram, host));

@@ -8,11 +8,10 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
-use super::rnr_pause::RnrPause;
 use super::rxwindow::Commit;
+use super::segment::SegmentSource;
 use super::terminate::Offender;
 use super::transmit::Controls;
-use super::txwindow::SegmentSource;
 use super::types::Status;
 use super::wqe::{Response, NOT_SENT};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
@@ -130,56 +129,31 @@ impl Connection {
         host: &mut H,
     ) {
         let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
-        if self.rnr.until != Time::NEVER && trp.psn == self.rnr.refused {
-            // R7.9-11
-            // A repeated RNR: the peer may have become ready in the meantime.
-            self.rnr.until = self.rnr.until.earlier(until);
-            return;
-        }
-        let Some(refused) = self.tx.seq_of(trp.psn) else {
+        let Some(refused) = self.sender.on_refusal(trp.psn, until) else {
             return;
         };
-        // R7.9-13
-        if self.rnr.retries > 0 && self.rnr.retry != Some(refused) {
-            return;
-        }
-        let spec = self.tx.get(refused).spec;
-        let (SegmentSource::Message(index) | SegmentSource::Immediate(index)) = spec.source else {
+        let (SegmentSource::Message(index) | SegmentSource::Immediate(index)) = refused.spec.source
+        else {
             return;
         };
         self.stats.rnr_received += 1;
-        let retries = self.rnr.retries + 1;
         // R7.9-12
-        if !self.may_be_refused(retries) {
+        if !self.may_be_refused(refused.refusals) {
             self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
             return;
         }
-        self.recovery.on_progress(now);
-        // R7.9-5
-        self.void_requests(refused);
+        self.sender.void_from(&refused, now, until);
         // What a Write has placed stays: only its immediate data is refused.
         let keeps = self.sq.get(index).kind.is_write();
         let sent = self.sq.get(index).progress;
-        self.rewind(index, if keeps { sent } else { sent.min(spec.offset) });
-        // R7.9-6
-        self.epoch = self.epoch ^ Flags::EPOCH;
-        self.rnr = RnrPause {
-            until,
-            retries,
-            refused: trp.psn,
-            retry: None,
-        };
-    }
-
-    /// Voids the requests from a sequence number on; they are sent again under others.
-    fn void_requests(&mut self, refused: u64) {
-        for seq in refused..self.tx.next {
-            let spec = &mut self.tx.get_mut(seq).spec;
-            if !matches!(spec.source, SegmentSource::Response(_)) {
-                spec.source = SegmentSource::Void;
-                (spec.len, spec.last) = (0, true);
-            }
-        }
+        self.rewind(
+            index,
+            if keeps {
+                sent
+            } else {
+                sent.min(refused.spec.offset)
+            },
+        );
     }
 
     /// Rewinds the send queue to `progress` octets in the request with this index, which has begun,

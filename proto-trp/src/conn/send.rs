@@ -6,8 +6,8 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::qp_state::QpState;
+use super::segment::{SegmentSource, SegmentSpec};
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
-use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status, Trace};
 use super::wqe::Kind;
 use crate::wire::{
@@ -126,7 +126,7 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let seq = self.tx.next;
+        let seq = self.sender.next();
         let ack_requested = self.begin_segment(seq, spec);
         let len = self.write_segment(seq, spec, ack_requested, buf, host)?;
         self.note_new(now, seq, spec, ack_requested);
@@ -143,7 +143,7 @@ impl Connection {
     /// Prepares a new segment: returns whether it requests an acknowledgement.
     #[inline(always)]
     pub(super) fn begin_segment(&mut self, seq: u64, spec: &SegmentSpec) -> bool {
-        let mut ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval;
+        let mut ack_requested = self.sender.requests_ack(seq);
         if let SegmentSource::Message(index)
         | SegmentSource::Immediate(index)
         | SegmentSource::Request(index) = spec.source
@@ -165,11 +165,8 @@ impl Connection {
         spec: &SegmentSpec,
         ack_requested: bool,
     ) {
-        self.recovery.on_sent(now, self.tx.is_empty());
-        self.tx.push(now, *spec, ack_requested);
-        if ack_requested {
-            self.last_ack_request = seq;
-        }
+        self.sender.on_sent(now, self.sender.is_empty());
+        self.sender.push(now, *spec, ack_requested);
         self.note_sent(seq, spec);
     }
 
@@ -193,11 +190,10 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         let spec = self.next_request_segment()?;
-        let seq = self.tx.next;
-        let asked = seq.wrapping_sub(self.peer.ack_request_interval);
-        self.last_ack_request = self.last_ack_request.min(asked);
+        let seq = self.sender.next();
+        self.sender.request_ack_next();
         let transmit = self.write_new(now, &spec, buf, host)?;
-        self.rnr.retry = Some(seq);
+        self.sender.note_retry(seq);
         Some(transmit)
     }
 
@@ -263,18 +259,14 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let seq = self.tx.first_lost()?;
         // R7.1-2
-        let spec = self.tx.get(seq).spec;
+        let (seq, spec) = self.sender.may_send_again()?;
         let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
             // Never retransmitted: the request that it belongs to ends with an error.
-            self.tx.give_up(seq);
+            self.sender.give_up(seq);
             return None;
         };
-        self.recovery.on_sent(now, false);
-        self.recovery.probe_credit = self.recovery.probe_credit.saturating_sub(1);
-        self.tx.resent(now, seq, true);
-        self.tx.note_lost_from(seq + 1);
+        self.sender.resent(now, seq);
         self.stats.retransmits += 1;
         host.trace(Trace::SentAgain);
         Some(Transmit {
@@ -298,8 +290,8 @@ impl Connection {
         } else {
             Flags::NONE
         };
-        let mut trp = self.header(PacketType::Data, flags | self.epoch);
-        trp.psn = self.tx.psn(seq);
+        let mut trp = self.header(PacketType::Data, flags | self.sender.epoch());
+        trp.psn = self.sender.psn(seq);
         if self.unreliable {
             trp.kind = PacketType::UnreliableData;
         }
@@ -519,7 +511,7 @@ impl Connection {
                 self.peer.tx_id
             },
             window: self.rx.advertised(),
-            psn: self.tx.psn(self.tx.next),
+            psn: self.sender.psn(self.sender.next()),
             // R4-3, R7.9-3: while requests are refused, the first of them.
             ack: self.rx.ack(),
             extension_words: 0,
@@ -563,7 +555,7 @@ impl Connection {
             }
             Next::Terminate => {
                 self.controls.take(Controls::TERMINATE);
-                let interval_ns = self.recovery.probe_interval_ns();
+                let interval_ns = self.sender.probe_interval_ns();
                 self.terminate_repeat.on_sent(now, interval_ns);
                 if let Some(terminate) = self.terminate {
                     segment = SegmentKind::Terminate {
@@ -636,7 +628,7 @@ impl Connection {
     #[inline]
     pub(super) fn accepted_before(&self) -> u64 {
         match self.peer.path {
-            Path::Network => self.tx.una,
+            Path::Network => self.sender.oldest(),
             Path::Channel => self.channel.settled,
         }
     }

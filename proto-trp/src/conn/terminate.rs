@@ -381,13 +381,11 @@ impl Connection {
 
     /// Cancels everything that is due to be sent, and all timers.
     fn silence(&mut self) {
-        self.tx.abandon();
+        self.sender.silence();
         self.rx.abandon();
-        self.rnr.clear();
         self.channel.silence();
         self.acks.on_sent();
         self.controls = Controls::default();
-        self.recovery.loss_deadline = Time::NEVER;
         self.fail_deadline = Time::NEVER;
         self.reads_outstanding = 0;
         self.refused = false;

@@ -22,22 +22,13 @@ impl Connection {
             let deadline = self.channel.pause_until().earlier(self.fail_deadline);
             return (deadline != Time::NEVER).then_some(deadline);
         }
-        let mut deadline = self
+        let deadline = self
             .acks
             .deadline
-            .earlier(self.rnr.until)
-            .earlier(self.recovery.loss_deadline)
+            .earlier(self.sender.deadline(!self.peer_closed))
             .earlier(self.fail_deadline)
             .earlier(self.keepalive.deadline());
-        if self.may_probe() {
-            deadline = deadline.earlier(self.recovery.probe_deadline());
-        }
         (deadline != Time::NEVER).then_some(deadline)
-    }
-
-    #[inline]
-    fn may_probe(&self) -> bool {
-        self.tx.in_flight > 0 && !self.peer_closed
     }
 
     /// Handles expired timers; an early or late call does no harm.
@@ -56,13 +47,8 @@ impl Connection {
             self.acks.deadline = Time::NEVER;
             self.acks.due = true;
         }
-        if self.rnr.until <= now {
-            self.rnr.until = Time::NEVER;
-        }
-        if self.recovery.loss_deadline <= now {
-            self.detect_loss(now);
-        }
-        if self.may_probe() && self.recovery.probe_deadline() <= now {
+        self.sender.on_time(now);
+        if !self.peer_closed && self.sender.probe_is_due(now) {
             self.probe(now, host);
         }
         if self.fail_deadline <= now {
@@ -79,26 +65,20 @@ impl Connection {
 
     /// The probe timeout: retransmits the oldest packet in flight, or gives the peer up.
     fn probe<H: Host>(&mut self, now: Time, host: &mut H) {
-        if self.recovery.on_probe_timeout(now) {
+        if self.sender.on_probe_timeout(now) {
             self.give_up(host);
             return;
         }
         self.stats.probe_timeouts += 1;
         host.trace(Trace::ProbeTimeout {
-            backoff: self.recovery.backoff,
-            interval_ns: self.recovery.probe_interval_ns(),
+            backoff: self.sender.backoff(),
+            interval_ns: self.sender.probe_interval_ns(),
         });
-        if self.recovery.backoff > 1 && self.recovery.has_sample() {
-            self.control.on_timeout();
-        }
-        if let Some(seq) = self.tx.first_in_flight() {
-            self.tx.mark_lost(seq);
-        }
     }
 
     fn send_keepalive<H: Host>(&mut self, now: Time, host: &mut H) {
         self.keepalive.base = now;
-        if !self.tx.is_empty() || !self.sends_stream || self.peer_closed {
+        if !self.sender.is_empty() || !self.sends_stream || self.peer_closed {
             return;
         }
         if self.keepalive.unanswered >= self.keepalive.limit {

@@ -11,8 +11,8 @@ use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Packet};
 use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
+use super::segment::{SegmentSource, SegmentSpec};
 use super::transmit::{Next, Planned, Transmit};
-use super::txwindow::{SegmentSource, SegmentSpec};
 use super::wqe::{Kind, SendWqe};
 use crate::wire::{
     self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
@@ -69,11 +69,11 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let first = self.tx.next;
+        let first = self.sender.next();
         let mut train = TrainWriter::default();
         let mut ack_requested = false;
         while let Some((index, spec)) = self.next_of_train(&train, room) {
-            let seq = self.tx.next;
+            let seq = self.sender.next();
             let requests_ack = self.begin_segment(seq, &spec);
             let kind = self.message_kind(index, &spec);
             let begin = train.end();
@@ -92,16 +92,14 @@ impl Connection {
         if train.count() == 0 {
             return None;
         }
-        let mut flags = self.epoch;
+        let mut flags = self.sender.epoch();
         if ack_requested {
             // The last segment requests the acknowledgement for all, and gives the RTT sample.
-            let last = self.tx.next - 1;
-            self.tx.get_mut(last).ack_requested = true;
-            self.last_ack_request = last;
+            self.sender.request_ack_of_last();
             flags = flags | Flags::ACK_REQUESTED;
         }
         let mut trp = self.header(PacketType::Train, flags);
-        trp.psn = self.tx.psn(first);
+        trp.psn = self.sender.psn(first);
         let len = train.finish(&trp, buf).ok()?;
         self.note_acknowledged();
         self.stats.tx_trains += 1;
@@ -115,8 +113,7 @@ impl Connection {
     /// the index of its request.
     #[inline]
     fn next_of_train(&self, train: &TrainWriter, room: usize) -> Option<(u32, SegmentSpec)> {
-        let may_send = self.tx.has_room() && self.tx.in_flight < self.control.window();
-        if !may_send || train.count() == train::SEGMENTS_MAX {
+        if !self.sender.may_send() || train.count() == train::SEGMENTS_MAX {
             return None;
         }
         let spec = self.next_request_segment()?;

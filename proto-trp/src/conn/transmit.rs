@@ -1,6 +1,6 @@
 //! The next datagram to be sent: its kind, the plan for it, and what was written.
 
-use super::txwindow::SegmentSpec;
+use super::segment::SegmentSpec;
 
 /// The kind of the next datagram.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,6 @@
 //! dropped, and a missing one drops its whole message, without notice to the sender.
 
 use super::config::Path;
-use super::congestion::{CongestionAlgorithm, Controller};
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
@@ -26,16 +25,14 @@ impl Connection {
     pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
-        self.tx.start(local_psn);
-        self.peer.ack_request_interval = u64::MAX;
-        let window = self.config.window_packets;
-        self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
+        self.sender
+            .start_unreliable(local_psn, self.config.window_packets);
     }
 
     /// Completes requests whose packets are all sent.
     #[cold]
     pub(super) fn forget_sent<H: Host>(&mut self, host: &mut H) {
-        self.tx.abandon();
+        self.sender.abandon();
         self.complete_sends(host);
     }
 
@@ -46,7 +43,7 @@ impl Connection {
         if self.sq.get(self.sq.head).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
             match self.peer.path {
-                Path::Network => self.tx.skip(),
+                Path::Network => self.sender.skip(),
                 Path::Channel => self.channel.start_anew(),
             }
         }

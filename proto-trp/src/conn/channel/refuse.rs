@@ -172,7 +172,7 @@ impl Connection {
 
     /// When requests to a queue pair that is not connected fail.
     fn give_up_at(&self) -> Time {
-        let budget_ns = self.recovery.nominal_ns();
+        let budget_ns = self.sender.nominal_ns();
         budget_ns.map_or(Time::NEVER, |budget_ns| {
             self.channel.unconnected.since.plus_ns(budget_ns)
         })

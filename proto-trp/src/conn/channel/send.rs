@@ -4,8 +4,8 @@
 use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
+use super::super::segment::SegmentSource;
 use super::super::transmit::{Controls, Next};
-use super::super::txwindow::SegmentSource;
 use super::super::types::{SendOp, Status};
 use super::super::wqe::{Extra, SendWqe};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
@@ -29,7 +29,7 @@ impl Connection {
         self.channel.flags = MessageFlags::START | service;
         if !self.unreliable {
             self.peer.max_rd_atomic = u32::from(params.max_rd_atomic);
-            self.recovery.start(params);
+            self.sender.bound_silence(params);
         }
     }
 

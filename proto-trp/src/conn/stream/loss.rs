@@ -1,8 +1,8 @@
 //! Loss detection (RFC 9002 section 6.1), by order of transmission, so that it covers
 //! retransmissions too.
 
-use super::connection::Connection;
-use super::txwindow::{is_later, Fate, TxRecord};
+use super::sender::Sender;
+use super::tx_window::{is_later, Fate, TxRecord};
 use urdma_types::Time;
 
 /// Later transmissions that must arrive before a packet is declared lost: kPacketThreshold (RFC
@@ -19,7 +19,15 @@ enum Verdict {
     Lost,
 }
 
-impl Connection {
+impl Sender {
+    /// Handles the expiry of loss detection's timer and of the pause after a refusal (RNR).
+    pub(in crate::conn) fn on_time(&mut self, now: Time) {
+        self.pause.on_time(now);
+        if self.recovery.loss_deadline <= now {
+            self.detect_loss(now);
+        }
+    }
+
     /// Finds lost packets: those that were sent well before one that has arrived.
     ///
     /// Packets sent once are in order of transmission as they are in order of their numbers;
@@ -38,14 +46,14 @@ impl Connection {
 
     fn judge_fresh(&mut self, now: Time, delay_ns: u64) -> (Time, u32) {
         let mut found = 0;
-        let mut seq = self.tx.unjudged.max(self.tx.una);
+        let mut seq = self.window.unjudged.max(self.window.una);
         let mut deadline = Time::NEVER;
-        while seq < self.tx.next {
-            let record = self.tx.get(seq);
+        while seq < self.window.next {
+            let record = self.window.get(seq);
             if record.fate == Fate::InFlight && !record.retransmitted {
                 match self.judge(record, now, delay_ns) {
                     Verdict::Lost => {
-                        self.tx.mark_lost(seq);
+                        self.window.mark_lost(seq);
                         found += 1;
                     }
                     Verdict::Late(until) => {
@@ -57,24 +65,24 @@ impl Connection {
             }
             seq += 1;
         }
-        self.tx.unjudged = seq;
+        self.window.unjudged = seq;
         (deadline, found)
     }
 
     fn judge_resent(&mut self, now: Time, delay_ns: u64) -> (Time, u32) {
         let mut found = 0;
-        while let Some(&(seq, transmission)) = self.tx.resent.front() {
-            if self.tx.is_in_flight(seq, transmission) {
-                match self.judge(self.tx.get(seq), now, delay_ns) {
+        while let Some(&(seq, transmission)) = self.window.resent.front() {
+            if self.window.is_in_flight(seq, transmission) {
+                match self.judge(self.window.get(seq), now, delay_ns) {
                     Verdict::Lost => {
-                        self.tx.mark_lost(seq);
+                        self.window.mark_lost(seq);
                         found += 1;
                     }
                     Verdict::Late(until) => return (until, found),
                     Verdict::Open => break,
                 }
             }
-            self.tx.resent.pop_front();
+            self.window.resent.pop_front();
         }
         (Time::NEVER, found)
     }

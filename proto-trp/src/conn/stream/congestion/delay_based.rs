@@ -17,7 +17,7 @@
 //! delay". Constants whose comment names no other source were tuned there or in the simulator
 //! (`proto-trp/tests/sim_links.rs`).
 
-use super::super::num::low32;
+use super::super::super::num::low32;
 use super::control::{AckInfo, CongestionControl};
 use urdma_types::Time;
 
@@ -442,7 +442,7 @@ impl CongestionControl for DelayBased {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::MAX_WINDOW_PACKETS;
+    use super::super::super::super::MAX_WINDOW_PACKETS;
     use super::*;
 
     /// Runs the rounds with these numbers; in each the whole window is acknowledged by one packet.

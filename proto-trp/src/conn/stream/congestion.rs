@@ -1,8 +1,8 @@
 //! Congestion control: how many packets may be in flight.
 //!
 //! A controller is a type in a file of this folder that implements [`CongestionControl`], and a
-//! line in the `controllers!` list below. [`super::ConnConfig::congestion`] selects it for paths
-//! over a network. For unreliable connections the window is always fixed.
+//! line in the `controllers!` list below. [`crate::conn::ConnConfig::congestion`] selects it for
+//! paths over a network. For unreliable connections the window is always fixed.
 
 mod control;
 mod delay_based;

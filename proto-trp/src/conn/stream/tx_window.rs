@@ -1,41 +1,12 @@
 //! The sending half of the packet window: one record for each sequence number from the oldest
 //! unacknowledged to the next.
 
-use super::bits::BitRing;
-use super::num::{low32, slot64};
+use super::super::bits::BitRing;
+use super::super::num::{low32, slot64};
+use super::super::segment::{SegmentSource, SegmentSpec};
 use crate::wire::WINDOW_UNIT_PACKETS;
 use std::collections::VecDeque;
 use urdma_types::{Psn, Time};
-
-/// What a sequence number carries. It does not change once sent, nor do the numbers of the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SegmentSource {
-    /// Part of the send or write request with this index.
-    Message(u32),
-    /// The immediate data after a write request.
-    Immediate(u32),
-    /// A read or atomic request.
-    Request(u32),
-    /// A local request; never sent.
-    Local(u32),
-    /// Part of the response in this entry of the responder's table.
-    Response(u16),
-    /// Part of a request that the peer has refused: it is sent again under another number, and this
-    /// number carries nothing.
-    Void,
-}
-
-/// The part of a work request or response that one datagram carries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SegmentSpec {
-    pub(super) source: SegmentSource,
-    /// Offset in the message.
-    pub(super) offset: u32,
-    /// Octets of payload.
-    pub(super) len: u32,
-    /// Last segment of its message.
-    pub(super) last: bool,
-}
 
 /// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,6 +29,13 @@ impl RnrPause {
         self.until == Time::NEVER && self.retry.is_none()
     }
 
+    /// Ends the pause when its time is over.
+    pub(super) fn on_time(&mut self, now: Time) {
+        if self.until <= now {
+            self.until = Time::NEVER;
+        }
+    }
+
     /// Everything before `una` was acknowledged.
     pub(super) fn on_taken(&mut self, una: u64) {
         if self.retry.is_some_and(|retry| retry < una) {

@@ -1,9 +1,9 @@
 //! Round-trip times, probe timeouts, and the timeouts of verbs (RFC 9002, with the bounds of
 //! `ibv_modify_qp`).
 
-use super::ack_state::MAX_ACK_DELAY_NS;
-use super::config::RtsParams;
-use super::txwindow::is_later;
+use super::super::ack_state::MAX_ACK_DELAY_NS;
+use super::super::config::RtsParams;
+use super::tx_window::is_later;
 use urdma_types::Time;
 
 /// RTT before the first sample (kInitialRtt of RFC 9002).
