@@ -43,13 +43,12 @@ mod plain;
 mod plan;
 mod predicted;
 mod qp_state;
-mod queue;
+mod queues;
 mod receive;
 mod reorder;
 mod responder;
 mod rnr;
 mod rxwindow;
-mod segment;
 mod send;
 mod stats;
 mod stream;
@@ -60,7 +59,6 @@ mod train;
 mod transmit;
 mod types;
 mod unreliable;
-mod wqe;
 
 pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Target, Written};
 pub use config::{

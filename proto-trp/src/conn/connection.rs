@@ -11,10 +11,10 @@ use super::keepalive::KeepAlive;
 use super::num;
 use super::peer::{Peer, MAX_DATAGRAM, MIN_DATAGRAM};
 use super::qp_state::{QpState, TransitionError};
-use super::queue::{RecvQueue, SendQueue};
+use super::queues::SegmentSource;
+use super::queues::{RecvQueue, SendQueue};
 use super::responder::Responder;
 use super::rxwindow::RxWindow;
-use super::segment::SegmentSource;
 use super::stats::ConnStats;
 use super::stream::Sender;
 use super::terminate_repeat::TerminateRepeat;
@@ -54,14 +54,6 @@ pub struct Connection {
     pub(super) acks: AckState,
     pub(super) sq: SendQueue,
     pub(super) rq: RecvQueue,
-    /// Reads and atomics that were sent and are not answered.
-    pub(super) reads_outstanding: u32,
-    /// Next message number of queue 0.
-    pub(super) message_msn: u32,
-    /// Next message number of queue 1.
-    pub(super) request_msn: u32,
-    /// Makes the sink STags of reads differ between connections.
-    pub(super) cookie: u32,
     pub(super) responder: Responder,
     /// The state of a path through a channel.
     pub(super) channel: ChannelState,
@@ -129,10 +121,6 @@ impl Connection {
             acks: AckState::NONE,
             sq,
             rq,
-            reads_outstanding: 0,
-            message_msn: 1,
-            request_msn: 1,
-            cookie: num::low32(config.seed ^ config.seed >> 32),
             responder: Responder::new(config.max_dest_rd_atomic_cap),
             channel: ChannelState::NONE,
             keepalive: KeepAlive::default(),
@@ -243,7 +231,8 @@ impl Connection {
             self.start_unreliable_stream(remote_qpn, params.local_psn);
             return Ok(());
         }
-        self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
+        self.sq
+            .limit_reads(params.max_rd_atomic.min(MAX_RD_ATOMIC).into());
         // R8.1-3
         if self.sends_stream && self.sender.initial() == params.local_psn {
             self.sender.bound_silence(params);
@@ -316,7 +305,7 @@ impl Connection {
 
     /// Any state to RESET: all state but the counters is discarded and nothing completes.
     pub fn reset(&mut self) {
-        self.sq.clear();
+        self.sq.reset();
         self.rq.clear();
         let queues = (mem::take(&mut self.sq), mem::take(&mut self.rq));
         *self = Self::unconnected(self.config, queues, self.stats);
@@ -325,17 +314,16 @@ impl Connection {
     /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both
     /// ends must do it.
     pub(crate) fn count_from(&mut self, count: u32) {
-        (self.message_msn, self.request_msn) = (count, count);
+        self.sq.count_from(count);
         self.rq.head_msn = count;
         self.responder.number_from(wire::Msn(count));
-        (self.sq.head, self.sq.next, self.sq.tail) = (count, count, count);
         (self.rq.head, self.rq.tail) = (count, count);
         self.sender.count_from(count);
     }
 
     /// What the sink STags of reads are made from, for simulations of a peer that knows it.
     pub(crate) fn cookie(&self) -> u32 {
-        self.cookie
+        self.sq.cookie()
     }
 
     /// The owner destroys the queue pair. The last datagrams (acknowledgement, FIN) are then
@@ -393,7 +381,7 @@ impl Connection {
     /// Whether a posted request has not been sent, or not all of it.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        self.sq.next != self.sq.tail
+        self.sq.unsent() > 0
     }
 
     /// Whether an acknowledgement is due that the peer waits for.
@@ -433,11 +421,8 @@ impl Connection {
     /// Whether an atomic of this end is acknowledged whose response has not arrived: it was
     /// executed, and must not be sent on another connection.
     pub fn has_executed_atomic(&self) -> bool {
-        let begun = self.sq.next.wrapping_sub(self.sq.head);
-        let indices = (0..begun).map(|ahead| self.sq.head.wrapping_add(ahead));
-        let mut atomics = indices.filter(|&index| self.sq.get(index).is_atomic());
-        let is_unacknowledged = |index| self.sender.carries(SegmentSource::Request(index));
-        atomics.any(|index| !is_unacknowledged(index))
+        let mut atomics = self.sq.sent().filter(|(_, wqe)| wqe.is_atomic());
+        atomics.any(|(index, _)| !self.sender.carries(SegmentSource::Request(index)))
     }
 
     /// Whether this end owes nothing but acknowledgements: every response has been sent and

@@ -38,7 +38,7 @@ impl Connection {
             return;
         }
         // C8.4-1
-        if self.sq.len() > 0 || self.config.fails_with_peer {
+        if !self.sq.is_empty() || self.config.fails_with_peer {
             self.fail_oldest(host);
         } else {
             self.peer_closed = true;
@@ -59,7 +59,7 @@ impl Connection {
 
     /// Flushes every request, the oldest send with `RetryExceeded`.
     pub(super) fn fail_oldest<H: Host>(&mut self, host: &mut H) {
-        let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
+        let blame = self.sq.oldest().map(|index| (index, Status::RetryExceeded));
         self.flush(blame, None, host);
         if blame.is_none() {
             host.event(Event::Fatal);
@@ -68,7 +68,7 @@ impl Connection {
 
     /// The peer does not answer: the oldest send fails. The driver calls this over a channel.
     pub fn give_up<H: Host>(&mut self, host: &mut H) {
-        if self.sq.len() > 0 {
+        if !self.sq.is_empty() {
             // RFC5041-3-2
             self.fail_oldest(host);
         } else {
@@ -84,7 +84,7 @@ impl Connection {
         self.peer_closed = true;
         // RFC5041-3-5
         host.event(Event::PeerClosed);
-        if self.state.receives() && self.sq.len() > 0 {
+        if self.state.receives() && !self.sq.is_empty() {
             self.expect_failure(now);
         }
     }
@@ -101,7 +101,7 @@ impl Connection {
 
     /// Sends that waited in SQD may start, but the peer has gone in the meantime.
     pub(super) fn resume_without_peer(&mut self) {
-        if self.peer_gone && self.sq.len() > 0 {
+        if self.peer_gone && !self.sq.is_empty() {
             self.fail_deadline = Time::ZERO;
         }
     }
@@ -153,13 +153,13 @@ impl Connection {
             }
             _ if self.peer_closed => {}
             // R8.4-8
-            _ if !is_of_sent && self.sender.in_flight() > 0 && self.sq.len() > 0 => {
+            _ if !is_of_sent && self.sender.in_flight() > 0 && !self.sq.is_empty() => {
                 // It answers an acknowledgement, and does not show what of the outgoing stream was
                 // accepted; the RESET that answers a packet of the stream does.
                 self.sender.lose_first();
             }
             ResetReason::Failed if !self.config.fails_with_peer => {
-                if self.sq.len() > 0 {
+                if !self.sq.is_empty() {
                     self.expect_failure(now);
                 }
             }

@@ -28,7 +28,6 @@ pub(super) struct Peer {
     pub(super) path: Path,
     pub(super) min_rnr_timer: u8,
     pub(super) rnr_retry: u8,
-    pub(super) max_rd_atomic: u32,
     /// The peer has announced that it accepts trains.
     pub(super) takes_trains: bool,
     pub(super) remote_qpn: Option<Qpn>,
@@ -46,7 +45,6 @@ impl Peer {
         path: Path::Network,
         min_rnr_timer: 0,
         rnr_retry: 0,
-        max_rd_atomic: 0,
         takes_trains: false,
         remote_qpn: None,
     };

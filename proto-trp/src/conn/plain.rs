@@ -5,11 +5,11 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::plan::{next_part, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
+use super::plan::{SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::qp_state::QpState;
+use super::queues::{next_part, Kind, SendWqe};
 use super::transmit::{Next, Run, TransmitPlan};
 use super::types::Status;
-use super::wqe::{Kind, SendWqe};
 use crate::wire::rdmap::Opcode;
 use crate::wire::{self, Flags, PacketType, Stag, TaggedHeader, TaggedOffset};
 use urdma_types::Time;
@@ -19,14 +19,14 @@ impl Connection {
     /// RDMA Write that is too long for a train.
     #[inline(always)]
     pub(super) fn plan_plain(&self) -> Option<TransmitPlan> {
-        let index = self.sq.next;
+        let index = self.sq.next();
         // No `&&`: the usual case is one branch.
         let is_undisturbed = (self.state == QpState::Rts)
             & self.sends_stream
             & !(self.peer_closed | self.closing | self.acks.due | self.controls.any())
             & !self.responder.has_answers()
             & self.sender.is_undisturbed()
-            & (index != self.sq.tail);
+            & (self.sq.unsent() > 0);
         if !is_undisturbed || !self.sender.has_room() || self.sq.is_stopped_at(index) {
             return None;
         }
@@ -101,7 +101,7 @@ impl Connection {
         host: &mut H,
         run: &mut Run,
     ) {
-        let index = self.sq.next;
+        let index = self.sq.next();
         let mut trp = self.header(PacketType::Data, self.sender.epoch());
         let is_half_full = self.sq.is_half_full();
         let was_empty = self.sender.is_empty();
@@ -148,7 +148,7 @@ impl Connection {
             }
             // As `note_sent`.
             if wqe.advance(spec.len, spec.last, seq + 1) {
-                self.sq.next = index.wrapping_add(1);
+                self.sq.pass(index);
                 break;
             }
         }

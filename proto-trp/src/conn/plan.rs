@@ -2,9 +2,8 @@
 
 use super::connection::Connection;
 use super::qp_state::QpState;
-use super::segment::{SegmentSource, SegmentSpec};
+use super::queues::SegmentSpec;
 use super::transmit::{Next, Planned, TransmitPlan};
-use super::wqe::{Kind, SendWqe};
 use crate::wire;
 
 /// Room for every datagram without payload: all headers and extensions.
@@ -98,7 +97,7 @@ impl Connection {
     #[inline(always)]
     fn plan_request(&self) -> Option<Planned> {
         let spec = self.next_request_segment()?;
-        let waiting = self.sq.tail.wrapping_sub(self.sq.next);
+        let waiting = self.sq.unsent();
         // R4.4-1
         if waiting > 1 && self.peer.takes_trains && spec.len <= TRAIN_MESSAGE_OCTETS_MAX {
             return Some(self.plan_train(waiting, spec.len));
@@ -148,67 +147,8 @@ impl Connection {
         max_tagged: u32,
         max_untagged: u32,
     ) -> Option<SegmentSpec> {
-        // RFC5040-5.5-3, RFC5041-5.3-1, RFC7306-5.2.1-4, RFC7306-6.3-5
-        let index = self.sq.next;
-        if index == self.sq.tail || self.sq.is_stopped_at(index) {
-            return None;
-        }
-        let wqe = self.sq.get(index);
-        if !wqe.started && !self.may_start(wqe) {
-            return None;
-        }
-        if wqe.kind.is_plain() {
-            return Some(next_part(index, wqe, max_tagged, max_untagged));
-        }
-        let source = if wqe.is_local() {
-            SegmentSource::Local(index)
-        } else if wqe.is_request() {
-            SegmentSource::Request(index)
-        } else if wqe.kind == Kind::WriteImm && wqe.progress == wqe.length {
-            SegmentSource::Immediate(index)
-        } else {
-            return Some(next_part(index, wqe, max_tagged, max_untagged));
-        };
-        Some(SegmentSpec {
-            source,
-            offset: 0,
-            len: 0,
-            last: true,
-        })
-    }
-
-    /// Whether the send queue's state, the fence and the limit of reads (ORD) let a request start.
-    #[inline]
-    fn may_start(&self, wqe: &SendWqe) -> bool {
         // RFC5040-6.1-2
-        self.state == QpState::Rts
-            && (wqe.kind.is_plain()
-                || (!wqe.flags.fence || self.reads_outstanding == 0)
-                    && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic))
-    }
-}
-
-/// The next segment of a Send or Write.
-#[inline(always)]
-pub(super) fn next_part(
-    index: u32,
-    wqe: &SendWqe,
-    max_tagged: u32,
-    max_untagged: u32,
-) -> SegmentSpec {
-    // RFC5041-5.2-1, RFC5041-5.2-3
-    let left = wqe.length - wqe.progress;
-    let len = left.min(if wqe.kind.is_write() {
-        max_tagged
-    } else {
-        max_untagged
-    });
-    SegmentSpec {
-        source: SegmentSource::Message(index),
-        // RFC5041-4.3-4, RFC5041-5.2-4
-        offset: wqe.progress,
-        len,
-        // RFC5041-4.1-2, RFC5041-5.2-6
-        last: len == left,
+        let starts = self.state == QpState::Rts;
+        self.sq.next_segment(max_tagged, max_untagged, starts)
     }
 }

@@ -8,12 +8,12 @@ use super::connection::Connection;
 use super::host::{Host, RemoteAccess};
 use super::packet::{Datagram, Packet, Refusal};
 use super::qp_state::QpState;
+use super::queues::Kind;
 use super::responder::{InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::terminate::{tagged_cause, Offender};
 use super::transmit::Controls;
 use super::types::{Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, Status};
-use super::wqe::{Kind, Response};
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
     Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
@@ -550,12 +550,7 @@ impl Connection {
     /// The work request of a response: started, its request acknowledged, not answered yet.
     #[inline]
     fn asked_by(&self, id: u32) -> Option<u32> {
-        let index = id ^ self.cookie;
-        let wqe = self.sq.get(index);
-        let waits = self.sq.is_outstanding(index)
-            && wqe.is_unanswered()
-            && wqe.end <= self.accepted_before();
-        waits.then_some(index)
+        self.sq.awaiting(id, self.accepted_before())
     }
 
     #[inline]
@@ -591,14 +586,9 @@ impl Connection {
             )
             .map_err(|_| Refusal::Sink(index))?;
         }
-        let wqe = self.sq.get_mut(index);
-        wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
-        if segment.last {
-            wqe.response = Response::LastSeen;
-        }
-        // RFC5040-5.5-6
-        if wqe.response == Response::LastSeen && wqe.progress >= wqe.length {
-            self.note_answered(index, host);
+        let len = super::num::len32(len);
+        if self.sq.note_response(index, len, segment.last) {
+            self.complete_sends(host);
         }
         Ok(Commit::Nothing)
     }
@@ -622,17 +612,9 @@ impl Connection {
             return Err(Refusal::Sink(index));
         }
         // RFC7306-5.4-2
-        self.note_answered(index, host);
-        Ok(Commit::Nothing)
-    }
-
-    /// A read or atomic has its complete response.
-    #[inline]
-    fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
-        // RFC5040-5.2.2-3, RFC7306-5.2.2-3
-        self.sq.get_mut(index).response = Response::None;
-        self.reads_outstanding -= 1;
+        self.sq.note_answered(index);
         self.complete_sends(host);
+        Ok(Commit::Nothing)
     }
 
     #[cold]

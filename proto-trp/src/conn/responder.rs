@@ -2,7 +2,7 @@
 //! until they are acknowledged.
 
 use super::host::{AtomicOp, ProtectionError};
-use super::segment::{SegmentSource, SegmentSpec};
+use super::queues::{SegmentSource, SegmentSpec};
 use super::types::RemoteAddr;
 use crate::wire::{
     AtomicOperation, AtomicRequest, AtomicResponse, Msn, ReadRequest, SegmentKind, Stag,

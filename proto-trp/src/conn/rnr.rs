@@ -8,12 +8,11 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
+use super::queues::SegmentSource;
 use super::rxwindow::Commit;
-use super::segment::SegmentSource;
 use super::terminate::Offender;
 use super::transmit::Controls;
 use super::types::Status;
-use super::wqe::{Response, NOT_SENT};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
 use urdma_types::Time;
 
@@ -144,45 +143,12 @@ impl Connection {
         }
         self.sender.void_from(&refused, now, until);
         // What a Write has placed stays: only its immediate data is refused.
-        let keeps = self.sq.get(index).kind.is_write();
-        let sent = self.sq.get(index).progress;
-        self.rewind(
-            index,
-            if keeps {
-                sent
-            } else {
-                sent.min(refused.spec.offset)
-            },
-        );
-    }
-
-    /// Rewinds the send queue to `progress` octets in the request with this index, which has begun,
-    /// as if nothing after that had been sent.
-    pub(super) fn rewind(&mut self, index: u32, progress: u32) {
-        let refused = self.sq.get_mut(index);
-        (refused.end, refused.progress) = (NOT_SENT, progress);
-        refused.forget_last();
-        let mut later = index.wrapping_add(1);
-        while later != self.sq.tail && self.sq.get(later).started {
-            let wqe = self.sq.get_mut(later);
-            later = later.wrapping_add(1);
-            if wqe.is_local() {
-                // Local requests are not repeated.
-                continue;
-            }
-            (wqe.started, wqe.end, wqe.progress) = (false, NOT_SENT, 0);
-            if wqe.is_request() {
-                // An answered one is no longer counted.
-                self.reads_outstanding -= u32::from(wqe.is_unanswered());
-                wqe.response = Response::Awaited;
-                // R7.9-7
-                self.request_msn = self.request_msn.wrapping_sub(1);
-            } else if wqe.has_msn() {
-                // R7.9-7
-                self.message_msn = self.message_msn.wrapping_sub(1);
-            }
-        }
-        self.sq.next = index;
+        let wqe = self.sq.get(index);
+        let kept = match wqe.kind.is_write() {
+            true => wqe.progress,
+            false => wqe.progress.min(refused.spec.offset),
+        };
+        self.sq.rewind(index, kept);
     }
 }
 

@@ -6,18 +6,15 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::qp_state::QpState;
-use super::segment::{SegmentSource, SegmentSpec};
+use super::queues::Kind;
+use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
 use super::types::{PostError, SendOp, SendWr, Status, Trace};
-use super::wqe::Kind;
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
 };
 use urdma_types::Time;
-
-/// Octets that an atomic returns.
-const ATOMIC_OCTETS: u32 = 8;
 
 impl Connection {
     /// Posts a send request and returns the length of its message in octets; in SQE and ERROR it
@@ -37,29 +34,14 @@ impl Connection {
         }
         let octets = self.sq.push(wr)?;
         if wr.op.is_request() {
-            self.judge_request(&wr.op, octets);
+            self.sq.judge_last(&wr.op, octets);
         }
         if matches!(self.state, QpState::Sqe | QpState::Error) {
-            self.flush_sends(None, host);
+            self.sq.flush(None, host);
         } else if self.peer_closed {
             self.post_without_peer(now(), host);
         }
         Ok(octets)
-    }
-
-    /// A read or an atomic that cannot succeed fails when its turn comes, as with a device that
-    /// finds the fault when it executes the request. Nothing reaches the peer.
-    #[inline]
-    fn judge_request(&mut self, op: &SendOp, octets: u32) {
-        let brings_word = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-        if self.peer.max_rd_atomic == 0 {
-            // UC has no such requests.
-            self.sq.fail_last(Status::LocalQpOperationError);
-        } else if brings_word && octets != ATOMIC_OCTETS {
-            self.sq.fail_last(Status::LocalLengthError);
-        } else {
-            self.sq.expect_answer();
-        }
     }
 
     /// Writes the datagram that [`Connection::plan_transmit`] has just planned into `buf`.
@@ -78,7 +60,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         let is_plain =
-            matches!(plan.next, Next::Request) && self.writes_plain(self.sq.get(self.sq.next));
+            matches!(plan.next, Next::Request) && self.writes_plain(self.sq.get(self.sq.next()));
         let transmit = if is_plain {
             let mut run = Run::default();
             self.write_plain(now, std::iter::once(buf), host, &mut run);
@@ -148,9 +130,7 @@ impl Connection {
         | SegmentSource::Immediate(index)
         | SegmentSource::Request(index) = spec.source
         {
-            if !self.sq.get(index).started {
-                self.start_request(index);
-            }
+            self.sq.start(index);
             ack_requested |= spec.last && self.wants_ack(index, spec.source);
         }
         ack_requested
@@ -197,21 +177,6 @@ impl Connection {
         Some(transmit)
     }
 
-    /// Assigns a request the next message number of its queue.
-    #[inline]
-    pub(super) fn start_request(&mut self, index: u32) {
-        let wqe = self.sq.get_mut(index);
-        if wqe.is_request() {
-            wqe.started = true;
-            // RFC5041-4.3-3
-            wqe.msn = self.request_msn;
-            self.request_msn = self.request_msn.wrapping_add(1);
-            self.reads_outstanding += 1;
-        } else {
-            wqe.start_message(&mut self.message_msn);
-        }
-    }
-
     /// Whether the last segment of a request requests an acknowledgement: reads and atomics are
     /// answered in any case.
     #[inline]
@@ -231,24 +196,12 @@ impl Connection {
     /// Advances the work request or response by the segment that was sent.
     #[inline]
     pub(super) fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
-        self.answers_turn = true;
-        match spec.source {
-            SegmentSource::Response(_) => {
-                self.responder.sent(spec);
-                self.answers_turn = false;
-            }
-            SegmentSource::Message(index) => {
-                let wqe = self.sq.get_mut(index);
-                if wqe.advance(spec.len, spec.last, seq + 1) {
-                    self.sq.next = index.wrapping_add(1);
-                }
-            }
-            SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
-                let wqe = self.sq.get_mut(index);
-                wqe.end = seq + 1;
-                self.sq.next = index.wrapping_add(1);
-            }
-            SegmentSource::Local(_) | SegmentSource::Void => {}
+        let is_response = matches!(spec.source, SegmentSource::Response(_));
+        self.answers_turn = !is_response;
+        if is_response {
+            self.responder.sent(spec);
+        } else {
+            self.sq.note_sent(spec, seq + 1);
         }
     }
 
@@ -432,7 +385,7 @@ impl Connection {
     pub(super) fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
         let msn = Msn(wqe.msn);
-        let id = index ^ self.cookie;
+        let id = self.sq.id(index);
         let atomic = |remote: super::RemoteAddr, operation| SegmentKind::AtomicRequest {
             msn,
             request: AtomicRequest {
@@ -636,48 +589,25 @@ impl Connection {
     /// As [`Connection::complete_sends`], where the peer has accepted everything before `una`.
     #[inline(always)]
     pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
-        while let Some(wqe) = self.sq.pop_done(una) {
-            if wqe.flags.signaled {
-                host.complete(wqe.completion(Status::Success));
-            }
-        }
-        if self.sq.poisoned.is_some() || self.state == QpState::Sqd {
+        self.sq.complete_before(una, host);
+        if self.sq.is_stopped() || self.state == QpState::Sqd {
             self.after_completions(host);
         }
     }
 
     #[cold]
     fn after_completions<H: Host>(&mut self, host: &mut H) {
-        match self.sq.poisoned {
-            Some((index, status)) if index == self.sq.head => self.fail_send(status, host),
-            _ => self.note_drained(host),
+        match self.sq.failed() {
+            Some(status) => self.fail_send(status, host),
+            None => self.note_drained(host),
         }
     }
 
-    /// Executes a local request; one that was executed before a rewind is not executed again.
+    /// Executes a local request.
     #[cold]
     pub(super) fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
-        let op = self.sq.op(index);
-        let wqe = self.sq.get_mut(index);
-        wqe.started = true;
-        let done = match op {
-            _ if wqe.is_sent() => Ok(()),
-            _ if wqe.fails.is_some() => wqe.fails.map_or(Ok(()), Err),
-            // Both are InfiniBand's memory management operation error.
-            SendOp::LocalInvalidate { stag } => host
-                .invalidate_local(stag)
-                .map_err(|_| Status::WindowBindError),
-            SendOp::BindWindow(bind) => {
-                host.bind_window(&bind).map_err(|_| Status::WindowBindError)
-            }
-            _ => Ok(()),
-        };
-        match done {
-            Ok(()) => {
-                wqe.end = 0;
-                self.sq.next = index.wrapping_add(1);
-                self.complete_sends(host);
-            }
+        match self.sq.execute(index, host) {
+            Ok(()) => self.complete_sends(host),
             Err(status) => self.poison(index, status, host),
         }
     }
@@ -685,10 +615,7 @@ impl Connection {
     /// A request cannot be finished: it fails when those before it are done.
     #[cold]
     pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
-        // The response to an earlier request may fail after a later request did.
-        if !self.sq.is_stopped_at(index) {
-            self.sq.poisoned = Some((index, status));
-        }
+        self.sq.stop_at(index, status);
         self.complete_sends(host);
     }
 }

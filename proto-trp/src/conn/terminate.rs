@@ -6,12 +6,12 @@ use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
 use super::qp_state::QpState;
+use super::queues::SendWqe;
 use super::responder::InboundRequest;
 use super::rxwindow::Commit;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::Controls;
 use super::types::{Completion, CompletionOp, Event, Status, Trace};
-use super::wqe::SendWqe;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
@@ -179,7 +179,7 @@ impl Connection {
     /// The request at the head of the send queue fails locally: the peer gets a Terminate,
     /// everything is flushed. An unreliable connection only stops its send queue.
     pub(super) fn fail_send<H: Host>(&mut self, status: Status, host: &mut H) {
-        let blame = Some((self.sq.head, status));
+        let blame = Some((self.sq.head(), status));
         if self.unreliable {
             self.stop_sends(blame, host);
         } else {
@@ -211,7 +211,7 @@ impl Connection {
         let is_own =
             terminate.ddp.is_none() && terminate.cause == TerminateCause::RDMAP_CATASTROPHIC;
         let offender = if is_own {
-            (self.sq.len() > 0).then_some(self.sq.head)
+            self.sq.oldest()
         } else {
             self.find_offender(&terminate)
         };
@@ -228,29 +228,23 @@ impl Connection {
 
     /// The work request that a Terminate of the peer is about.
     fn find_offender(&self, terminate: &Terminate) -> Option<u32> {
-        let begun = |index: &u32| self.sq.get(*index).started;
-        let outstanding = || {
-            (0..self.sq.len())
-                .map(|ahead| self.sq.head.wrapping_add(ahead))
-                .take_while(begun)
-        };
         let Some((_, header)) = &terminate.ddp else {
-            return outstanding().next();
+            return self.sq.begun().next().map(|(index, _)| index);
         };
-        match header {
+        let found = match header {
             TerminatedDdp::Tagged(octets) => {
                 let header = TaggedHeader::parse(octets).ok()?;
-                outstanding().find(|&index| writes_to(self.sq.get(index), &header))
+                self.sq.begun().find(|(_, wqe)| writes_to(wqe, &header))
             }
             TerminatedDdp::Untagged(octets) => {
                 let header = UntaggedHeader::parse(octets).ok()?;
                 let requests = header.queue_number == QueueNumber::Request as u32;
-                outstanding().find(|&index| {
-                    let wqe = self.sq.get(index);
+                self.sq.begun().find(|(_, wqe)| {
                     wqe.is_request() == requests && wqe.msn == header.msn.0 && wqe.has_msn()
                 })
             }
-        }
+        };
+        found.map(|(index, _)| index)
     }
 
     /// The Terminate about a segment.
@@ -339,7 +333,7 @@ impl Connection {
         }
         self.state = QpState::Error;
         // RFC5040-7.1-1, RFC5041-6.2.2-1
-        self.flush_sends(blame, host);
+        self.sq.flush(blame, host);
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
         while self.rq.len() > 0 {
             let wqe = self.rq.get(self.rq.head);
@@ -365,20 +359,6 @@ impl Connection {
         }
     }
 
-    /// Ends every send request: the blamed one with its status, all others flushed.
-    #[cold]
-    pub(super) fn flush_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
-        for ahead in 0..self.sq.len() {
-            let index = self.sq.head.wrapping_add(ahead);
-            let status = match blame {
-                Some((blamed, status)) if blamed == index => status,
-                _ => Status::WorkRequestFlushed,
-            };
-            host.complete(self.sq.get(index).completion(status));
-        }
-        self.sq.clear();
-    }
-
     /// Cancels everything that is due to be sent, and all timers.
     fn silence(&mut self) {
         self.sender.silence();
@@ -387,7 +367,6 @@ impl Connection {
         self.acks.on_sent();
         self.controls = Controls::default();
         self.fail_deadline = Time::NEVER;
-        self.reads_outstanding = 0;
         self.refused = false;
     }
 }

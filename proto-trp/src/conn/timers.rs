@@ -54,7 +54,7 @@ impl Connection {
         if self.fail_deadline <= now {
             // The sends that it was set for may have been acknowledged meanwhile.
             self.fail_deadline = Time::NEVER;
-            if self.sq.len() > 0 {
+            if !self.sq.is_empty() {
                 self.fail_oldest(host);
             }
         }
@@ -94,8 +94,7 @@ impl Connection {
         if self.state != QpState::Sqd || self.drained {
             return;
         }
-        let begun = self.sq.len() > 0 && self.sq.get(self.sq.head).started;
-        if !begun {
+        if !self.sq.has_begun() {
             self.drained = true;
             host.event(Event::SqDrained);
         }

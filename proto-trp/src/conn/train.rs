@@ -11,9 +11,9 @@ use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Packet};
 use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
-use super::segment::{SegmentSource, SegmentSpec};
+use super::queues::{Kind, SendWqe};
+use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Next, Planned, Transmit};
-use super::wqe::{Kind, SendWqe};
 use crate::wire::{
     self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
     SEGMENT_HEAD_LEN,
@@ -38,7 +38,7 @@ impl Connection {
     /// are ready: alone, or as a train if it may be in one.
     #[inline(never)]
     pub(super) fn plan_train(&self, waiting: u32, octets: u32) -> Planned {
-        let first = self.sq.next;
+        let first = self.sq.next();
         let goes = |index| is_short_message(self.sq.get(index));
         let is_alone = self.unreliable
             || self.config.names_shared_queue

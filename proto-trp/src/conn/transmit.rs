@@ -1,6 +1,6 @@
 //! The next datagram to be sent: its kind, the plan for it, and what was written.
 
-use super::segment::SegmentSpec;
+use super::queues::SegmentSpec;
 
 /// The kind of the next datagram.
 #[derive(Clone, Copy, Debug)]

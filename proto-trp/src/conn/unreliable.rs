@@ -40,7 +40,7 @@ impl Connection {
     #[cold]
     pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
         // R13-1
-        if self.sq.get(self.sq.head).progress > 0 {
+        if self.sq.get(self.sq.head()).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
             match self.peer.path {
                 Path::Network => self.sender.skip(),
@@ -48,7 +48,7 @@ impl Connection {
             }
         }
         self.state = QpState::Sqe;
-        self.flush_sends(blame, host);
+        self.sq.flush(blame, host);
     }
 
     /// Processes a packet of the peer, whose connection id is right.

@@ -38,7 +38,7 @@ impl Connection {
             | self.unreliable
             | (self.state != QpState::Rts)
             | self.config.names_shared_queue
-            | self.sq.poisoned.is_some();
+            | self.sq.is_stopped();
         let fits =
             wr.is_plain() && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
         fits.then_some(octets)
@@ -61,11 +61,10 @@ impl Connection {
             ..NO_HEAD
         };
         let wqe = self.sq.push_plain(wr, payload_octets);
-        wqe.start_message(&mut self.message_msn);
         part_head(wqe, true, NO_COMPANION, address)
             .encode_between(self.channel.ends, split(cell).0);
         wqe.advance(wqe.length, true, position + 1);
-        self.sq.next = self.sq.tail;
+        self.sq.pass_all();
         self.answers_turn = true;
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
         let octets = in_cell(payload_octets).cell_octets;
@@ -141,8 +140,7 @@ impl Connection {
     /// then does as well.
     #[inline(always)]
     pub fn settles_plainly(&self) -> bool {
-        let is_aside =
-            self.channel.is_paused | self.sq.poisoned.is_some() | (self.state == QpState::Sqd);
+        let is_aside = self.channel.is_paused | self.sq.is_stopped() | (self.state == QpState::Sqd);
         !is_aside
     }
 

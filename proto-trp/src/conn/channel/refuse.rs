@@ -73,7 +73,7 @@ impl Connection {
         // What a Write has placed stays: only its immediate data is refused.
         let wqe = self.sq.get(index);
         let keeps = wqe.kind.is_write();
-        self.rewind(index, if keeps { wqe.progress } else { 0 });
+        self.sq.rewind(index, if keeps { wqe.progress } else { 0 });
         self.channel.pause.refusals = refusals;
         self.channel.pause.refused = head.number;
         self.channel.unconnected.count = 0;
@@ -83,13 +83,9 @@ impl Connection {
 
     /// The request that was begun with this message of queue 0.
     fn find_message(&self, msn: u32) -> Option<u32> {
-        (0..self.sq.len())
-            .map(|ahead| self.sq.head.wrapping_add(ahead))
-            .take_while(|&index| self.sq.get(index).started)
-            .find(|&index| {
-                let wqe = self.sq.get(index);
-                wqe.msn == msn && wqe.has_msn() && !wqe.is_request()
-            })
+        let mut begun = self.sq.begun();
+        let found = begun.find(|(_, wqe)| wqe.msn == msn && wqe.has_msn() && !wqe.is_request());
+        found.map(|(index, _)| index)
     }
 
     /// No queue pair takes a message of this connection.
@@ -131,7 +127,7 @@ impl Connection {
             return;
         }
         let is_quiet = self.heard_nothing();
-        let (heard, head) = (self.heard(), self.sq.head);
+        let (heard, head) = (self.heard(), self.sq.head());
         let unconnected = &mut self.channel.unconnected;
         if !is_quiet {
             (unconnected.count, unconnected.since) = (0, now);
@@ -167,7 +163,7 @@ impl Connection {
     fn heard_nothing(&self) -> bool {
         let unconnected = &self.channel.unconnected;
         let (heard, head) = (unconnected.heard, unconnected.head);
-        unconnected.count > 0 && (heard, head) == (self.heard(), self.sq.head)
+        unconnected.count > 0 && (heard, head) == (self.heard(), self.sq.head())
     }
 
     /// When requests to a queue pair that is not connected fail.
@@ -180,10 +176,9 @@ impl Connection {
 
     /// Takes back every request that was begun, as if it had not been sent; false if there is none.
     fn take_back_all(&mut self) -> bool {
-        let head = self.sq.head;
-        let has_begun = self.sq.len() > 0 && self.sq.get(head).started;
+        let has_begun = self.sq.has_begun();
         if has_begun {
-            self.rewind(head, 0);
+            self.sq.rewind(self.sq.head(), 0);
         }
         has_begun
     }

@@ -4,10 +4,10 @@
 use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
-use super::super::segment::SegmentSource;
+use super::super::queues::SegmentSource;
+use super::super::queues::{Extra, SendWqe};
 use super::super::transmit::{Controls, Next};
 use super::super::types::{SendOp, Status};
-use super::super::wqe::{Extra, SendWqe};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
 use crate::wire::message::{
     encode_message_body, MessageEnds, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN,
@@ -28,7 +28,7 @@ impl Connection {
         // C8.3-1
         self.channel.flags = MessageFlags::START | service;
         if !self.unreliable {
-            self.peer.max_rd_atomic = u32::from(params.max_rd_atomic);
+            self.sq.limit_reads(params.max_rd_atomic.into());
             self.sender.bound_silence(params);
         }
     }
@@ -135,12 +135,13 @@ impl Connection {
         frame: &mut [u8],
         host: &mut H,
     ) -> Option<Written> {
-        let index = self.sq.next;
+        let index = self.sq.next();
         let shared_queue = self.sq.shared_queue(index);
         let companion = match self.sq.get(index).kind {
             kind if kind.is_plain() => NO_COMPANION,
             _ => companion(&self.sq.extra(index)),
         };
+        self.sq.start(index);
         let (wqe, slot, lists) = self.sq.entry(index);
         let (room, rest) = split(cell);
         let (payload, written) = match len as usize {
@@ -148,11 +149,8 @@ impl Connection {
             len => (&mut frame[..len], in_frame(len)),
         };
         if !lists.copy_payload(wqe, slot, wqe.progress, payload, host) {
-            self.fail_part(index, host);
+            self.poison(index, Status::LocalProtectionError, host);
             return None;
-        }
-        if !wqe.started {
-            wqe.start_message(&mut self.message_msn);
         }
         let address = MessageHead {
             flags: self.channel.flags,
@@ -162,19 +160,10 @@ impl Connection {
         };
         part_head(wqe, last, companion, address).encode_between(self.channel.ends, room);
         if wqe.advance(len, last, position + 1) {
-            self.sq.next = index.wrapping_add(1);
+            self.sq.pass(index);
         }
         self.note_request(position, host);
         Some(written)
-    }
-
-    /// The payload of a Send or Write cannot be gathered.
-    #[cold]
-    fn fail_part<H: Host>(&mut self, index: u32, host: &mut H) {
-        if !self.sq.get(index).started {
-            self.start_request(index);
-        }
-        self.poison(index, Status::LocalProtectionError, host);
     }
 
     /// A head with everything but what the message is about.
@@ -266,9 +255,7 @@ impl Connection {
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => index,
             _ => return None,
         };
-        if !self.sq.get(index).started {
-            self.start_request(index);
-        }
+        self.sq.start(index);
         let kind = self.request_kind(index, &spec);
         let mut head = self.head_to_peer(MessageKind::Immediate, self.channel.flags);
         head.shared_queue = self.sq.shared_queue(index);

@@ -1,7 +1,7 @@
 //! The effect of an acknowledgement on the outgoing stream.
 
+use super::super::queues::SegmentSource;
 use super::super::responder::Responder;
-use super::super::segment::SegmentSource;
 use super::super::stats::ConnStats;
 use super::congestion::AckInfo;
 use super::sender::Sender;

@@ -2,7 +2,7 @@
 //! timers of what was sent.
 
 use super::super::config::{RtsParams, MAX_WINDOW_PACKETS};
-use super::super::segment::{SegmentSource, SegmentSpec};
+use super::super::queues::{SegmentSource, SegmentSpec};
 use super::congestion::{CongestionAlgorithm, Controller};
 use super::recovery::Recovery;
 use super::rnr_pause::RnrPause;

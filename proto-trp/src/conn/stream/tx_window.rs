@@ -3,7 +3,7 @@
 
 use super::super::bits::BitRing;
 use super::super::num::{low32, slot64};
-use super::super::segment::{SegmentSource, SegmentSpec};
+use super::super::queues::{SegmentSource, SegmentSpec};
 use crate::wire::WINDOW_UNIT_PACKETS;
 use std::collections::VecDeque;
 use urdma_types::{Psn, Time};

@@ -1,6 +1,6 @@
 //! A posted send request and its progress, in one cache line: what the queue's usual requests need.
 
-use super::types::{
+use super::super::types::{
     Completion, CompletionOp, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 use urdma_zeroed::zeroed;
@@ -12,7 +12,7 @@ const INLINE: u8 = u8::MAX;
 
 /// What a request does, as far as it decides the way that the request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::conn) enum Kind {
     /// A Send that waits for nothing, invalidates nothing and has no immediate data.
     PlainSend,
     /// A Write that waits for nothing and has no immediate data.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 
 impl Kind {
     #[inline(always)]
-    pub(super) const fn of(wr: &SendWr<'_>) -> Self {
+    pub(in crate::conn) const fn of(wr: &SendWr<'_>) -> Self {
         if wr.is_plain() {
             Self::of_plain(wr)
         } else {
@@ -41,7 +41,7 @@ impl Kind {
 
     /// As [`Kind::of`], of a plain request.
     #[inline(always)]
-    pub(super) const fn of_plain(wr: &SendWr<'_>) -> Self {
+    pub(in crate::conn) const fn of_plain(wr: &SendWr<'_>) -> Self {
         match wr.op {
             SendOp::Write { .. } => Self::PlainWrite,
             _ => Self::PlainSend,
@@ -65,12 +65,12 @@ impl Kind {
     }
 
     #[inline(always)]
-    pub(super) const fn is_plain(self) -> bool {
+    pub(in crate::conn) const fn is_plain(self) -> bool {
         matches!(self, Self::PlainSend | Self::PlainWrite)
     }
 
     #[inline(always)]
-    pub(super) const fn is_write(self) -> bool {
+    pub(in crate::conn) const fn is_write(self) -> bool {
         matches!(self, Self::PlainWrite | Self::Write | Self::WriteImm)
     }
 
@@ -92,7 +92,7 @@ impl Kind {
 
 /// The response to a read or atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Response {
+pub(in crate::conn) enum Response {
     /// It has none, or all of it has arrived.
     None,
     /// A part has not arrived.
@@ -104,30 +104,30 @@ pub(super) enum Response {
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct SendWqe {
-    pub(super) wr_id: u64,
+pub(in crate::conn) struct SendWqe {
+    pub(in crate::conn) wr_id: u64,
     /// One past the last segment's sequence number, of a read or atomic one past the request's;
     /// `NOT_SENT` until every segment has been sent.
-    pub(super) end: u64,
+    pub(in crate::conn) end: u64,
     /// Where a Write goes: the offset, then the tag.
     to: u64,
     stag: u32,
     /// The first element of its list.
-    pub(super) sge: Sge,
+    pub(in crate::conn) sge: Sge,
     /// Length of the message, in octets.
-    pub(super) length: u32,
+    pub(in crate::conn) length: u32,
     /// Octets that were sent; of a read: octets received.
-    pub(super) progress: u32,
+    pub(in crate::conn) progress: u32,
     /// Message number, valid once a segment that has one was sent.
-    pub(super) msn: u32,
-    pub(super) flags: SendFlags,
-    pub(super) kind: Kind,
+    pub(in crate::conn) msn: u32,
+    pub(in crate::conn) flags: SendFlags,
+    pub(in crate::conn) kind: Kind,
     sge_count: u8,
     /// The first segment has been sent.
-    pub(super) started: bool,
-    pub(super) response: Response,
+    pub(in crate::conn) started: bool,
+    pub(in crate::conn) response: Response,
     /// It cannot succeed: it completes with this status in its turn, and nothing is sent.
-    pub(super) fails: Option<Status>,
+    pub(in crate::conn) fails: Option<Status>,
 }
 
 const _: () = assert!(size_of::<SendWqe>() == 64);
@@ -135,7 +135,7 @@ const _: () = assert!(size_of::<SendWqe>() == 64);
 zeroed!(SendWqe, Extra);
 
 impl SendWqe {
-    pub(super) const EMPTY: Self = Self {
+    pub(in crate::conn) const EMPTY: Self = Self {
         wr_id: 0,
         end: NOT_SENT,
         to: 0,
@@ -163,7 +163,7 @@ impl SendWqe {
     /// A request with a message of `length` octets. `sge_count` is only looked at where the payload
     /// is a list that has not just one element.
     #[inline(always)]
-    pub(super) fn new(wr: &SendWr<'_>, kind: Kind, length: u32, sge_count: u8) -> Self {
+    pub(in crate::conn) fn new(wr: &SendWr<'_>, kind: Kind, length: u32, sge_count: u8) -> Self {
         let (sge, sge_count) = match wr.payload {
             Payload::Sges([sge]) => (*sge, 1),
             Payload::Sges(_) => (Self::EMPTY.sge, sge_count),
@@ -188,7 +188,7 @@ impl SendWqe {
 
     /// Where a Write goes.
     #[inline(always)]
-    pub(super) const fn remote(&self) -> RemoteAddr {
+    pub(in crate::conn) const fn remote(&self) -> RemoteAddr {
         RemoteAddr {
             stag: self.stag,
             to: self.to,
@@ -196,13 +196,13 @@ impl SendWqe {
     }
 
     #[inline(always)]
-    pub(super) const fn is_inline(&self) -> bool {
+    pub(in crate::conn) const fn is_inline(&self) -> bool {
         self.sge_count == INLINE
     }
 
     /// The elements of its list; none if its data is inline.
     #[inline(always)]
-    pub(super) const fn sge_count(&self) -> u8 {
+    pub(in crate::conn) const fn sge_count(&self) -> u8 {
         if self.is_inline() {
             0
         } else {
@@ -212,13 +212,13 @@ impl SendWqe {
 
     /// Whether its list has one element, which is `sge`.
     #[inline(always)]
-    pub(super) const fn has_one_sge(&self) -> bool {
+    pub(in crate::conn) const fn has_one_sge(&self) -> bool {
         self.sge_count == 1
     }
 
     /// Whether the peer responds with data (queue 1).
     #[inline]
-    pub(super) const fn is_request(&self) -> bool {
+    pub(in crate::conn) const fn is_request(&self) -> bool {
         let has_response = matches!(
             self.kind,
             Kind::Read | Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite
@@ -227,30 +227,30 @@ impl SendWqe {
     }
 
     /// Whether it is an atomic, which the peer must not execute twice.
-    pub(super) const fn is_atomic(&self) -> bool {
+    pub(in crate::conn) const fn is_atomic(&self) -> bool {
         self.is_request() && !matches!(self.kind, Kind::Read)
     }
 
     /// Whether it is executed locally, without the peer.
     #[inline]
-    pub(super) const fn is_local(&self) -> bool {
+    pub(in crate::conn) const fn is_local(&self) -> bool {
         matches!(self.kind, Kind::LocalInvalidate | Kind::BindWindow) || self.fails.is_some()
     }
 
     /// Whether it has a message number, of queue 0 or queue 1.
     #[inline]
-    pub(super) const fn has_msn(&self) -> bool {
+    pub(in crate::conn) const fn has_msn(&self) -> bool {
         !matches!(self.kind, Kind::PlainWrite | Kind::Write) && !self.is_local()
     }
 
     /// Whether a part of the response has not arrived.
     #[inline]
-    pub(super) const fn is_unanswered(&self) -> bool {
+    pub(in crate::conn) const fn is_unanswered(&self) -> bool {
         !matches!(self.response, Response::None)
     }
 
     /// The response is to come once more, with its last segment.
-    pub(super) fn forget_last(&mut self) {
+    pub(in crate::conn) fn forget_last(&mut self) {
         if self.response == Response::LastSeen {
             self.response = Response::Awaited;
         }
@@ -258,7 +258,7 @@ impl SendWqe {
 
     /// Begins it: the message of a Send, or of immediate data, gets the next number of queue 0.
     #[inline]
-    pub(super) fn start_message(&mut self, next_msn: &mut u32) {
+    pub(in crate::conn) fn start_message(&mut self, next_msn: &mut u32) {
         self.started = true;
         if !matches!(self.kind, Kind::PlainWrite | Kind::Write) {
             // RFC5041-4.3-3
@@ -270,7 +270,7 @@ impl SendWqe {
     /// Records a segment of a Send or Write of `len` octets that was sent; `end` is one past its
     /// number. Returns whether the request is sent.
     #[inline]
-    pub(super) fn advance(&mut self, len: u32, last: bool, end: u64) -> bool {
+    pub(in crate::conn) fn advance(&mut self, len: u32, last: bool, end: u64) -> bool {
         self.progress += len;
         // Immediate data follows a Write.
         let ends = last && self.kind != Kind::WriteImm;
@@ -282,19 +282,19 @@ impl SendWqe {
 
     /// Whether it is done when everything before sequence number `una` is acknowledged.
     #[inline]
-    pub(super) const fn is_done(&self, una: u64) -> bool {
+    pub(in crate::conn) const fn is_done(&self, una: u64) -> bool {
         self.end <= una && !self.is_unanswered()
     }
 
     /// Whether every segment has been sent at least once.
     #[inline]
-    pub(super) const fn is_sent(&self) -> bool {
+    pub(in crate::conn) const fn is_sent(&self) -> bool {
         self.end != NOT_SENT
     }
 
     /// Its completion.
     #[inline(always)]
-    pub(super) const fn completion(&self, status: Status) -> Completion {
+    pub(in crate::conn) const fn completion(&self, status: Status) -> Completion {
         let is_success = matches!(status, Status::Success);
         Completion {
             wr_id: self.wr_id,
@@ -311,16 +311,16 @@ impl SendWqe {
 /// What of a request that is not plain, or that names a shared receive queue, its entry has no room
 /// for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extra {
-    pub(super) op: SendOp,
+pub(in crate::conn) struct Extra {
+    pub(in crate::conn) op: SendOp,
     /// Immediate data.
-    pub(super) imm: Option<u32>,
+    pub(in crate::conn) imm: Option<u32>,
     /// The shared receive queue of the peer that it names, or 0.
-    pub(super) shared_queue: u32,
+    pub(in crate::conn) shared_queue: u32,
 }
 
 impl Extra {
-    pub(super) const NONE: Self = Self {
+    pub(in crate::conn) const NONE: Self = Self {
         op: SendOp::Send,
         imm: None,
         shared_queue: 0,

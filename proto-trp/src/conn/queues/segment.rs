@@ -2,7 +2,7 @@
 
 /// What a sequence number carries. It does not change once sent, nor do the numbers of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SegmentSource {
+pub(in crate::conn) enum SegmentSource {
     /// Part of the send or write request with this index.
     Message(u32),
     /// The immediate data after a write request.
@@ -20,12 +20,12 @@ pub(super) enum SegmentSource {
 
 /// The part of a work request or response that one datagram carries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SegmentSpec {
-    pub(super) source: SegmentSource,
+pub(in crate::conn) struct SegmentSpec {
+    pub(in crate::conn) source: SegmentSource,
     /// Offset in the message.
-    pub(super) offset: u32,
+    pub(in crate::conn) offset: u32,
     /// Octets of payload.
-    pub(super) len: u32,
+    pub(in crate::conn) len: u32,
     /// Last segment of its message.
-    pub(super) last: bool,
+    pub(in crate::conn) last: bool,
 }

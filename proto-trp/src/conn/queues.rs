@@ -1,0 +1,13 @@
+//! The queues of a queue pair: posted work requests, the segments that they become, and what of
+//! them is done. They know no wire: which packets or messages carry segments is decided outside.
+
+mod lists;
+mod recv_queue;
+mod segment;
+mod send_queue;
+mod wqe;
+
+pub(super) use recv_queue::RecvQueue;
+pub(super) use segment::{SegmentSource, SegmentSpec};
+pub(super) use send_queue::{next_part, SendQueue};
+pub(super) use wqe::{Extra, Kind, SendWqe};
