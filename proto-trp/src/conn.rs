@@ -39,6 +39,7 @@ mod keepalive;
 mod num;
 mod packet;
 mod peer;
+mod phase;
 mod plain;
 mod plan;
 mod predicted;

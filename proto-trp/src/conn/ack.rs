@@ -17,7 +17,7 @@ impl Connection {
         sack: Option<&Sack>,
         host: &mut H,
     ) {
-        if !self.sends_stream {
+        if !self.phase.sends_stream() {
             return;
         }
         // R7.4-2
@@ -45,7 +45,7 @@ impl Connection {
     /// before `next`.
     pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
         let is_old = || next.precedes(self.sender.psn(self.sender.oldest()));
-        if !self.state.receives() || self.sent_stream().is_none() || is_old() {
+        if !self.phase.receives() || self.sent_stream().is_none() || is_old() {
             return;
         }
         if let Some(acked) = self.sender.acked_seq(next) {
@@ -58,7 +58,7 @@ impl Connection {
 
     /// Acknowledges at once what was accepted, because no later packet may carry it.
     pub fn acknowledge_now(&mut self) {
-        if self.state.receives() {
+        if self.phase.receives() {
             self.acks.hasten();
         }
     }

@@ -10,6 +10,7 @@ use super::host::Host;
 use super::keepalive::KeepAlive;
 use super::num;
 use super::peer::{Peer, MAX_DATAGRAM, MIN_DATAGRAM};
+use super::phase::Phase;
 use super::qp_state::{QpState, TransitionError};
 use super::queues::SegmentSource;
 use super::queues::{RecvQueue, SendQueue};
@@ -19,34 +20,16 @@ use super::stats::ConnStats;
 use super::stream::Sender;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
-use crate::wire::{self, connection_id, Flags, Prediction, Terminate};
+use crate::wire::{self, connection_id, Prediction, Terminate};
 use std::mem;
 use urdma_types::{Psn, Qpn, Time};
 
 /// The protocol state of one RC or UC queue pair.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) state: QpState,
+    pub(super) phase: Phase,
     /// See [`ConnConfig::unreliable`].
     pub(super) unreliable: bool,
-    /// This end has an outgoing stream: RTS was reached, or its PSN was learned in RTR.
-    pub(super) sends_stream: bool,
-    /// The peer has destroyed its queue pair, or is gone: nothing more is sent to it.
-    pub(super) peer_closed: bool,
-    /// The peer is gone without a FIN: the next send fails at once.
-    pub(super) peer_gone: bool,
-    /// The owner is about to destroy this queue pair.
-    pub(super) closing: bool,
-    /// A packet has been accepted.
-    pub(super) established: bool,
-    /// [`super::Event::SqDrained`] was raised.
-    pub(super) drained: bool,
-    /// The peer's requests are refused (RNR) because no receive request is posted.
-    pub(super) refused: bool,
-    /// The epoch of the refused requests.
-    pub(super) refused_epoch: Flags,
-    /// Whether a response precedes a request when both are ready.
-    pub(super) answers_turn: bool,
     pub(super) controls: Controls,
     pub(super) peer: Peer,
     pub(super) sender: Sender,
@@ -103,17 +86,8 @@ impl Connection {
     fn unconnected(config: ConnConfig, (sq, rq): (SendQueue, RecvQueue), stats: ConnStats) -> Self {
         let window = config.window_packets;
         Self {
-            state: QpState::Reset,
+            phase: Phase::RESET,
             unreliable: config.unreliable,
-            sends_stream: false,
-            peer_closed: false,
-            peer_gone: false,
-            closing: false,
-            established: false,
-            drained: false,
-            refused: false,
-            refused_epoch: Flags::NONE,
-            answers_turn: false,
             controls: Controls::default(),
             peer: Peer::NONE,
             sender: Sender::new(window),
@@ -136,7 +110,7 @@ impl Connection {
     /// The state.
     #[inline]
     pub fn state(&self) -> QpState {
-        self.state
+        self.phase.state()
     }
 
     /// Counters.
@@ -156,7 +130,7 @@ impl Connection {
     /// # Errors
     /// The transition does not exist.
     pub fn to_init(&mut self) -> Result<(), TransitionError> {
-        self.step(QpState::Init)
+        self.phase.step(QpState::Init)
     }
 
     /// INIT to RTR: datagrams of the peer are accepted from now on.
@@ -170,7 +144,7 @@ impl Connection {
         if !fits || params.min_rnr_timer > 31 {
             return Err(TransitionError);
         }
-        self.step(QpState::Rtr)?;
+        self.phase.step(QpState::Rtr)?;
         let naming = if self.config.names_shared_queue {
             wire::SHARED_QUEUE_LEN
         } else {
@@ -215,13 +189,17 @@ impl Connection {
     /// # Errors
     /// The transition does not exist, or a parameter is out of range.
     pub fn to_rts(&mut self, now: Time, params: &RtsParams) -> Result<(), TransitionError> {
-        let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == QpState::Rtr) else {
+        let Some(remote_qpn) = self
+            .peer
+            .remote_qpn
+            .filter(|_| self.phase.state() == QpState::Rtr)
+        else {
             return Err(TransitionError);
         };
         if params.timeout > 31 || params.retry_cnt > 7 || params.rnr_retry > 7 {
             return Err(TransitionError);
         }
-        self.step(QpState::Rts)?;
+        self.phase.step(QpState::Rts)?;
         self.peer.rnr_retry = params.rnr_retry;
         if self.peer.path == Path::Channel {
             self.start_messages(remote_qpn, params);
@@ -234,7 +212,7 @@ impl Connection {
         self.sq
             .limit_reads(params.max_rd_atomic.min(MAX_RD_ATOMIC).into());
         // R8.1-3
-        if self.sends_stream && self.sender.initial() == params.local_psn {
+        if self.phase.sends_stream() && self.sender.initial() == params.local_psn {
             self.sender.bound_silence(params);
         } else {
             self.start_stream(remote_qpn, params);
@@ -252,7 +230,7 @@ impl Connection {
 
     /// Starts the outgoing stream: sequence numbers, congestion controller and timers.
     fn start_stream(&mut self, remote_qpn: Qpn, params: &RtsParams) {
-        self.sends_stream = true;
+        self.phase.start_stream();
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         let config = &self.config;
         self.sender
@@ -284,8 +262,7 @@ impl Connection {
     /// # Errors
     /// The transition does not exist.
     pub fn to_sqd<H: Host>(&mut self, host: &mut H) -> Result<(), TransitionError> {
-        self.step(QpState::Sqd)?;
-        self.drained = false;
+        self.phase.step(QpState::Sqd)?;
         self.note_drained(host);
         Ok(())
     }
@@ -295,9 +272,9 @@ impl Connection {
     /// # Errors
     /// The transition does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
-        if matches!(self.state, QpState::Sqd | QpState::Sqe) {
+        if matches!(self.phase.state(), QpState::Sqd | QpState::Sqe) {
             self.resume_without_peer();
-            self.step(QpState::Rts)
+            self.phase.step(QpState::Rts)
         } else {
             Err(TransitionError)
         }
@@ -330,18 +307,14 @@ impl Connection {
     /// transmitted, after which the connection may be dropped.
     pub fn close(&mut self) {
         // R8.3-1: ERR and RESET receive nothing.
-        if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
+        if self.phase.receives()
+            && self.phase.sends_stream()
+            && !self.phase.peer_has_ended()
+            && !self.unreliable
+        {
             self.controls.add(Controls::FIN);
         }
-        self.closing = true;
-    }
-
-    fn step(&mut self, to: QpState) -> Result<(), TransitionError> {
-        if !self.state.may_become(to) {
-            return Err(TransitionError);
-        }
-        self.state = to;
-        Ok(())
+        self.phase.close();
     }
 
     /// What would be sent next and the buffer that it needs; `None` if nothing may be sent now.
@@ -413,7 +386,7 @@ impl Connection {
 
     /// Sends a PROBE, which the peer answers at once.
     pub fn probe_peer(&mut self) {
-        if self.state == QpState::Rts && self.sends_stream {
+        if self.phase.state() == QpState::Rts && self.phase.sends_stream() {
             self.controls.add(Controls::PROBE);
         }
     }

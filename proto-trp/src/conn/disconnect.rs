@@ -34,15 +34,14 @@ impl Connection {
     /// The driver reports that the peer's process has ended. After a FIN that changes nothing, and
     /// an unreliable connection does not depend on its peer.
     pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
-        if !self.state.receives() || self.peer_closed || self.unreliable {
+        if !self.phase.receives() || self.phase.peer_has_ended() || self.unreliable {
             return;
         }
         // C8.4-1
         if !self.sq.is_empty() || self.config.fails_with_peer {
             self.fail_oldest(host);
         } else {
-            self.peer_closed = true;
-            self.peer_gone = true;
+            self.phase.on_peer_gone();
             self.sender.abandon();
             self.acks.on_sent();
             self.keepalive = KeepAlive::default();
@@ -53,7 +52,7 @@ impl Connection {
     /// The connection id of the outgoing stream; `None` before it exists, and without sequence
     /// numbers.
     pub fn sent_stream(&self) -> Option<ConnectionId> {
-        let is_sequenced = self.sends_stream && self.peer.path != Path::Channel;
+        let is_sequenced = self.phase.sends_stream() && self.peer.path != Path::Channel;
         (is_sequenced && !self.unreliable).then_some(self.peer.tx_id)
     }
 
@@ -78,13 +77,13 @@ impl Connection {
 
     /// The peer destroys its queue pair (FIN). Receives stay posted; sends fail.
     pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
-        if self.peer_closed {
+        if self.phase.peer_has_ended() {
             return;
         }
-        self.peer_closed = true;
+        self.phase.on_peer_closed();
         // RFC5041-3-5
         host.event(Event::PeerClosed);
-        if self.state.receives() && !self.sq.is_empty() {
+        if self.phase.receives() && !self.sq.is_empty() {
             self.expect_failure(now);
         }
     }
@@ -92,16 +91,16 @@ impl Connection {
     /// A send was posted after the peer's end.
     #[cold]
     pub(super) fn post_without_peer<H: Host>(&mut self, now: Time, host: &mut H) {
-        if !self.peer_gone {
+        if !self.phase.peer_is_gone() {
             self.expect_failure(now);
-        } else if self.state == QpState::Rts {
+        } else if self.phase.state() == QpState::Rts {
             self.fail_oldest(host);
         }
     }
 
     /// Sends that waited in SQD may start, but the peer has gone in the meantime.
     pub(super) fn resume_without_peer(&mut self) {
-        if self.peer_gone && !self.sq.is_empty() {
+        if self.phase.peer_is_gone() && !self.sq.is_empty() {
             self.fail_deadline = Time::ZERO;
         }
     }
@@ -127,7 +126,7 @@ impl Connection {
     }
 
     fn is_sent_stream(&self, trp: &TrpHeader) -> bool {
-        self.sends_stream && trp.connection_id == self.peer.tx_id
+        self.phase.sends_stream() && trp.connection_id == self.peer.tx_id
     }
 
     /// Processes a RESET, if it belongs to this connection. It does not show that the peer's queue
@@ -151,7 +150,7 @@ impl Connection {
                     self.give_up(host);
                 }
             }
-            _ if self.peer_closed => {}
+            _ if self.phase.peer_has_ended() => {}
             // R8.4-8
             _ if !is_of_sent && self.sender.in_flight() > 0 && !self.sq.is_empty() => {
                 // It answers an acknowledgement, and does not show what of the outgoing stream was
@@ -178,7 +177,7 @@ impl Connection {
         (head, len): (&[u8], usize),
     ) -> Option<ResetReason> {
         self.stats.rx_wrong_state += 1;
-        if self.state != QpState::Error {
+        if self.phase.state() != QpState::Error {
             return Some(ResetReason::NotConnected);
         }
         if trp.kind == PacketType::Reset {
@@ -196,7 +195,7 @@ impl Connection {
                 let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
                 if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
                     // R8.5-6
-                    if self.sends_stream {
+                    if self.phase.sends_stream() {
                         self.controls.add(Controls::FIN_ACK);
                     }
                 } else if self.terminate.is_some() {

@@ -6,7 +6,6 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::plan::{SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
-use super::qp_state::QpState;
 use super::queues::{next_part, Kind, SendWqe};
 use super::transmit::{Next, Run, TransmitPlan};
 use super::types::Status;
@@ -21,9 +20,8 @@ impl Connection {
     pub(super) fn plan_plain(&self) -> Option<TransmitPlan> {
         let index = self.sq.next();
         // No `&&`: the usual case is one branch.
-        let is_undisturbed = (self.state == QpState::Rts)
-            & self.sends_stream
-            & !(self.peer_closed | self.closing | self.acks.due | self.controls.any())
+        let is_undisturbed = self.phase.starts_requests()
+            & !(self.acks.due | self.controls.any())
             & !self.responder.has_answers()
             & self.sender.is_undisturbed()
             & (self.sq.unsent() > 0);
@@ -154,7 +152,7 @@ impl Connection {
         }
         if run.count > 0 {
             self.note_acknowledged();
-            self.answers_turn = true;
+            self.responder.take_turn();
             self.sender.on_sent(now, was_empty);
         }
         if !copied {

@@ -34,7 +34,7 @@ impl Connection {
         let planned = match self.controls.next() {
             Some(control) => Planned::alone(control, 0),
             // RFC5040-5.4-4, RFC5040-7-1
-            None if !self.state.receives() => return None,
+            None if !self.phase.receives() => return None,
             None if self.acks.due && self.rx.has_gap() => Planned::alone(Next::Ack, 0),
             None => match self.plan_segment() {
                 Some(segment) => segment,
@@ -48,7 +48,7 @@ impl Connection {
                 SEGMENT_HEADERS + REQUEST_LEN.max(octets)
             }
             // Only the cumulative acknowledgement.
-            Next::Ack if !self.rx.has_ahead() && !self.refused => wire::UNTAGGED_OVERHEAD,
+            Next::Ack if !self.rx.has_ahead() && !self.phase.refuses() => wire::UNTAGGED_OVERHEAD,
             // A train, or a datagram without a segment.
             _ => CONTROL_LEN + octets,
         };
@@ -63,7 +63,7 @@ impl Connection {
     #[inline(always)]
     fn plan_segment(&self) -> Option<Planned> {
         // R8.3-4
-        if !self.sends_stream || self.peer_closed || self.closing {
+        if !self.phase.sends_stream() || self.phase.is_ending() {
             return None;
         }
         // R7.6-1
@@ -109,7 +109,7 @@ impl Connection {
     #[inline(never)]
     fn plan_answer(&self) -> Option<Planned> {
         let answer = self.next_answer_segment()?;
-        let request = self.plan_request().filter(|_| !self.answers_turn);
+        let request = self.plan_request().filter(|_| !self.responder.has_turn());
         Some(request.unwrap_or(Planned::part(Next::Answer, &answer)))
     }
 
@@ -148,7 +148,7 @@ impl Connection {
         max_untagged: u32,
     ) -> Option<SegmentSpec> {
         // RFC5040-6.1-2
-        let starts = self.state == QpState::Rts;
+        let starts = self.phase.state() == QpState::Rts;
         self.sq.next_segment(max_tagged, max_untagged, starts)
     }
 }

@@ -37,12 +37,7 @@ impl Connection {
     /// The packet, if it is as predicted and nothing but its own effect is to be done.
     #[inline(always)]
     fn predicted(&self, head: &[u8]) -> Option<PredictedWrite> {
-        let is_usual = self.state.receives()
-            && self.sends_stream
-            && self.established
-            && self.peer.takes_trains
-            && !self.refused
-            && !self.rx.has_ahead();
+        let is_usual = self.phase.exchanges() && self.peer.takes_trains && !self.rx.has_ahead();
         if !is_usual {
             return None;
         }
@@ -86,7 +81,7 @@ impl Connection {
         }
         let marked = write.flags.contains(Flags::ECN_ECHO);
         self.on_ack(now, (write.ack, write.window_packets, marked), None, host);
-        self.state.receives()
+        self.phase.receives()
     }
 
     /// The write is refused: nothing was written.

@@ -29,13 +29,13 @@ impl Connection {
     /// Nothing was posted.
     #[inline(always)]
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, host: &mut H) -> Result<(), PostError> {
-        if !self.state.takes_recv() {
+        if !self.phase.state().takes_recv() {
             return Err(PostError::InvalidState);
         }
         self.rq.push(wr)?;
-        if self.state == QpState::Error {
+        if self.phase.state() == QpState::Error {
             self.flush(None, None, host);
-        } else if self.refused && self.rq.len() == 1 {
+        } else if self.phase.refuses() && self.rq.len() == 1 {
             self.controls.add(Controls::RNR);
         }
         Ok(())
@@ -45,7 +45,9 @@ impl Connection {
     /// `None` if there is more to do.
     #[inline(always)]
     pub fn store_recv(&mut self, wr: &RecvWr<'_>) -> Option<Result<(), PostError>> {
-        let is_stored = self.state.takes_recv() && self.state != QpState::Error && !self.refused;
+        let is_stored = self.phase.state().takes_recv()
+            && self.phase.state() != QpState::Error
+            && !self.phase.refuses();
         is_stored.then(|| self.rq.push(wr))
     }
 
@@ -86,7 +88,7 @@ impl Connection {
             }
         };
         // RFC5041-7.1-3
-        if !self.state.receives() {
+        if !self.phase.receives() {
             let reset = self.handle_late(&trp, (datagram.head, datagram.len));
             return reset.map_or(Ok(1), Err);
         }
@@ -99,7 +101,7 @@ impl Connection {
             self.handle_unreliable(&trp, datagram, host);
             return Ok(1);
         }
-        if !self.sends_stream || !self.peer.takes_trains {
+        if !self.phase.sends_stream() || !self.peer.takes_trains {
             self.learn(&trp);
         }
         // R7.7-2: a RESET is handled above.
@@ -129,7 +131,7 @@ impl Connection {
     /// Updates what every packet says about the peer, whatever its type.
     #[cold]
     fn learn(&mut self, trp: &TrpHeader) {
-        if !self.sends_stream && matches!(trp.kind, PacketType::Data | PacketType::Train) {
+        if !self.phase.sends_stream() && matches!(trp.kind, PacketType::Data | PacketType::Train) {
             self.learn_stream(trp.ack);
         }
         self.peer.takes_trains |= trp.flags.contains(Flags::TRAINS);
@@ -150,7 +152,7 @@ impl Connection {
         } else if !self.on_extensions(now, trp, datagram, host) {
             return false;
         }
-        self.state.receives()
+        self.phase.receives()
     }
 
     /// Whether a packet that is not a RESET belongs to this incarnation of the connection.
@@ -161,7 +163,7 @@ impl Connection {
             && self.peer.path != Path::Channel
             && trp.kind != PacketType::Reset
             && if trp.kind.carries_acknowledged_stream() {
-                self.sends_stream && id == self.peer.tx_id
+                self.phase.sends_stream() && id == self.peer.tx_id
             } else {
                 id == self.peer.rx_id
             }
@@ -309,7 +311,7 @@ impl Connection {
         host: &mut H,
     ) {
         self.note_established(host);
-        if self.refused && !self.begins_again(segment) {
+        if self.phase.refuses() && !self.begins_again(segment) {
             self.on_expected_refusing(segment, datagram, host);
             return;
         }
@@ -324,7 +326,7 @@ impl Connection {
                 return;
             }
         };
-        self.refused = false;
+        self.phase.refuse(false);
         let mut outcome = self.commit(commit, host);
         if outcome.is_ok() {
             self.rx.advance();
@@ -362,7 +364,7 @@ impl Connection {
         self.stats.rx_out_of_order += 1;
         // R7.3-1
         self.acks.due = true;
-        let placed = if self.refused {
+        let placed = if self.phase.refuses() {
             self.place_refusing(segment, datagram, host)
         } else if let SegmentKind::Write { stag, offset } = segment.kind {
             self.keep_write(stag, offset, segment, datagram, host)
@@ -631,11 +633,8 @@ impl Connection {
 
     #[inline]
     pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
-        if !self.established {
-            self.established = true;
-            if self.state == QpState::Rtr {
-                host.event(Event::Established);
-            }
+        if self.phase.establish() {
+            host.event(Event::Established);
         }
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Responder {
     expected_msn: Msn,
     /// The next message number of atomic responses on queue 3.
     response_msn: Msn,
+    /// A response precedes a request when both are ready.
+    has_turn: bool,
 }
 
 /// Why a request was not accepted.
@@ -102,6 +104,7 @@ impl Responder {
             cap,
             expected_msn: Msn::FIRST,
             response_msn: Msn::FIRST,
+            has_turn: false,
         }
     }
 
@@ -202,6 +205,18 @@ impl Responder {
         self.order_len > 0
     }
 
+    /// Whether a response precedes a request when both are ready: the two alternate.
+    #[inline]
+    pub(super) fn has_turn(&self) -> bool {
+        self.has_turn
+    }
+
+    /// A request was sent: it is the turn of a response.
+    #[inline(always)]
+    pub(super) fn take_turn(&mut self) {
+        self.has_turn = true;
+    }
+
     /// The next segment of a response, if one is to be sent; `max_len` is the maximum payload.
     #[inline]
     pub(super) fn next_segment(&self, max_len: u32) -> Option<SegmentSpec> {
@@ -227,6 +242,7 @@ impl Responder {
     /// Records that the segment of [`Responder::next_segment`] was sent.
     #[inline]
     pub(super) fn sent(&mut self, spec: &SegmentSpec) {
+        self.has_turn = false;
         let e = &mut self.entries[usize::from(self.order[self.order_head])];
         e.sent += spec.len;
         e.unacked += 1;

@@ -35,10 +35,9 @@ impl Connection {
     #[cold]
     pub(super) fn begin_refusing(&mut self, segment: &Segment) {
         self.stats.rx_deferred += 1;
-        self.refused = true;
-        self.refused_epoch = epoch_of(segment);
+        self.phase.refuse(true);
         self.controls.add(Controls::RNR);
-        self.rx.refuse_from_here();
+        self.rx.refuse_from_here(epoch_of(segment));
         self.pass_refused();
     }
 
@@ -62,7 +61,7 @@ impl Connection {
     #[cold]
     pub(super) fn begins_again(&self, segment: &Segment) -> bool {
         // R7.9-9
-        is_request(segment) && epoch_of(segment) != self.refused_epoch
+        is_request(segment) && epoch_of(segment) != self.rx.refused_epoch()
     }
 
     /// The expected packet while requests are refused: a response is accepted, a request is

@@ -4,7 +4,7 @@
 use super::bits::BitRing;
 use super::num::{low32, slot64};
 use super::reorder::ReorderBuffer;
-use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
+use crate::wire::{Flags, Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
 use urdma_types::Psn;
 
 /// The effect of a segment when everything before it has arrived. By then all payload but that of
@@ -85,6 +85,8 @@ pub(super) struct RxWindow {
     aside: Option<u64>,
     /// `highest` has grown since the last SACK that covered it.
     fresh: bool,
+    /// The epoch of the requests that are refused, or were last.
+    refused_epoch: Flags,
 }
 
 impl RxWindow {
@@ -101,6 +103,7 @@ impl RxWindow {
             highest: 0,
             aside: None,
             fresh: false,
+            refused_epoch: Flags::NONE,
         }
     }
 
@@ -245,9 +248,15 @@ impl RxWindow {
         self.taken = self.expected;
     }
 
-    /// The expected packet is a request that is refused, or the first of those after it.
-    pub(super) fn refuse_from_here(&mut self) {
+    /// The expected packet is a request of this epoch that is refused, with those after it.
+    pub(super) fn refuse_from_here(&mut self, epoch: Flags) {
         self.taken = self.expected;
+        self.refused_epoch = epoch;
+    }
+
+    /// The epoch of the requests that are refused.
+    pub(super) const fn refused_epoch(&self) -> Flags {
+        self.refused_epoch
     }
 
     /// The expected packet has arrived while requests are refused.
@@ -371,7 +380,7 @@ mod tests {
         let mut window = RxWindow::new(WINDOW_UNIT_PACKETS);
         window.start(Psn::new(10));
         window.advance();
-        window.refuse_from_here();
+        window.refuse_from_here(Flags::NONE);
         window.pass();
         window.pass();
         assert_eq!(

@@ -29,16 +29,16 @@ impl Connection {
         wr: &SendWr<'_>,
         host: &mut H,
     ) -> Result<u32, PostError> {
-        if !self.state.takes_send() {
+        if !self.phase.state().takes_send() {
             return Err(PostError::InvalidState);
         }
         let octets = self.sq.push(wr)?;
         if wr.op.is_request() {
             self.sq.judge_last(&wr.op, octets);
         }
-        if matches!(self.state, QpState::Sqe | QpState::Error) {
+        if matches!(self.phase.state(), QpState::Sqe | QpState::Error) {
             self.sq.flush(None, host);
-        } else if self.peer_closed {
+        } else if self.phase.peer_has_ended() {
             self.post_without_peer(now(), host);
         }
         Ok(octets)
@@ -196,11 +196,10 @@ impl Connection {
     /// Advances the work request or response by the segment that was sent.
     #[inline]
     pub(super) fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
-        let is_response = matches!(spec.source, SegmentSource::Response(_));
-        self.answers_turn = !is_response;
-        if is_response {
+        if matches!(spec.source, SegmentSource::Response(_)) {
             self.responder.sent(spec);
         } else {
+            self.responder.take_turn();
             self.sq.note_sent(spec, seq + 1);
         }
     }
@@ -499,7 +498,7 @@ impl Connection {
         let mut segment = SegmentKind::Absent;
         let kind = match control {
             // R7.9-4
-            Next::Rnr | Next::Ack if self.refused => {
+            Next::Rnr | Next::Ack if self.phase.refuses() => {
                 self.controls.take(Controls::RNR);
                 self.stats.rnr_sent += 1;
                 // R6-5
@@ -545,7 +544,7 @@ impl Connection {
         };
         // R7.9-3
         // While requests are refused, only an RNR says how far packets have arrived.
-        let says_all = kind == PacketType::Rnr || !self.refused;
+        let says_all = kind == PacketType::Rnr || !self.phase.refuses();
         if says_all {
             // R6-2
             extensions.sack = self.rx.sack();
@@ -590,7 +589,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
         self.sq.complete_before(una, host);
-        if self.sq.is_stopped() || self.state == QpState::Sqd {
+        if self.sq.is_stopped() || self.phase.state() == QpState::Sqd {
             self.after_completions(host);
         }
     }

@@ -5,7 +5,6 @@ use super::config::Path;
 use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
-use super::qp_state::QpState;
 use super::queues::SendWqe;
 use super::responder::InboundRequest;
 use super::rxwindow::Commit;
@@ -192,7 +191,7 @@ impl Connection {
     /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
     fn send_terminate(&mut self, terminate: Terminate) {
         // The peer of a channel is reached before RTS.
-        let may_send = self.sends_stream || self.peer.path == Path::Channel;
+        let may_send = self.phase.sends_stream() || self.peer.path == Path::Channel;
         if may_send && !self.unreliable {
             self.terminate = Some(terminate);
             self.controls.add(Controls::TERMINATE);
@@ -327,11 +326,10 @@ impl Connection {
         recv_status: Option<Status>,
         host: &mut H,
     ) {
-        let had_failed = self.state == QpState::Error;
         if let Some(status) = blame.map(|(_, status)| status).or(recv_status) {
             host.trace(Trace::Failed(status));
         }
-        self.state = QpState::Error;
+        let had_failed = self.phase.fail();
         // RFC5040-7.1-1, RFC5041-6.2.2-1
         self.sq.flush(blame, host);
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
@@ -367,7 +365,6 @@ impl Connection {
         self.acks.on_sent();
         self.controls = Controls::default();
         self.fail_deadline = Time::NEVER;
-        self.refused = false;
     }
 }
 

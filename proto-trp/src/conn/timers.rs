@@ -4,7 +4,6 @@
 use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
-use super::qp_state::QpState;
 use super::transmit::Controls;
 use super::types::{Event, Trace};
 use urdma_types::Time;
@@ -14,7 +13,7 @@ impl Connection {
     /// with every other call.
     #[inline]
     pub fn next_deadline(&self) -> Option<Time> {
-        if !self.state.receives() {
+        if !self.phase.receives() {
             let repeat = self.terminate_repeat.deadline;
             return (repeat != Time::NEVER).then_some(repeat);
         }
@@ -25,7 +24,7 @@ impl Connection {
         let deadline = self
             .acks
             .deadline
-            .earlier(self.sender.deadline(!self.peer_closed))
+            .earlier(self.sender.deadline(!self.phase.peer_has_ended()))
             .earlier(self.fail_deadline)
             .earlier(self.keepalive.deadline());
         (deadline != Time::NEVER).then_some(deadline)
@@ -33,7 +32,7 @@ impl Connection {
 
     /// Handles expired timers; an early or late call does no harm.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
-        if !self.state.receives() {
+        if !self.phase.receives() {
             if self.terminate_repeat.deadline <= now {
                 self.terminate_repeat.deadline = Time::NEVER;
                 self.controls.add(Controls::TERMINATE);
@@ -48,7 +47,7 @@ impl Connection {
             self.acks.due = true;
         }
         self.sender.on_time(now);
-        if !self.peer_closed && self.sender.probe_is_due(now) {
+        if !self.phase.peer_has_ended() && self.sender.probe_is_due(now) {
             self.probe(now, host);
         }
         if self.fail_deadline <= now {
@@ -78,7 +77,7 @@ impl Connection {
 
     fn send_keepalive<H: Host>(&mut self, now: Time, host: &mut H) {
         self.keepalive.base = now;
-        if !self.sender.is_empty() || !self.sends_stream || self.peer_closed {
+        if !self.sender.is_empty() || !self.phase.sends_stream() || self.phase.peer_has_ended() {
             return;
         }
         if self.keepalive.unanswered >= self.keepalive.limit {
@@ -91,11 +90,8 @@ impl Connection {
 
     /// In SQD: raises [`Event::SqDrained`] when every request that had started is done.
     pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
-        if self.state != QpState::Sqd || self.drained {
-            return;
-        }
-        if !self.sq.has_begun() {
-            self.drained = true;
+        if self.phase.drains() && !self.sq.has_begun() {
+            self.phase.on_drained();
             host.event(Event::SqDrained);
         }
     }

@@ -162,7 +162,7 @@ impl Connection {
             };
             // R4.4-4
             self.on_packet(now, &packet, datagram, host);
-            if !self.state.receives() {
+            if !self.phase.receives() {
                 break;
             }
         }

@@ -8,7 +8,6 @@ use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
-use super::qp_state::QpState;
 use super::rxwindow::Commit;
 use super::types::{Event, Status};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
@@ -23,7 +22,7 @@ impl Connection {
 
     /// Starts the outgoing stream: without window, timer and congestion control.
     pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
-        self.sends_stream = true;
+        self.phase.start_stream();
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
         self.sender
             .start_unreliable(local_psn, self.config.window_packets);
@@ -47,7 +46,7 @@ impl Connection {
                 Path::Channel => self.channel.start_anew(),
             }
         }
-        self.state = QpState::Sqe;
+        self.phase.stop_sends();
         self.sq.flush(blame, host);
     }
 

@@ -36,7 +36,7 @@ impl Connection {
         };
         let is_aside = self.is_aside()
             | self.unreliable
-            | (self.state != QpState::Rts)
+            | (self.phase.state() != QpState::Rts)
             | self.config.names_shared_queue
             | self.sq.is_stopped();
         let fits =
@@ -65,7 +65,7 @@ impl Connection {
             .encode_between(self.channel.ends, split(cell).0);
         wqe.advance(wqe.length, true, position + 1);
         self.sq.pass_all();
-        self.answers_turn = true;
+        self.responder.take_turn();
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
         let octets = in_cell(payload_octets).cell_octets;
         self.stats.tx_datagrams += 1;
@@ -140,7 +140,8 @@ impl Connection {
     /// then does as well.
     #[inline(always)]
     pub fn settles_plainly(&self) -> bool {
-        let is_aside = self.channel.is_paused | self.sq.is_stopped() | (self.state == QpState::Sqd);
+        let is_aside =
+            self.channel.is_paused | self.sq.is_stopped() | (self.phase.state() == QpState::Sqd);
         !is_aside
     }
 

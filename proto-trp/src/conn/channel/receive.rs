@@ -103,7 +103,7 @@ impl Connection {
         let id = message.head.connection_id;
         self.peer.path == Path::Channel
             && self.is_peer(message)
-            && (id == self.peer.rx_id || (self.sends_stream && id == self.peer.tx_id))
+            && (id == self.peer.rx_id || (self.phase.sends_stream() && id == self.peer.tx_id))
     }
 
     /// Processes a message that is no segment of a Send or Write, or comes while requests are not
@@ -116,7 +116,7 @@ impl Connection {
         host: &mut H,
     ) -> Handled {
         let head = &message.head;
-        if matches!(self.state, QpState::Reset | QpState::Init) {
+        if matches!(self.phase.state(), QpState::Reset | QpState::Init) {
             self.stats.rx_wrong_state += 1;
             return Handled::with(Answer::reset(head, ResetReason::NotConnected));
         }
@@ -127,7 +127,7 @@ impl Connection {
             self.stats.rx_wrong_id += 1;
             return Handled::with(Answer::reset(head, ResetReason::NotConnected));
         }
-        if self.state == QpState::Error {
+        if self.phase.state() == QpState::Error {
             return self.answer_late(head);
         }
         if head.kind.is_of_work_request() {
@@ -187,7 +187,7 @@ impl Connection {
         };
         if reopens {
             self.channel.intake = Intake::Open;
-            self.refused = false;
+            self.phase.refuse(false);
             self.controls.take(Controls::RNR);
         }
         reopens

@@ -20,7 +20,7 @@ impl Connection {
     pub(super) fn refuse_requests(&mut self, head: &MessageHead) -> Handled {
         self.stats.rx_deferred += 1;
         self.stats.rnr_sent += 1;
-        self.refused = true;
+        self.phase.refuse(true);
         // C8.2-1
         self.channel.intake = Intake::FromEpoch(head.flags.and(MessageFlags::EPOCH));
         Handled::with(self.not_ready_message())
@@ -100,7 +100,7 @@ impl Connection {
         if self.unreliable {
             return;
         }
-        if self.peer_closed {
+        if self.phase.peer_has_ended() {
             // After a FIN requests fail later; what was refused does not complete until then.
             self.take_back_all();
             return;

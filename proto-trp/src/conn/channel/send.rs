@@ -21,7 +21,7 @@ use urdma_types::Qpn;
 impl Connection {
     /// Starts the outgoing stream of messages.
     pub(in crate::conn) fn start_messages(&mut self, remote_qpn: Qpn, params: &RtsParams) {
-        self.sends_stream = true;
+        self.phase.start_stream();
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.channel.ends = MessageEnds::new(self.peer.index, self.config.local_qpn.index());
         let service = MessageFlags::UNRELIABLE.when(self.unreliable);
@@ -49,8 +49,7 @@ impl Connection {
     pub(super) fn is_aside(&self) -> bool {
         self.controls.any()
             | self.channel.is_paused
-            | self.peer_closed
-            | self.closing
+            | self.phase.is_ending()
             | self.responder.has_answers()
     }
 
@@ -79,7 +78,7 @@ impl Connection {
                 len: 0,
             });
         }
-        if !self.state.receives() || self.peer_closed || self.closing {
+        if !self.phase.receives() || self.phase.is_ending() {
             return None;
         }
         // C8.2-2
@@ -92,7 +91,7 @@ impl Connection {
             next: NextMessage::Response,
             len: answer.len,
         };
-        if self.answers_turn {
+        if self.responder.has_turn() {
             return Some(response);
         }
         Some(request().unwrap_or(response))
@@ -174,7 +173,7 @@ impl Connection {
             flags,
             destination: self.peer.index,
             source: self.config.local_qpn.index(),
-            connection_id: if self.sends_stream {
+            connection_id: if self.phase.sends_stream() {
                 self.peer.tx_id
             } else {
                 self.peer.rx_id
@@ -186,7 +185,7 @@ impl Connection {
     /// Records that a message of a request was written.
     #[inline]
     fn note_request<H: Host>(&mut self, position: u64, host: &mut H) {
-        self.answers_turn = true;
+        self.responder.take_turn();
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
         if self.unreliable {
             self.forget_written(position, host);
