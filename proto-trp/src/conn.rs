@@ -58,6 +58,7 @@ mod terminate_repeat;
 mod timers;
 mod train;
 mod transmit;
+mod transport;
 mod types;
 mod unreliable;
 

@@ -20,6 +20,7 @@ use super::stats::ConnStats;
 use super::stream::Sender;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
+use super::transport::Transport;
 use crate::wire::{self, connection_id, Prediction, Terminate};
 use std::mem;
 use urdma_types::{Psn, Qpn, Time};
@@ -28,8 +29,7 @@ use urdma_types::{Psn, Qpn, Time};
 #[derive(Debug)]
 pub struct Connection {
     pub(super) phase: Phase,
-    /// See [`ConnConfig::unreliable`].
-    pub(super) unreliable: bool,
+    pub(super) transport: Transport,
     pub(super) controls: Controls,
     pub(super) peer: Peer,
     pub(super) sender: Sender,
@@ -87,7 +87,7 @@ impl Connection {
         let window = config.window_packets;
         Self {
             phase: Phase::RESET,
-            unreliable: config.unreliable,
+            transport: Transport::of(&config, Path::Network),
             controls: Controls::default(),
             peer: Peer::NONE,
             sender: Sender::new(window),
@@ -139,7 +139,8 @@ impl Connection {
     /// The transition does not exist, or a parameter is out of range.
     pub fn to_rtr(&mut self, now: Time, params: &RtrParams) -> Result<(), TransitionError> {
         let datagrams = MIN_DATAGRAM..=MAX_DATAGRAM;
-        let is_channel = params.path == Path::Channel;
+        let transport = Transport::of(&self.config, params.path);
+        let is_channel = transport.is_channel();
         let fits = is_channel || datagrams.contains(&params.max_datagram_octets);
         if !fits || params.min_rnr_timer > 31 {
             return Err(TransitionError);
@@ -158,11 +159,11 @@ impl Connection {
             params.max_datagram_octets - num::len32(overhead + naming)
         };
         let rx_id = connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn);
-        let prediction = if is_channel || self.unreliable {
-            Prediction::NONE
-        } else {
-            Prediction::new(self.config.local_qpn.index(), rx_id)
+        let prediction = match transport {
+            Transport::Stream => Prediction::new(self.config.local_qpn.index(), rx_id),
+            Transport::Unreliable | Transport::Channel => Prediction::NONE,
         };
+        self.transport = transport;
         self.peer = Peer {
             index: params.remote_qpn.index(),
             rx_id,
@@ -170,7 +171,6 @@ impl Connection {
             max_datagram: params.max_datagram_octets as usize,
             max_tagged: max_payload(wire::TAGGED_OVERHEAD),
             max_untagged: max_payload(wire::UNTAGGED_OVERHEAD),
-            path: params.path,
             min_rnr_timer: params.min_rnr_timer,
             remote_qpn: Some(params.remote_qpn),
             ..Peer::NONE
@@ -201,14 +201,16 @@ impl Connection {
         }
         self.phase.step(QpState::Rts)?;
         self.peer.rnr_retry = params.rnr_retry;
-        if self.peer.path == Path::Channel {
-            self.start_messages(remote_qpn, params);
-            return Ok(());
+        match self.transport {
+            Transport::Stream => self.start_or_bound_stream(now, remote_qpn, params),
+            Transport::Unreliable => self.start_unreliable_stream(remote_qpn, params.local_psn),
+            Transport::Channel => self.start_messages(remote_qpn, params),
         }
-        if self.unreliable {
-            self.start_unreliable_stream(remote_qpn, params.local_psn);
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Starts the outgoing stream in RTS, unless its PSN was learned in RTR.
+    fn start_or_bound_stream(&mut self, now: Time, remote_qpn: Qpn, params: &RtsParams) {
         self.sq
             .limit_reads(params.max_rd_atomic.min(MAX_RD_ATOMIC).into());
         // R8.1-3
@@ -219,7 +221,6 @@ impl Connection {
         }
         let limit = u32::from(params.retry_cnt) + 1;
         self.keepalive = KeepAlive::new(now, params.keepalive_ns, limit);
-        Ok(())
     }
 
     /// Changes the code of the delay that RNR packets ask for (`min_rnr_timer`; the low five bits
@@ -310,7 +311,7 @@ impl Connection {
         if self.phase.receives()
             && self.phase.sends_stream()
             && !self.phase.peer_has_ended()
-            && !self.unreliable
+            && !self.config.unreliable
         {
             self.controls.add(Controls::FIN);
         }
@@ -372,9 +373,9 @@ impl Connection {
     /// The congestion window in packets, and the smoothed round-trip time in nanoseconds; zeroes
     /// over a channel and before the first sample.
     pub fn window_and_rtt(&self) -> (u32, u64) {
-        match self.peer.path {
-            Path::Network => self.sender.window_and_rtt(),
-            Path::Channel => (0, 0),
+        match self.transport {
+            Transport::Stream => self.sender.window_and_rtt(),
+            Transport::Unreliable | Transport::Channel => (0, 0),
         }
     }
 

@@ -15,12 +15,12 @@
 //! `(retry_cnt + 1) * 4.096 us * 2^timeout`. With [`super::ConnConfig::fails_with_peer`] the
 //! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::keepalive::KeepAlive;
 use super::qp_state::QpState;
 use super::transmit::Controls;
+use super::transport::Transport;
 use super::types::{Event, Status};
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
 use urdma_types::Time;
@@ -34,7 +34,7 @@ impl Connection {
     /// The driver reports that the peer's process has ended. After a FIN that changes nothing, and
     /// an unreliable connection does not depend on its peer.
     pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
-        if !self.phase.receives() || self.phase.peer_has_ended() || self.unreliable {
+        if !self.phase.receives() || self.phase.peer_has_ended() || self.config.unreliable {
             return;
         }
         // C8.4-1
@@ -52,8 +52,8 @@ impl Connection {
     /// The connection id of the outgoing stream; `None` before it exists, and without sequence
     /// numbers.
     pub fn sent_stream(&self) -> Option<ConnectionId> {
-        let is_sequenced = self.phase.sends_stream() && self.peer.path != Path::Channel;
-        (is_sequenced && !self.unreliable).then_some(self.peer.tx_id)
+        let is_sequenced = self.phase.sends_stream() && self.transport.is_stream();
+        is_sequenced.then_some(self.peer.tx_id)
     }
 
     /// Flushes every request, the oldest send with `RetryExceeded`.
@@ -108,9 +108,9 @@ impl Connection {
     /// Sets the time at which sends fail that the peer will not accept.
     pub(super) fn expect_failure(&mut self, now: Time) {
         if self.fail_deadline == Time::NEVER {
-            let budget_ns = match self.peer.path {
-                Path::Network => self.sender.budget_ns(),
-                Path::Channel => None,
+            let budget_ns = match self.transport {
+                Transport::Stream => self.sender.budget_ns(),
+                Transport::Unreliable | Transport::Channel => None,
             };
             let timeout_ns = budget_ns.map_or(CLOSED_PEER_TIMEOUT_NS, |budget_ns| {
                 budget_ns.min(CLOSED_PEER_TIMEOUT_NS)
@@ -134,7 +134,7 @@ impl Connection {
     #[cold]
     pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         // R8.4-5
-        if self.unreliable || self.peer.path == Path::Channel || !self.is_reset_of_ours(trp) {
+        if !self.transport.is_stream() || !self.is_reset_of_ours(trp) {
             self.stats.rx_wrong_id += 1;
             return;
         }
@@ -186,7 +186,7 @@ impl Connection {
             }
             return None;
         }
-        if self.unreliable || !self.is_ours(trp) {
+        if !self.transport.is_stream() || !self.is_ours(trp) {
             return None;
         }
         match trp.kind {

@@ -1,6 +1,5 @@
 //! The peer of a connection, and the constants of the path to it.
 
-use super::config::Path;
 use crate::wire::{ConnectionId, Prediction};
 use urdma_types::Qpn;
 
@@ -25,7 +24,6 @@ pub(super) struct Peer {
     pub(super) max_tagged: u32,
     /// Maximum payload of an untagged segment, in octets.
     pub(super) max_untagged: u32,
-    pub(super) path: Path,
     pub(super) min_rnr_timer: u8,
     pub(super) rnr_retry: u8,
     /// The peer has announced that it accepts trains.
@@ -42,7 +40,6 @@ impl Peer {
         max_datagram: 0,
         max_tagged: 0,
         max_untagged: 0,
-        path: Path::Network,
         min_rnr_timer: 0,
         rnr_retry: 0,
         takes_trains: false,

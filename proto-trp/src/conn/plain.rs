@@ -54,7 +54,9 @@ impl Connection {
     /// Whether a request is one that [`Connection::write_plain`] writes.
     #[inline(always)]
     pub(super) fn writes_plain(&self, wqe: &SendWqe) -> bool {
-        (wqe.kind == Kind::PlainWrite) & !(self.unreliable | self.config.names_shared_queue)
+        (wqe.kind == Kind::PlainWrite)
+            & self.transport.is_stream()
+            & !self.config.names_shared_queue
     }
 
     /// How many segments of `octets` octets of the request may be sent now, the last one included.

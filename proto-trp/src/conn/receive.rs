@@ -3,7 +3,6 @@
 //! because the application may not look at receive buffers and sinks of reads before the
 //! completion; the payload of writes waits in the reorder buffer.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::{Host, RemoteAccess};
 use super::packet::{Datagram, Packet, Refusal};
@@ -97,7 +96,7 @@ impl Connection {
             self.handle_foreign(now, &trp, host);
             return Ok(1);
         }
-        if self.unreliable {
+        if self.transport.is_unreliable() {
             self.handle_unreliable(&trp, datagram, host);
             return Ok(1);
         }
@@ -160,7 +159,7 @@ impl Connection {
     pub(super) fn is_ours(&self, trp: &TrpHeader) -> bool {
         let id = trp.connection_id;
         trp.destination_index == self.config.local_qpn.index()
-            && self.peer.path != Path::Channel
+            && !self.transport.is_channel()
             && trp.kind != PacketType::Reset
             && if trp.kind.carries_acknowledged_stream() {
                 self.phase.sends_stream() && id == self.peer.tx_id

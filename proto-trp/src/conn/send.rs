@@ -1,7 +1,6 @@
 //! The sending half: work requests become segments, segments become datagrams; the module `plan`
 //! selects the next one.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
@@ -9,6 +8,7 @@ use super::qp_state::QpState;
 use super::queues::Kind;
 use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
+use super::transport::Transport;
 use super::types::{PostError, SendOp, SendWr, Status, Trace};
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
@@ -112,13 +112,13 @@ impl Connection {
         let ack_requested = self.begin_segment(seq, spec);
         let len = self.write_segment(seq, spec, ack_requested, buf, host)?;
         self.note_new(now, seq, spec, ack_requested);
-        if self.unreliable {
+        if self.transport.is_unreliable() {
             self.forget_sent(host);
         }
         Some(Transmit {
             len,
             // R13-2
-            ecn_capable: !self.unreliable,
+            ecn_capable: self.transport.is_stream(),
         })
     }
 
@@ -190,7 +190,7 @@ impl Connection {
             | SegmentSource::Response(_)
             | SegmentSource::Void => false,
         };
-        ends && !self.unreliable && (wqe.flags.signaled || self.sq.is_half_full())
+        ends && self.transport.is_stream() && (wqe.flags.signaled || self.sq.is_half_full())
     }
 
     /// Advances the work request or response by the segment that was sent.
@@ -244,7 +244,7 @@ impl Connection {
         };
         let mut trp = self.header(PacketType::Data, flags | self.sender.epoch());
         trp.psn = self.sender.psn(seq);
-        if self.unreliable {
+        if self.transport.is_unreliable() {
             trp.kind = PacketType::UnreliableData;
         }
         match spec.source {
@@ -579,9 +579,9 @@ impl Connection {
     /// message before this position of the channel.
     #[inline]
     pub(super) fn accepted_before(&self) -> u64 {
-        match self.peer.path {
-            Path::Network => self.sender.oldest(),
-            Path::Channel => self.channel.settled,
+        match self.transport {
+            Transport::Stream | Transport::Unreliable => self.sender.oldest(),
+            Transport::Channel => self.channel.settled,
         }
     }
 

@@ -1,7 +1,6 @@
 //! The end of a connection by an error: the Terminate that the peer gets, and the status of each
 //! work request.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
@@ -179,7 +178,7 @@ impl Connection {
     /// everything is flushed. An unreliable connection only stops its send queue.
     pub(super) fn fail_send<H: Host>(&mut self, status: Status, host: &mut H) {
         let blame = Some((self.sq.head(), status));
-        if self.unreliable {
+        if self.config.unreliable {
             self.stop_sends(blame, host);
         } else {
             self.flush(blame, None, host);
@@ -191,8 +190,8 @@ impl Connection {
     /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
     fn send_terminate(&mut self, terminate: Terminate) {
         // The peer of a channel is reached before RTS.
-        let may_send = self.phase.sends_stream() || self.peer.path == Path::Channel;
-        if may_send && !self.unreliable {
+        let may_send = self.phase.sends_stream() || self.transport.is_channel();
+        if may_send && !self.config.unreliable {
             self.terminate = Some(terminate);
             self.controls.add(Controls::TERMINATE);
             self.terminate_repeat = TerminateRepeat::start();

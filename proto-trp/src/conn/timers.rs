@@ -1,7 +1,6 @@
 //! Timers: delayed acknowledgements, probe timeouts, RNR pauses, keep-alive, and the end of
 //! retries.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::transmit::Controls;
@@ -17,7 +16,7 @@ impl Connection {
             let repeat = self.terminate_repeat.deadline;
             return (repeat != Time::NEVER).then_some(repeat);
         }
-        if self.peer.path == Path::Channel {
+        if self.transport.is_channel() {
             let deadline = self.channel.pause_until().earlier(self.fail_deadline);
             return (deadline != Time::NEVER).then_some(deadline);
         }

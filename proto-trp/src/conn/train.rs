@@ -40,7 +40,7 @@ impl Connection {
     pub(super) fn plan_train(&self, waiting: u32, octets: u32) -> Planned {
         let first = self.sq.next();
         let goes = |index| is_short_message(self.sq.get(index));
-        let is_alone = self.unreliable
+        let is_alone = !self.transport.is_stream()
             || self.config.names_shared_queue
             || self.responder.has_answers()
             || !goes(first)

@@ -4,11 +4,11 @@
 //! A request is done when its last packet is written. The receiver counts packets: a late one is
 //! dropped, and a missing one drops its whole message, without notice to the sender.
 
-use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
 use super::rxwindow::Commit;
+use super::transport::Transport;
 use super::types::{Event, Status};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
 use urdma_types::{Psn, Qpn};
@@ -17,7 +17,7 @@ impl Connection {
     /// Whether the service is UC: without acknowledgement and retransmission.
     #[inline]
     pub fn is_unreliable(&self) -> bool {
-        self.unreliable
+        self.config.unreliable
     }
 
     /// Starts the outgoing stream: without window, timer and congestion control.
@@ -41,9 +41,9 @@ impl Connection {
         // R13-1
         if self.sq.get(self.sq.head()).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
-            match self.peer.path {
-                Path::Network => self.sender.skip(),
-                Path::Channel => self.channel.start_anew(),
+            match self.transport {
+                Transport::Stream | Transport::Unreliable => self.sender.skip(),
+                Transport::Channel => self.channel.start_anew(),
             }
         }
         self.phase.stop_sends();

@@ -35,7 +35,7 @@ impl Connection {
             _ => return None,
         };
         let is_aside = self.is_aside()
-            | self.unreliable
+            | self.config.unreliable
             | (self.phase.state() != QpState::Rts)
             | self.config.names_shared_queue
             | self.sq.is_stopped();

@@ -1,6 +1,5 @@
 //! The receiving half: a message is placed and takes effect at once, or is refused by an answer.
 
-use super::super::config::Path;
 use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::packet::Refusal;
@@ -101,7 +100,7 @@ impl Connection {
     /// Whether a message is of this connection.
     fn is_of_connection<B: ?Sized>(&self, message: &Message<'_, B>) -> bool {
         let id = message.head.connection_id;
-        self.peer.path == Path::Channel
+        self.transport.is_channel()
             && self.is_peer(message)
             && (id == self.peer.rx_id || (self.phase.sends_stream() && id == self.peer.tx_id))
     }
@@ -123,7 +122,7 @@ impl Connection {
         let is_unreliable = head.flags.contains(MessageFlags::UNRELIABLE);
         // C7-2
         // R13-3
-        if !self.is_of_connection(message) || is_unreliable != self.unreliable {
+        if !self.is_of_connection(message) || is_unreliable != self.config.unreliable {
             self.stats.rx_wrong_id += 1;
             return Handled::with(Answer::reset(head, ResetReason::NotConnected));
         }
@@ -131,7 +130,7 @@ impl Connection {
             return self.answer_late(head);
         }
         if head.kind.is_of_work_request() {
-            if self.unreliable {
+            if self.config.unreliable {
                 self.take_unreliable_message(message, host);
                 return Handled::Settled;
             }
@@ -243,7 +242,7 @@ impl Connection {
     #[cold]
     fn answer_late(&mut self, head: &MessageHead) -> Handled {
         self.stats.rx_wrong_state += 1;
-        if !head.kind.is_of_work_request() || self.unreliable {
+        if !head.kind.is_of_work_request() || self.config.unreliable {
             return Handled::Settled;
         }
         self.controls.take(Controls::TERMINATE);

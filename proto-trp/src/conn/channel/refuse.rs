@@ -97,7 +97,7 @@ impl Connection {
         host: &mut H,
     ) {
         self.channel.resets += 1;
-        if self.unreliable {
+        if self.config.unreliable {
             return;
         }
         if self.phase.peer_has_ended() {

@@ -24,10 +24,10 @@ impl Connection {
         self.phase.start_stream();
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.channel.ends = MessageEnds::new(self.peer.index, self.config.local_qpn.index());
-        let service = MessageFlags::UNRELIABLE.when(self.unreliable);
+        let service = MessageFlags::UNRELIABLE.when(self.config.unreliable);
         // C8.3-1
         self.channel.flags = MessageFlags::START | service;
-        if !self.unreliable {
+        if !self.config.unreliable {
             self.sq.limit_reads(params.max_rd_atomic.into());
             self.sender.bound_silence(params);
         }
@@ -187,7 +187,7 @@ impl Connection {
     fn note_request<H: Host>(&mut self, position: u64, host: &mut H) {
         self.responder.take_turn();
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
-        if self.unreliable {
+        if self.config.unreliable {
             self.forget_written(position, host);
         } else if self.channel.is_paused {
             self.note_retry(position);
