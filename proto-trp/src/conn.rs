@@ -57,6 +57,7 @@ mod terminate;
 mod terminate_repeat;
 mod timers;
 mod train;
+mod transitions;
 mod transmit;
 mod transport;
 mod types;

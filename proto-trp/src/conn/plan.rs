@@ -16,6 +16,12 @@ pub(super) const TRAIN_MESSAGE_OCTETS_MAX: u32 = 256;
 const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 
 impl Connection {
+    /// What would be sent next and the buffer that it needs; `None` if nothing may be sent now.
+    #[inline]
+    pub fn plan_transmit(&self) -> Option<TransmitPlan> {
+        self.plan()
+    }
+
     /// What would be sent next. A plan is two words, and this function and its callees are inlined:
     /// a value that is stored and then loaded in pieces of another width waits for all stores
     /// before it (no store-to-load forwarding), among them those into the previous packet.

@@ -44,6 +44,24 @@ impl Connection {
         Ok(octets)
     }
 
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing
+    /// may be sent now. Drivers use [`Connection::plan_transmit`] and
+    /// [`Connection::write_transmit`].
+    #[inline]
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        while let Some(plan) = self.plan() {
+            if let Some(transmit) = self.write_transmit(now, plan, buf, host) {
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
     /// Writes the datagram that [`Connection::plan_transmit`] has just planned into `buf`.
     ///
     /// `None` if the payload could not be gathered (the request then ends with an error), or if the
