@@ -2,8 +2,9 @@
 
 use super::connection::Connection;
 use super::host::Host;
+use super::packet::Datagram;
 use super::types::Trace;
-use crate::wire::Sack;
+use crate::wire::{ConnectionId, Sack};
 use urdma_types::{Psn, Time};
 
 impl Connection {
@@ -60,6 +61,22 @@ impl Connection {
     pub fn acknowledge_now(&mut self) {
         if self.phase.receives() {
             self.acks.hasten();
+        }
+    }
+
+    /// The connection id of the outgoing stream; `None` before it exists, and without sequence
+    /// numbers.
+    pub fn sent_stream(&self) -> Option<ConnectionId> {
+        let is_sequenced = self.phase.sends_stream() && self.transport.is_stream();
+        is_sequenced.then_some(self.peer.tx_id)
+    }
+
+    #[inline]
+    pub(super) fn note_mark<B: ?Sized>(&mut self, datagram: &Datagram<'_, B>) {
+        if datagram.congestion_experienced {
+            // R7.10-1
+            self.acks.marked = true;
+            self.stats.ecn_marks += 1;
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The effects of accepted segments, in the order of the sequence numbers.
 
 use super::connection::Connection;
+use super::ending::{tagged_cause, untagged_cause};
 use super::host::{Host, RemoteAccess};
 use super::packet::Refusal;
 use super::responder::{atomic_op, Granted, InboundRequest};
 use super::rxwindow::Commit;
-use super::terminate::{tagged_cause, untagged_cause};
 use super::types::{Completion, CompletionOp, RemoteAddr, Status};
 use crate::wire::TerminateCause;
 

@@ -6,6 +6,7 @@ use super::channel::ChannelState;
 use super::config::{
     ConnConfig, Path, RtsParams, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
 };
+use super::ending::TerminateRepeat;
 use super::keepalive::KeepAlive;
 use super::peer::Peer;
 use super::phase::Phase;
@@ -16,7 +17,6 @@ use super::responder::Responder;
 use super::rxwindow::RxWindow;
 use super::stats::ConnStats;
 use super::stream::Sender;
-use super::terminate_repeat::TerminateRepeat;
 use super::transmit::Controls;
 use super::transport::Transport;
 use crate::wire::{self, connection_id, Terminate};

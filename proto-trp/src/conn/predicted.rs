@@ -3,11 +3,11 @@
 //! need.
 
 use super::connection::Connection;
+use super::ending::Offender;
 use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Refusal};
-use super::receive::place_write;
-use super::terminate::Offender;
+use super::placement::place_write;
 use crate::wire::{Flags, PredictedWrite, Segment, TAGGED_OVERHEAD};
 use urdma_types::Time;
 

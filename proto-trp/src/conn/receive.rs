@@ -1,25 +1,21 @@
-//! The receiving half: checks and placement; the module `commit` applies the effects in the order
-//! of the sequence numbers. The payload of messages and read responses is placed on arrival,
-//! because the application may not look at receive buffers and sinks of reads before the
-//! completion; the payload of writes waits in the reorder buffer.
+//! The receiving half: what each packet of the peer does. The modules `placement` and `commit` have
+//! the effect of a segment.
 
 use super::connection::Connection;
+use super::ending::{tagged_cause, Offender};
 use super::host::{Host, RemoteAccess};
+use super::num::len32;
 use super::packet::{Datagram, Packet, Refusal};
+use super::placement::Placed;
 use super::qp_state::QpState;
-use super::queues::Kind;
-use super::responder::{InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
-use super::terminate::{tagged_cause, Offender};
 use super::transmit::Controls;
-use super::types::{Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, Status};
+use super::types::{PostError, RecvWr, RemoteAddr};
 use crate::wire::{
-    AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
-    Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
+    Extensions, Flags, PacketType, ParseError, ResetReason, Segment, SegmentKind, Stag,
+    TaggedOffset, Train, TrpHeader, SEGMENT_HEAD_LEN,
 };
 use urdma_types::{Psn, Time};
-
-type Placed = Result<Commit, Refusal>;
 
 impl Connection {
     /// Posts a receive request; in ERROR it completes as flushed at once.
@@ -66,7 +62,7 @@ impl Connection {
             return Ok(1);
         }
         self.stats.rx_datagrams += 1;
-        self.stats.rx_octets += super::num::len32(datagram.len) as u64;
+        self.stats.rx_octets += len32(datagram.len) as u64;
         self.handle_other_than_predicted(now, datagram, host)
     }
 
@@ -154,20 +150,6 @@ impl Connection {
         self.phase.receives()
     }
 
-    /// Whether a packet that is not a RESET belongs to this incarnation of the connection.
-    #[inline]
-    pub(super) fn is_ours(&self, trp: &TrpHeader) -> bool {
-        let id = trp.connection_id;
-        trp.destination_index == self.config.local_qpn.index()
-            && !self.transport.is_channel()
-            && trp.kind != PacketType::Reset
-            && if trp.kind.carries_acknowledged_stream() {
-                self.phase.sends_stream() && id == self.peer.tx_id
-            } else {
-                id == self.peer.rx_id
-            }
-    }
-
     /// Processes acknowledgement and extensions; false if they are malformed.
     #[cold]
     fn on_extensions<H: Host>(
@@ -250,15 +232,6 @@ impl Connection {
             end: datagram.len,
         };
         self.on_packet(now, &packet, datagram, host);
-    }
-
-    #[inline]
-    pub(super) fn note_mark<B: ?Sized>(&mut self, datagram: &Datagram<'_, B>) {
-        if datagram.congestion_experienced {
-            // R7.10-1
-            self.acks.marked = true;
-            self.stats.ecn_marks += 1;
-        }
     }
 
     /// Processes a segment, from a packet of its own or from a train.
@@ -401,221 +374,10 @@ impl Connection {
             stag,
             to,
             buffer: index,
-            len: super::num::len32(len),
+            len: len32(len),
             last: segment.last,
             announces: segment.flags.contains(Flags::IMMEDIATE),
         })
-    }
-
-    /// Places the payload of a segment and returns the effect that remains for its turn.
-    #[inline]
-    pub(super) fn place<H: Host>(
-        &mut self,
-        segment: &Segment,
-        body: &H::Body,
-        host: &mut H,
-    ) -> Placed {
-        let payload = (segment.payload_offset, segment.payload_len);
-        match segment.kind {
-            // RFC5040-5.1-2
-            SegmentKind::Write { stag, offset } => {
-                place_write(stag, offset, payload, body, host)?;
-                Ok(Commit::Nothing)
-            }
-            SegmentKind::Send {
-                msn,
-                offset,
-                solicited,
-                invalidate,
-                immediate,
-            } => {
-                self.place_message(msn, offset, payload, body, host)?;
-                Ok(Commit::Message {
-                    msn: msn.0,
-                    offset,
-                    len: super::num::len32(segment.payload_len),
-                    last: segment.last,
-                    solicited,
-                    imm: immediate,
-                    invalidate: invalidate.map(|stag| stag.0),
-                })
-            }
-            SegmentKind::ReadResponse { stag, offset } => {
-                self.place_response(stag, offset, segment, body, host)
-            }
-            SegmentKind::Immediate {
-                msn,
-                solicited,
-                data,
-            } => self.place_immediate(msn, solicited, data, host),
-            // RFC5040-5.2.1-3
-            SegmentKind::ReadRequest { msn, request } => {
-                self.admit(msn, InboundRequest::Read(request))
-            }
-            // RFC7306-5.2.1-2
-            SegmentKind::AtomicRequest { msn, request } => {
-                self.admit(msn, InboundRequest::Atomic(request, 0))
-            }
-            SegmentKind::AtomicResponse { response, .. } => {
-                self.place_atomic_response(&response, host)
-            }
-            SegmentKind::Terminate { .. } | SegmentKind::Absent => Ok(Commit::Nothing),
-        }
-    }
-
-    /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
-    /// receive request of the message.
-    #[inline(always)]
-    pub(super) fn place_message<H: Host>(
-        &mut self,
-        msn: Msn,
-        offset: u32,
-        (at, len): (usize, usize),
-        body: &H::Body,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        // RFC5040-5.3-2
-        let index = self.recv_for(msn, host)?;
-        let end = u64::from(offset) + len as u64;
-        // RFC5041-7.1-1
-        if end > self.rq.get(index).capacity {
-            return Err(Refusal::Receive(
-                Status::LocalLengthError,
-                TerminateCause::MESSAGE_TOO_LONG,
-            ));
-        }
-        if len > 0 {
-            self.rq
-                .scatter(index, u64::from(offset), (at, len), body, host)
-                .map_err(|_| {
-                    Refusal::Receive(
-                        Status::LocalProtectionError,
-                        TerminateCause::STREAM_CATASTROPHIC,
-                    )
-                })?;
-        }
-        Ok(())
-    }
-
-    /// The receive request of a message of queue 0.
-    #[inline]
-    fn recv_for<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<u32, Refusal> {
-        let ahead = msn.0.wrapping_sub(self.rq.head_msn);
-        if ahead >= self.rq.len() {
-            self.recv_beyond(msn, host)?;
-        }
-        Ok(self.rq.ahead(ahead))
-    }
-
-    /// A message of queue 0 is none of those for which receive requests have been taken.
-    #[cold]
-    fn recv_beyond<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<(), Refusal> {
-        let ahead = msn.distance(Msn(self.rq.head_msn));
-        let Ok(ahead) = u32::try_from(ahead) else {
-            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
-        };
-        self.rq
-            .pull_shared(ahead, host)
-            .map_err(|error| match error {
-                NoSharedRecv::Empty => Refusal::NotReady,
-                NoSharedRecv::NoQueue => Refusal::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
-            })
-    }
-
-    fn place_immediate<H: Host>(
-        &mut self,
-        msn: Msn,
-        solicited: bool,
-        data: ImmediateData,
-        host: &mut H,
-    ) -> Placed {
-        // RFC7306-6.3-2
-        self.recv_for(msn, host)?;
-        Ok(Commit::Immediate {
-            msn: msn.0,
-            solicited,
-            imm: data.immediate,
-            write_len: data.write_len_octets,
-        })
-    }
-
-    fn admit(&mut self, msn: Msn, request: InboundRequest) -> Placed {
-        // RFC5040-5.2.1-2, RFC7306-5.2.1-1
-        match self.responder.admit(msn, request) {
-            Ok(entry) => Ok(Commit::Request { entry }),
-            Err(NotAdmitted::TooMany) => Err(Refusal::Fault(TerminateCause::NO_BUFFER)),
-            Err(NotAdmitted::Busy) => Err(Refusal::Later),
-        }
-    }
-
-    /// The work request of a response: started, its request acknowledged, not answered yet.
-    #[inline]
-    fn asked_by(&self, id: u32) -> Option<u32> {
-        self.sq.awaiting(id, self.accepted_before())
-    }
-
-    #[inline]
-    fn place_response<H: Host>(
-        &mut self,
-        stag: Stag,
-        offset: TaggedOffset,
-        segment: &Segment,
-        body: &H::Body,
-        host: &mut H,
-    ) -> Placed {
-        let fault = |cause| Err(Refusal::Fault(cause));
-        let Some(index) = self.asked_by(stag.0) else {
-            return fault(TerminateCause::TAGGED_INVALID_STAG);
-        };
-        let len = segment.payload_len;
-        let wqe = self.sq.get(index);
-        if wqe.kind != Kind::Read {
-            return fault(TerminateCause::TAGGED_INVALID_STAG);
-        }
-        let end = offset.0.checked_add(len as u64);
-        // RFC5041-7.1-2
-        if end.is_none_or(|end| end > u64::from(wqe.length)) {
-            return fault(TerminateCause::TAGGED_BOUNDS);
-        }
-        if len > 0 {
-            host.scatter_response(
-                self.sq.sges(index),
-                offset.0,
-                body,
-                segment.payload_offset,
-                len,
-            )
-            .map_err(|_| Refusal::Sink(index))?;
-        }
-        let len = super::num::len32(len);
-        if self.sq.note_response(index, len, segment.last) {
-            self.complete_sends(host);
-        }
-        Ok(Commit::Nothing)
-    }
-
-    fn place_atomic_response<H: Host>(
-        &mut self,
-        response: &AtomicResponse,
-        host: &mut H,
-    ) -> Placed {
-        // RFC7306-5.2.2-2: the work request that waits is the buffer.
-        let index = self
-            .asked_by(response.request_id)
-            .filter(|&index| self.sq.get(index).kind != Kind::Read)
-            .ok_or(Refusal::Fault(TerminateCause::UNEXPECTED_OPCODE))?;
-        let tells_original = self.sq.get(index).kind != Kind::AtomicWrite;
-        if tells_original
-            && host
-                .scatter_u64(self.sq.sges(index), response.original)
-                .is_err()
-        {
-            return Err(Refusal::Sink(index));
-        }
-        // RFC7306-5.4-2
-        self.sq.note_answered(index);
-        self.complete_sends(host);
-        Ok(Commit::Nothing)
     }
 
     #[cold]
@@ -630,11 +392,49 @@ impl Connection {
         }
     }
 
-    #[inline]
-    pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
-        if self.phase.establish() {
-            host.event(Event::Established);
+    /// Processes the segments of a train one after the other; returns their number.
+    #[inline(never)]
+    pub(super) fn on_train<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> u32 {
+        let Ok(train) = Train::parse(trp, datagram.head, datagram.len) else {
+            self.stats.rx_malformed += 1;
+            return 1;
+        };
+        self.stats.rx_trains += 1;
+        self.note_mark(datagram);
+        let pieces = train.pieces();
+        let count = len32(pieces.len());
+        let shared = trp.flags.without(Flags::ACK_REQUESTED | Flags::IMMEDIATE);
+        for (number, piece) in (0..).zip(pieces) {
+            let mut flags = shared;
+            if piece.has_immediate {
+                flags = flags | Flags::IMMEDIATE;
+            }
+            if number + 1 == count {
+                flags = flags | trp.flags.and(Flags::ACK_REQUESTED);
+            }
+            let mut head = [0; SEGMENT_HEAD_LEN];
+            // R15-2
+            host.peek(datagram.body, piece.at, &mut head);
+            let packet = Packet {
+                psn: trp.psn.add(number),
+                flags,
+                ddp: &head[..piece.len.min(SEGMENT_HEAD_LEN)],
+                at: piece.at,
+                end: piece.at + piece.len,
+            };
+            // R4.4-4
+            self.on_packet(now, &packet, datagram, host);
+            if !self.phase.receives() {
+                break;
+            }
         }
+        count
     }
 }
 
@@ -643,25 +443,4 @@ impl Connection {
 fn acknowledgement(trp: &TrpHeader) -> (Psn, u32, bool) {
     let marked = trp.flags.contains(Flags::ECN_ECHO);
     (trp.ack, trp.window_packets(), marked)
-}
-
-/// Writes `len` octets of `body` from `at`, the payload of a segment of a Write.
-#[inline]
-pub(super) fn place_write<H: Host>(
-    stag: Stag,
-    offset: TaggedOffset,
-    (at, len): (usize, usize),
-    body: &H::Body,
-    host: &mut H,
-) -> Result<(), Refusal> {
-    // RFC5041-5.2-7
-    if len > 0 {
-        let remote = RemoteAddr {
-            stag: stag.0,
-            to: offset.0,
-        };
-        host.write_remote(remote, body, at, len)
-            .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
-    }
-    Ok(())
 }

@@ -6,11 +6,11 @@
 //! new sequence numbers and in the other epoch.
 
 use super::connection::Connection;
+use super::ending::Offender;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
 use super::queues::SegmentSource;
 use super::rxwindow::Commit;
-use super::terminate::Offender;
 use super::transmit::Controls;
 use super::types::Status;
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
@@ -148,6 +148,28 @@ impl Connection {
             false => wqe.progress.min(refused.spec.offset),
         };
         self.sq.rewind(index, kept);
+    }
+
+    /// A segment was not accepted.
+    #[cold]
+    pub(super) fn refuse<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        offender: &Offender<'_>,
+        host: &mut H,
+    ) {
+        match refusal {
+            Refusal::Later => {
+                self.stats.rx_deferred += 1;
+                self.acks.due = true;
+            }
+            Refusal::NotReady => {
+                if let Offender::Segment(segment) = offender {
+                    self.begin_refusing(segment);
+                }
+            }
+            fault => self.end_by(fault, offender, host),
+        }
     }
 }
 

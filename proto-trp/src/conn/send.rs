@@ -8,7 +8,6 @@ use super::qp_state::QpState;
 use super::queues::Kind;
 use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
-use super::transport::Transport;
 use super::types::{PostError, SendOp, SendWr, Status, Trace};
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
@@ -585,54 +584,5 @@ impl Connection {
             len,
             ecn_capable: false,
         }
-    }
-
-    /// Completes the requests at the head of the send queue that are done.
-    #[inline(never)]
-    pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
-        self.complete_sends_before(self.accepted_before(), host);
-    }
-
-    /// The peer is known to have accepted every segment before this sequence number, or every
-    /// message before this position of the channel.
-    #[inline]
-    pub(super) fn accepted_before(&self) -> u64 {
-        match self.transport {
-            Transport::Stream | Transport::Unreliable => self.sender.oldest(),
-            Transport::Channel => self.channel.settled,
-        }
-    }
-
-    /// As [`Connection::complete_sends`], where the peer has accepted everything before `una`.
-    #[inline(always)]
-    pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
-        self.sq.complete_before(una, host);
-        if self.sq.is_stopped() || self.phase.state() == QpState::Sqd {
-            self.after_completions(host);
-        }
-    }
-
-    #[cold]
-    fn after_completions<H: Host>(&mut self, host: &mut H) {
-        match self.sq.failed() {
-            Some(status) => self.fail_send(status, host),
-            None => self.note_drained(host),
-        }
-    }
-
-    /// Executes a local request.
-    #[cold]
-    pub(super) fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
-        match self.sq.execute(index, host) {
-            Ok(()) => self.complete_sends(host),
-            Err(status) => self.poison(index, status, host),
-        }
-    }
-
-    /// A request cannot be finished: it fails when those before it are done.
-    #[cold]
-    pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
-        self.sq.stop_at(index, status);
-        self.complete_sends(host);
     }
 }

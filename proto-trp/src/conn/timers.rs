@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::transmit::Controls;
-use super::types::{Event, Trace};
+use super::types::Trace;
 use urdma_types::Time;
 
 impl Connection {
@@ -85,13 +85,5 @@ impl Connection {
         }
         self.keepalive.unanswered += 1;
         self.controls.add(Controls::PROBE);
-    }
-
-    /// In SQD: raises [`Event::SqDrained`] when every request that had started is done.
-    pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
-        if self.phase.drains() && !self.sq.has_begun() {
-            self.phase.on_drained();
-            host.event(Event::SqDrained);
-        }
     }
 }

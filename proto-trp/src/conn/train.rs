@@ -9,15 +9,11 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::packet::{Datagram, Packet};
 use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
 use super::queues::{Kind, SendWqe};
 use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Next, Planned, Transmit};
-use crate::wire::{
-    self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
-    SEGMENT_HEAD_LEN,
-};
+use crate::wire::{self, ddp, train, Flags, PacketType, SegmentKind, TrainWriter};
 use urdma_types::Time;
 
 /// The longest train, in octets: 14 messages of 64 octets.
@@ -122,51 +118,6 @@ impl Connection {
         };
         let fits = train.end() + ddp::UNTAGGED_LEN + spec.len as usize <= room;
         (fits && is_short_message(self.sq.get(index))).then_some((index, spec))
-    }
-
-    /// Processes the segments of a train one after the other; returns their number.
-    #[inline(never)]
-    pub(super) fn on_train<H: Host>(
-        &mut self,
-        now: Time,
-        trp: &TrpHeader,
-        datagram: &Datagram<'_, H::Body>,
-        host: &mut H,
-    ) -> u32 {
-        let Ok(train) = Train::parse(trp, datagram.head, datagram.len) else {
-            self.stats.rx_malformed += 1;
-            return 1;
-        };
-        self.stats.rx_trains += 1;
-        self.note_mark(datagram);
-        let pieces = train.pieces();
-        let count = len32(pieces.len());
-        let shared = trp.flags.without(Flags::ACK_REQUESTED | Flags::IMMEDIATE);
-        for (number, piece) in (0..).zip(pieces) {
-            let mut flags = shared;
-            if piece.has_immediate {
-                flags = flags | Flags::IMMEDIATE;
-            }
-            if number + 1 == count {
-                flags = flags | trp.flags.and(Flags::ACK_REQUESTED);
-            }
-            let mut head = [0; SEGMENT_HEAD_LEN];
-            // R15-2
-            host.peek(datagram.body, piece.at, &mut head);
-            let packet = Packet {
-                psn: trp.psn.add(number),
-                flags,
-                ddp: &head[..piece.len.min(SEGMENT_HEAD_LEN)],
-                at: piece.at,
-                end: piece.at + piece.len,
-            };
-            // R4.4-4
-            self.on_packet(now, &packet, datagram, host);
-            if !self.phase.receives() {
-                break;
-            }
-        }
-        count
     }
 }
 

@@ -13,7 +13,7 @@ use super::qp_state::{QpState, TransitionError};
 use super::transmit::Controls;
 use super::transport::Transport;
 use crate::wire::{self, connection_id, Prediction};
-use urdma_types::{Qpn, Time};
+use urdma_types::{Psn, Qpn, Time};
 
 impl Connection {
     /// RESET or INIT to INIT.
@@ -164,6 +164,14 @@ impl Connection {
             self.controls.add(Controls::PROBE);
         }
     }
+
+    /// Starts the outgoing stream: without window, timer and congestion control.
+    pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
+        self.phase.start_stream();
+        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
+        self.sender
+            .start_unreliable(local_psn, self.config.window_packets);
+    }
 }
 
 #[cfg(test)]
@@ -171,7 +179,6 @@ mod tests {
     use super::super::config::Path;
     use super::*;
     use crate::sim::{Setup, World};
-    use urdma_types::Psn;
 
     #[test]
     fn connection_out_of_range_parameters_are_refused() {

@@ -8,46 +8,14 @@ use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
 use super::rxwindow::Commit;
-use super::transport::Transport;
 use super::types::{Event, Status};
-use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
-use urdma_types::{Psn, Qpn};
+use crate::wire::{PacketType, Segment, SegmentKind, TrpHeader};
 
 impl Connection {
     /// Whether the service is UC: without acknowledgement and retransmission.
     #[inline]
     pub fn is_unreliable(&self) -> bool {
         self.config.unreliable
-    }
-
-    /// Starts the outgoing stream: without window, timer and congestion control.
-    pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
-        self.phase.start_stream();
-        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
-        self.sender
-            .start_unreliable(local_psn, self.config.window_packets);
-    }
-
-    /// Completes requests whose packets are all sent.
-    #[cold]
-    pub(super) fn forget_sent<H: Host>(&mut self, host: &mut H) {
-        self.sender.abandon();
-        self.complete_sends(host);
-    }
-
-    /// A send request has failed: to SQE, in which no send request is executed.
-    #[cold]
-    pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
-        // R13-1
-        if self.sq.get(self.sq.head()).progress > 0 {
-            // Else the receiver would take the part that it has for the start of the next message.
-            match self.transport {
-                Transport::Stream | Transport::Unreliable => self.sender.skip(),
-                Transport::Channel => self.channel.start_anew(),
-            }
-        }
-        self.phase.stop_sends();
-        self.sq.flush(blame, host);
     }
 
     /// Processes a packet of the peer, whose connection id is right.

@@ -1,11 +1,11 @@
 //! The receiving half: a message is placed and takes effect at once, or is refused by an answer.
 
 use super::super::connection::Connection;
+use super::super::ending::Offender;
 use super::super::host::Host;
 use super::super::packet::Refusal;
+use super::super::placement::place_write;
 use super::super::qp_state::QpState;
-use super::super::receive::place_write;
-use super::super::terminate::Offender;
 use super::super::transmit::Controls;
 use super::message::{Answer, Handled, Message};
 use super::state::Intake;

@@ -1,26 +1,23 @@
 //! The end of a connection by an error: the Terminate that the peer gets, and the status of each
 //! work request.
 
-use super::connection::Connection;
-use super::host::{Host, ProtectionError};
-use super::packet::Refusal;
-use super::queues::SendWqe;
-use super::responder::InboundRequest;
-use super::rxwindow::Commit;
-use super::terminate_repeat::TerminateRepeat;
-use super::transmit::Controls;
-use super::types::{Completion, CompletionOp, Event, Status, Trace};
+use super::super::connection::Connection;
+use super::super::host::{Host, ProtectionError};
+use super::super::packet::Refusal;
+use super::super::queues::SendWqe;
+use super::super::responder::InboundRequest;
+use super::super::rxwindow::Commit;
+use super::super::types::{Event, Status};
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
     self, Flags, ImmediateData, Msn, QueueNumber, Segment, SegmentKind, Stag, TaggedOffset,
     Terminate, TerminateCause,
 };
-use urdma_types::Time;
 
 /// The segment that an error is about.
 #[derive(Debug)]
-pub(super) enum Offender<'a> {
+pub(in crate::conn) enum Offender<'a> {
     /// One that has just arrived.
     Segment(&'a Segment),
     /// One that arrived earlier and whose effect is applied now.
@@ -31,7 +28,7 @@ pub(super) enum Offender<'a> {
 
 /// The Terminate cause of a tagged segment (RFC 5041 section 7.2; access rights are RDMAP's, RFC
 /// 5040 section 7.2).
-pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
+pub(in crate::conn) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
     match error {
         ProtectionError::InvalidStag => TerminateCause::TAGGED_INVALID_STAG,
@@ -45,7 +42,7 @@ pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
 }
 
 /// The Terminate cause of a read, an atomic or an invalidation (RFC 5040 section 7.2).
-pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
+pub(in crate::conn) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
     match error {
         ProtectionError::InvalidStag => TerminateCause::INVALID_STAG,
@@ -74,36 +71,9 @@ fn status_of(cause: TerminateCause) -> Status {
 }
 
 impl Connection {
-    /// Any state to ERROR: every request is flushed to [`Host::complete`]. No Terminate is sent.
-    pub fn to_error<H: Host>(&mut self, host: &mut H) {
-        self.flush(None, None, host);
-    }
-
-    /// A segment was not accepted.
-    #[cold]
-    pub(super) fn refuse<H: Host>(
-        &mut self,
-        refusal: Refusal,
-        offender: &Offender<'_>,
-        host: &mut H,
-    ) {
-        match refusal {
-            Refusal::Later => {
-                self.stats.rx_deferred += 1;
-                self.acks.due = true;
-            }
-            Refusal::NotReady => {
-                if let Offender::Segment(segment) = offender {
-                    self.begin_refusing(segment);
-                }
-            }
-            fault => self.end_by(fault, offender, host),
-        }
-    }
-
     /// A segment cannot be accepted, now or later.
     #[cold]
-    pub(super) fn end_by<H: Host>(
+    pub(in crate::conn) fn end_by<H: Host>(
         &mut self,
         refusal: Refusal,
         offender: &Offender<'_>,
@@ -141,7 +111,7 @@ impl Connection {
 
     /// The memory of a read that was granted may no longer be read.
     #[cold]
-    pub(super) fn refuse_read<H: Host>(
+    pub(in crate::conn) fn refuse_read<H: Host>(
         &mut self,
         entry: u16,
         error: ProtectionError,
@@ -174,33 +144,9 @@ impl Connection {
         });
     }
 
-    /// The request at the head of the send queue fails locally: the peer gets a Terminate,
-    /// everything is flushed. An unreliable connection only stops its send queue.
-    pub(super) fn fail_send<H: Host>(&mut self, status: Status, host: &mut H) {
-        let blame = Some((self.sq.head(), status));
-        if self.config.unreliable {
-            self.stop_sends(blame, host);
-        } else {
-            self.flush(blame, None, host);
-            // R8.5-4, RFC5040-7.1-2, RFC7306-8.1-1
-            self.send_terminate(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
-        }
-    }
-
-    /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
-    fn send_terminate(&mut self, terminate: Terminate) {
-        // The peer of a channel is reached before RTS.
-        let may_send = self.phase.sends_stream() || self.transport.is_channel();
-        if may_send && !self.config.unreliable {
-            self.terminate = Some(terminate);
-            self.controls.add(Controls::TERMINATE);
-            self.terminate_repeat = TerminateRepeat::start();
-        }
-    }
-
     /// The peer has ended the connection by an error.
     #[cold]
-    pub(super) fn on_terminate<H: Host>(&mut self, segment: &SegmentKind, host: &mut H) {
+    pub(in crate::conn) fn on_terminate<H: Host>(&mut self, segment: &SegmentKind, host: &mut H) {
         let &SegmentKind::Terminate { terminate, .. } = segment else {
             return;
         };
@@ -314,56 +260,6 @@ impl Connection {
             Ok(len) => Terminate::about(cause, &octets[..len], len + payload_len),
             Err(_) => Terminate::new(cause),
         }
-    }
-
-    /// Goes to ERROR and ends every work request: the blamed one with its status, the expected
-    /// receive with `recv_status`, all others flushed.
-    #[cold]
-    pub(super) fn flush<H: Host>(
-        &mut self,
-        blame: Option<(u32, Status)>,
-        recv_status: Option<Status>,
-        host: &mut H,
-    ) {
-        if let Some(status) = blame.map(|(_, status)| status).or(recv_status) {
-            host.trace(Trace::Failed(status));
-        }
-        let had_failed = self.phase.fail();
-        // RFC5040-7.1-1, RFC5041-6.2.2-1
-        self.sq.flush(blame, host);
-        let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
-        while self.rq.len() > 0 {
-            let wqe = self.rq.get(self.rq.head);
-            let completion = Completion {
-                wr_id: wqe.wr_id,
-                status,
-                op: CompletionOp::Recv,
-                byte_len: 0,
-                imm: None,
-                invalidated: None,
-                solicited: true,
-            };
-            match wqe.shared_queue {
-                0 => host.complete(completion),
-                queue => host.complete_shared(queue, completion),
-            }
-            status = Status::WorkRequestFlushed;
-            self.rq.pop();
-        }
-        self.silence();
-        if self.rq.is_shared() && !had_failed {
-            host.event(Event::LastRecvReached);
-        }
-    }
-
-    /// Cancels everything that is due to be sent, and all timers.
-    fn silence(&mut self) {
-        self.sender.silence();
-        self.rx.abandon();
-        self.channel.silence();
-        self.acks.on_sent();
-        self.controls = Controls::default();
-        self.fail_deadline = Time::NEVER;
     }
 }
 
