@@ -5,9 +5,8 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::plan::{SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::queues::{next_part, Kind, SendWqe};
-use super::transmit::{Next, Run, TransmitPlan};
+use super::transmit::{Next, Run, TransmitPlan, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::types::Status;
 use crate::wire::rdmap::Opcode;
 use crate::wire::{self, Flags, PacketType, Stag, TaggedHeader, TaggedOffset};

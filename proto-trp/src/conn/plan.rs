@@ -1,17 +1,11 @@
 //! Scheduling: which segment or other datagram is sent next, and how much room it needs.
 
 use super::connection::Connection;
-use super::qp_state::QpState;
-use super::queues::SegmentSpec;
-use super::transmit::{Next, Planned, TransmitPlan};
+use super::transmit::{
+    Next, Planned, TransmitPlan, CONTROL_LEN, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX,
+};
 use crate::wire;
 
-/// Room for every datagram without payload: all headers and extensions.
-pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
-/// Headers of a segment with payload, which may name a shared receive queue.
-pub(super) const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
-/// The longest message that may be in a train, in octets.
-pub(super) const TRAIN_MESSAGE_OCTETS_MAX: u32 = 256;
 /// The longest RDMAP request, which a segment has in place of payload.
 const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 
@@ -131,30 +125,5 @@ impl Connection {
         }
         let answer = self.next_answer_segment()?;
         Some(Planned::part(Next::Answer, &answer))
-    }
-
-    /// The next segment of the response whose turn it is.
-    #[inline]
-    pub(super) fn next_answer_segment(&self) -> Option<SegmentSpec> {
-        self.responder.next_segment(self.peer.max_tagged)
-    }
-
-    /// The next segment of the work request whose turn it is.
-    #[inline(always)]
-    pub(super) fn next_request_segment(&self) -> Option<SegmentSpec> {
-        self.next_segment_up_to(self.peer.max_tagged, self.peer.max_untagged)
-    }
-
-    /// As [`Connection::next_request_segment`], where segments have at most so many octets of
-    /// payload.
-    #[inline(always)]
-    pub(super) fn next_segment_up_to(
-        &self,
-        max_tagged: u32,
-        max_untagged: u32,
-    ) -> Option<SegmentSpec> {
-        // RFC5040-6.1-2
-        let starts = self.phase.state() == QpState::Rts;
-        self.sq.next_segment(max_tagged, max_untagged, starts)
     }
 }

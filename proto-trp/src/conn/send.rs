@@ -1,17 +1,15 @@
-//! The sending half: work requests become segments, segments become datagrams; the module `plan`
-//! selects the next one.
+//! The sending half: segments become datagrams; the module `plan` selects the next one, and
+//! `segments` says what it carries.
 
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::qp_state::QpState;
-use super::queues::Kind;
 use super::queues::{SegmentSource, SegmentSpec};
 use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
-use super::types::{PostError, SendOp, SendWr, Status, Trace};
+use super::types::{PostError, SendWr, Trace};
 use crate::wire::{
-    self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
-    ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
+    self, Extensions, Flags, Msn, PacketType, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
 };
 use urdma_types::Time;
 
@@ -139,34 +137,6 @@ impl Connection {
         })
     }
 
-    /// Prepares a new segment: returns whether it requests an acknowledgement.
-    #[inline(always)]
-    pub(super) fn begin_segment(&mut self, seq: u64, spec: &SegmentSpec) -> bool {
-        let mut ack_requested = self.sender.requests_ack(seq);
-        if let SegmentSource::Message(index)
-        | SegmentSource::Immediate(index)
-        | SegmentSource::Request(index) = spec.source
-        {
-            self.sq.start(index);
-            ack_requested |= spec.last && self.wants_ack(index, spec.source);
-        }
-        ack_requested
-    }
-
-    /// Records a new segment that was written.
-    #[inline(always)]
-    pub(super) fn note_new(
-        &mut self,
-        now: Time,
-        seq: u64,
-        spec: &SegmentSpec,
-        ack_requested: bool,
-    ) {
-        self.sender.on_sent(now, self.sender.is_empty());
-        self.sender.push(now, *spec, ack_requested);
-        self.note_sent(seq, spec);
-    }
-
     #[inline(never)]
     fn write_answer<H: Host>(
         &mut self,
@@ -192,33 +162,6 @@ impl Connection {
         let transmit = self.write_new(now, &spec, buf, host)?;
         self.sender.note_retry(seq);
         Some(transmit)
-    }
-
-    /// Whether the last segment of a request requests an acknowledgement: reads and atomics are
-    /// answered in any case.
-    #[inline]
-    fn wants_ack(&self, index: u32, source: SegmentSource) -> bool {
-        let wqe = self.sq.get(index);
-        let ends = match source {
-            SegmentSource::Message(_) => wqe.kind != Kind::WriteImm,
-            SegmentSource::Immediate(_) => true,
-            SegmentSource::Request(_)
-            | SegmentSource::Local(_)
-            | SegmentSource::Response(_)
-            | SegmentSource::Void => false,
-        };
-        ends && self.transport.is_stream() && (wqe.flags.signaled || self.sq.is_half_full())
-    }
-
-    /// Advances the work request or response by the segment that was sent.
-    #[inline]
-    pub(super) fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
-        if matches!(spec.source, SegmentSource::Response(_)) {
-            self.responder.sent(spec);
-        } else {
-            self.responder.take_turn();
-            self.sq.note_sent(spec, seq + 1);
-        }
     }
 
     #[cold]
@@ -312,57 +255,6 @@ impl Connection {
             .then_some(end)
     }
 
-    /// The segment header of a send or write request.
-    #[inline(always)]
-    pub(super) fn message_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
-        let wqe = self.sq.get(index);
-        if wqe.kind.is_write() {
-            let remote = wqe.remote();
-            // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
-            return SegmentKind::Write {
-                stag: Stag(remote.stag),
-                offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
-            };
-        }
-        let (invalidate, immediate) = if wqe.kind.is_plain() {
-            (None, None)
-        } else {
-            let extra = self.sq.extra(index);
-            match extra.op {
-                // RFC5040-5.3-4
-                SendOp::SendInvalidate { stag } => (Some(Stag(stag)), None),
-                _ => (None, extra.imm),
-            }
-        };
-        // RFC5041-4.3-2, RFC5041-5.2-4
-        SegmentKind::Send {
-            msn: Msn(wqe.msn),
-            offset: spec.offset,
-            solicited: wqe.flags.solicited,
-            invalidate,
-            immediate,
-        }
-    }
-
-    /// Writes the payload of a segment of a send or write request, from `offset` in the message on.
-    /// False if the local memory may not be read: the request then fails.
-    #[inline(always)]
-    #[must_use]
-    pub(super) fn put_payload<H: Host>(
-        &mut self,
-        index: u32,
-        offset: u32,
-        payload: &mut [u8],
-        host: &mut H,
-    ) -> bool {
-        let (wqe, slot, lists) = self.sq.entry(index);
-        let copied = lists.copy_payload(wqe, slot, offset, payload, host);
-        if !copied {
-            self.poison(index, Status::LocalProtectionError, host);
-        }
-        copied
-    }
-
     fn write_response<H: Host>(
         &mut self,
         trp: &TrpHeader,
@@ -397,96 +289,6 @@ impl Connection {
         }
     }
 
-    /// The segment header of a read, an atomic or immediate data.
-    pub(super) fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
-        let wqe = self.sq.get(index);
-        let msn = Msn(wqe.msn);
-        let id = self.sq.id(index);
-        let atomic = |remote: super::RemoteAddr, operation| SegmentKind::AtomicRequest {
-            msn,
-            request: AtomicRequest {
-                request_id: id,
-                stag: Stag(remote.stag),
-                offset: TaggedOffset(remote.to),
-                operation,
-            },
-        };
-        match self.sq.op(index) {
-            // RFC5040-5.2.1-5
-            SendOp::Read { remote } => SegmentKind::ReadRequest {
-                msn,
-                request: ReadRequest {
-                    sink_stag: Stag(id),
-                    sink_offset: TaggedOffset(0),
-                    len_octets: wqe.length,
-                    source_stag: Stag(remote.stag),
-                    source_offset: TaggedOffset(remote.to),
-                },
-            },
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => atomic(
-                remote,
-                AtomicOperation::CompareSwap {
-                    swap,
-                    swap_mask: u64::MAX,
-                    compare,
-                    compare_mask: u64::MAX,
-                },
-            ),
-            SendOp::FetchAdd { remote, add } => {
-                atomic(remote, AtomicOperation::FetchAdd { add, mask: 0 })
-            }
-            SendOp::AtomicWrite { remote, octets } => {
-                atomic(remote, AtomicOperation::Write { octets })
-            }
-            SendOp::Send
-            | SendOp::SendInvalidate { .. }
-            | SendOp::Write { .. }
-            | SendOp::LocalInvalidate { .. }
-            | SendOp::BindWindow(_) => {
-                debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
-                SegmentKind::Immediate {
-                    msn,
-                    solicited: wqe.flags.solicited,
-                    data: ImmediateData {
-                        immediate: self.sq.imm(index).unwrap_or(0),
-                        write_len_octets: wqe.length,
-                    },
-                }
-            }
-        }
-    }
-
-    /// The TRP header of a packet, with the complete state of the peer's stream.
-    #[inline]
-    pub(super) fn header(&self, kind: PacketType, flags: Flags) -> TrpHeader {
-        let echo = if self.acks.marked {
-            Flags::ECN_ECHO
-        } else {
-            Flags::NONE
-        };
-        TrpHeader {
-            kind,
-            // R4.4-2
-            flags: flags | echo | Flags::TRAINS,
-            destination_index: self.peer.index,
-            // R5-2
-            connection_id: if kind.carries_acknowledged_stream() {
-                self.peer.rx_id
-            } else {
-                self.peer.tx_id
-            },
-            window: self.rx.advertised(),
-            psn: self.sender.psn(self.sender.next()),
-            // R4-3, R7.9-3: while requests are refused, the first of them.
-            ack: self.rx.ack(),
-            extension_words: 0,
-        }
-    }
-
     /// Writes the headers of a packet with one segment.
     #[inline]
     fn put_headers(
@@ -499,15 +301,6 @@ impl Connection {
     ) -> Option<usize> {
         self.note_acknowledged();
         wire::encode(trp, extensions, kind, last, buf).ok()
-    }
-
-    /// Records that a packet with segments was written. Its cumulative acknowledgement replaces a
-    /// due ACK unless there is a gap to report.
-    #[inline(always)]
-    pub(super) fn note_acknowledged(&mut self) {
-        if !self.rx.has_gap() {
-            self.acks.on_sent();
-        }
     }
 
     fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {

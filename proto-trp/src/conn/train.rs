@@ -9,10 +9,9 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
 use super::queues::{Kind, SendWqe};
 use super::queues::{SegmentSource, SegmentSpec};
-use super::transmit::{Next, Planned, Transmit};
+use super::transmit::{Next, Planned, Transmit, CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
 use crate::wire::{self, ddp, train, Flags, PacketType, SegmentKind, TrainWriter};
 use urdma_types::Time;
 

@@ -1,6 +1,14 @@
 //! The next datagram to be sent: its kind, the plan for it, and what was written.
 
 use super::queues::SegmentSpec;
+use crate::wire;
+
+/// Room for every datagram without payload: all headers and extensions.
+pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
+/// Headers of a segment with payload, which may name a shared receive queue.
+pub(super) const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
+/// The longest message that may be in a train, in octets.
+pub(super) const TRAIN_MESSAGE_OCTETS_MAX: u32 = 256;
 
 /// The kind of the next datagram.
 #[derive(Clone, Copy, Debug)]

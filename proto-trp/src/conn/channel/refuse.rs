@@ -4,9 +4,9 @@
 use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::types::Status;
-use super::message::{Answer, Handled};
+use super::message::Handled;
 use super::state::Intake;
-use crate::wire::{MessageFlags, MessageHead, MessageKind, ResetReason, RnrTimer};
+use crate::wire::{MessageFlags, MessageHead, ResetReason, RnrTimer};
 use urdma_types::Time;
 
 /// The pause after the first RESET of a queue pair that is not connected.
@@ -24,18 +24,6 @@ impl Connection {
         // C8.2-1
         self.channel.intake = Intake::FromEpoch(head.flags.and(MessageFlags::EPOCH));
         Handled::with(self.not_ready_message())
-    }
-
-    /// The NOT_READY for the message that is expected, while requests are refused.
-    pub(super) fn not_ready_message(&self) -> Option<Answer> {
-        let Intake::FromEpoch(epoch) = self.channel.intake else {
-            return None;
-        };
-        Some(Answer::of_head(&MessageHead {
-            number: self.rq.head_msn,
-            offset: u64::from(self.rnr_code()),
-            ..self.head_to_peer(MessageKind::NotReady, epoch)
-        }))
     }
 
     /// The peer has no receive request for a message.
@@ -189,28 +177,6 @@ impl Connection {
         self.channel.pause.until = Time::NEVER;
         if self.heard_nothing() && self.give_up_at() <= now {
             self.give_up(host);
-        }
-    }
-
-    /// The first of the requests that were taken back was sent again.
-    #[cold]
-    pub(super) fn note_retry(&mut self, position: u64) {
-        self.channel.pause.retry = Some(position + 1);
-    }
-
-    /// Messages were settled: the request that was sent again may be among them.
-    #[cold]
-    pub(super) fn end_retry(&mut self) {
-        let settled = self.channel.settled;
-        if self
-            .channel
-            .pause
-            .retry
-            .is_some_and(|retry| retry <= settled)
-        {
-            self.channel.is_paused = false;
-            self.channel.pause.retry = None;
-            self.channel.unconnected.count = 0;
         }
     }
 }

@@ -9,6 +9,7 @@ use super::super::queues::{Extra, SendWqe};
 use super::super::transmit::{Controls, Next};
 use super::super::types::{SendOp, Status};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
+use super::state::Intake;
 use crate::wire::message::{
     encode_message_body, MessageEnds, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN,
     MESSAGE_PAYLOAD_MAX,
@@ -190,7 +191,7 @@ impl Connection {
         if self.config.unreliable {
             self.forget_written(position, host);
         } else if self.channel.is_paused {
-            self.note_retry(position);
+            self.channel.note_retry(position);
         }
     }
 
@@ -343,8 +344,20 @@ impl Connection {
         self.channel.settled = count;
         self.complete_sends_before(count, host);
         if self.channel.is_paused {
-            self.end_retry();
+            self.channel.end_retry();
         }
+    }
+
+    /// The NOT_READY for the message that is expected, while requests are refused.
+    pub(super) fn not_ready_message(&self) -> Option<Answer> {
+        let Intake::FromEpoch(epoch) = self.channel.intake else {
+            return None;
+        };
+        Some(Answer::of_head(&MessageHead {
+            number: self.rq.head_msn,
+            offset: u64::from(self.rnr_code()),
+            ..self.head_to_peer(MessageKind::NotReady, epoch)
+        }))
     }
 }
 

@@ -116,4 +116,21 @@ impl ChannelState {
     pub(super) fn may_request(&self) -> bool {
         !self.is_paused || (self.pause.until == Time::NEVER && self.pause.retry.is_none())
     }
+
+    /// The first of the requests that were taken back was sent again at `position`.
+    #[cold]
+    pub(super) fn note_retry(&mut self, position: u64) {
+        self.pause.retry = Some(position + 1);
+    }
+
+    /// Messages were settled: the request that was sent again may be among them.
+    #[cold]
+    pub(super) fn end_retry(&mut self) {
+        let settled = self.settled;
+        if self.pause.retry.is_some_and(|retry| retry <= settled) {
+            self.is_paused = false;
+            self.pause.retry = None;
+            self.unconnected.count = 0;
+        }
+    }
 }
