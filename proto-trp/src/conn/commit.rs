@@ -6,7 +6,7 @@ use super::host::{Host, RemoteAccess};
 use super::packet::Refusal;
 use super::responder::{atomic_op, Granted, InboundRequest};
 use super::rxwindow::Commit;
-use super::types::{Completion, CompletionOp, RemoteAddr, Status};
+use super::types::{CompletionOp, RemoteAddr};
 use crate::wire::TerminateCause;
 
 impl Connection {
@@ -39,20 +39,24 @@ impl Connection {
                 solicited,
                 imm,
                 invalidate,
-            } => self.commit_message(msn, offset, len).and_then(|()| {
-                if !last {
-                    return Ok(());
-                }
-                self.end_message(solicited, imm, invalidate, host)
-            }),
+            } => self
+                .rq
+                .advance(msn, offset, len)
+                .map_err(Refusal::from)
+                .and_then(|()| {
+                    if !last {
+                        return Ok(());
+                    }
+                    self.end_message(solicited, imm, invalidate, host)
+                }),
             Commit::Immediate {
                 msn,
                 solicited,
                 imm,
                 write_len,
-            } => self.commit_message(msn, 0, 0).map(|()| {
+            } => self.rq.advance(msn, 0, 0).map_err(Refusal::from).map(|()| {
                 // RFC7306-6.3-3
-                self.complete_recv(
+                self.rq.complete(
                     CompletionOp::RecvWriteImm,
                     write_len,
                     solicited,
@@ -80,63 +84,14 @@ impl Connection {
                 .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
         }
         // RFC5040-5.3-3, RFC5040-5.5-1
-        self.complete_recv(
+        self.rq.complete(
             CompletionOp::Recv,
-            self.rq.head_offset,
+            self.rq.arrived_octets(),
             solicited,
             (imm, invalidate),
             host,
         );
         Ok(())
-    }
-
-    /// Whether a segment of queue 0 continues the message that is arriving.
-    #[inline]
-    pub(super) fn commit_message(
-        &mut self,
-        msn: u32,
-        offset: u32,
-        len: u32,
-    ) -> Result<(), Refusal> {
-        // RFC5041-7.1-1
-        if msn != self.rq.head_msn {
-            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
-        }
-        // R10-3, RFC5041-7.1-1
-        if offset != self.rq.head_offset {
-            return Err(Refusal::Fault(TerminateCause::INVALID_MESSAGE_OFFSET));
-        }
-        self.rq.head_offset += len;
-        Ok(())
-    }
-
-    /// Completes the expected receive request. Inlined, so that the host knows the operation.
-    #[inline(always)]
-    fn complete_recv<H: Host>(
-        &mut self,
-        op: CompletionOp,
-        byte_len: u32,
-        solicited: bool,
-        (imm, invalidated): (Option<u32>, Option<u32>),
-        host: &mut H,
-    ) {
-        let wqe = self.rq.get(self.rq.head);
-        // RFC5041-5.4-2, RFC5041-5.4-3: the length, and the immediate or the STag.
-        // Made in each branch: the rare one stores it, the other one need not.
-        let completion = || Completion {
-            wr_id: wqe.wr_id,
-            status: Status::Success,
-            op,
-            byte_len,
-            imm,
-            invalidated,
-            solicited,
-        };
-        match wqe.shared_queue {
-            0 => host.complete(completion()),
-            queue => host.complete_shared(queue, completion()),
-        }
-        self.rq.pop();
     }
 
     fn commit_request<H: Host>(&mut self, entry: u16, host: &mut H) -> Result<(), Refusal> {

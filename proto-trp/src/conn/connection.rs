@@ -135,9 +135,8 @@ impl Connection {
     /// ends must do it.
     pub(crate) fn count_from(&mut self, count: u32) {
         self.sq.count_from(count);
-        self.rq.head_msn = count;
+        self.rq.count_from(count);
         self.responder.number_from(wire::Msn(count));
-        (self.rq.head, self.rq.tail) = (count, count);
         self.sender.count_from(count);
     }
 

@@ -1,6 +1,7 @@
 //! A received datagram; one received segment, from a packet of its own or from a train, and why it
 //! may be refused.
 
+use super::queues::RecvError;
 use super::types::Status;
 use crate::wire::{self, Flags, TerminateCause};
 use urdma_types::Psn;
@@ -36,6 +37,24 @@ pub(super) enum Refusal {
     Receive(Status, TerminateCause),
     /// The scatter-gather list of this read or atomic cannot take the response.
     Sink(u32),
+}
+
+impl From<RecvError> for Refusal {
+    fn from(error: RecvError) -> Self {
+        match error {
+            RecvError::NotReady => Self::NotReady,
+            RecvError::NoQueue => Self::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
+            RecvError::WrongMessage => Self::Fault(TerminateCause::MSN_OUT_OF_RANGE),
+            RecvError::WrongOffset => Self::Fault(TerminateCause::INVALID_MESSAGE_OFFSET),
+            RecvError::TooLong => {
+                Self::Receive(Status::LocalLengthError, TerminateCause::MESSAGE_TOO_LONG)
+            }
+            RecvError::NoAccess => Self::Receive(
+                Status::LocalProtectionError,
+                TerminateCause::STREAM_CATASTROPHIC,
+            ),
+        }
+    }
 }
 
 /// The part of a received packet that concerns one segment.

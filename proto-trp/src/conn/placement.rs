@@ -11,7 +11,7 @@ use super::packet::Refusal;
 use super::queues::Kind;
 use super::responder::{InboundRequest, NotAdmitted};
 use super::rxwindow::Commit;
-use super::types::{Event, NoSharedRecv, RemoteAddr, Status};
+use super::types::{Event, RemoteAddr};
 use crate::wire::{
     AtomicResponse, ImmediateData, Msn, Segment, SegmentKind, Stag, TaggedOffset, TerminateCause,
 };
@@ -41,7 +41,7 @@ impl Connection {
                 invalidate,
                 immediate,
             } => {
-                self.place_message(msn, offset, payload, body, host)?;
+                self.rq.place(msn.0, offset, payload, body, host)?;
                 Ok(Commit::Message {
                     msn: msn.0,
                     offset,
@@ -75,65 +75,6 @@ impl Connection {
         }
     }
 
-    /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
-    /// receive request of the message.
-    #[inline(always)]
-    pub(super) fn place_message<H: Host>(
-        &mut self,
-        msn: Msn,
-        offset: u32,
-        (at, len): (usize, usize),
-        body: &H::Body,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        // RFC5040-5.3-2
-        let index = self.recv_for(msn, host)?;
-        let end = u64::from(offset) + len as u64;
-        // RFC5041-7.1-1
-        if end > self.rq.get(index).capacity {
-            return Err(Refusal::Receive(
-                Status::LocalLengthError,
-                TerminateCause::MESSAGE_TOO_LONG,
-            ));
-        }
-        if len > 0 {
-            self.rq
-                .scatter(index, u64::from(offset), (at, len), body, host)
-                .map_err(|_| {
-                    Refusal::Receive(
-                        Status::LocalProtectionError,
-                        TerminateCause::STREAM_CATASTROPHIC,
-                    )
-                })?;
-        }
-        Ok(())
-    }
-
-    /// The receive request of a message of queue 0.
-    #[inline]
-    fn recv_for<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<u32, Refusal> {
-        let ahead = msn.0.wrapping_sub(self.rq.head_msn);
-        if ahead >= self.rq.len() {
-            self.recv_beyond(msn, host)?;
-        }
-        Ok(self.rq.ahead(ahead))
-    }
-
-    /// A message of queue 0 is none of those for which receive requests have been taken.
-    #[cold]
-    fn recv_beyond<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<(), Refusal> {
-        let ahead = msn.distance(Msn(self.rq.head_msn));
-        let Ok(ahead) = u32::try_from(ahead) else {
-            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
-        };
-        self.rq
-            .pull_shared(ahead, host)
-            .map_err(|error| match error {
-                NoSharedRecv::Empty => Refusal::NotReady,
-                NoSharedRecv::NoQueue => Refusal::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
-            })
-    }
-
     fn place_immediate<H: Host>(
         &mut self,
         msn: Msn,
@@ -142,7 +83,7 @@ impl Connection {
         host: &mut H,
     ) -> Placed {
         // RFC7306-6.3-2
-        self.recv_for(msn, host)?;
+        self.rq.find(msn.0, host)?;
         Ok(Commit::Immediate {
             msn: msn.0,
             solicited,

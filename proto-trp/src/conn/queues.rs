@@ -7,7 +7,7 @@ mod segment;
 mod send_queue;
 mod wqe;
 
-pub(super) use recv_queue::RecvQueue;
+pub(super) use recv_queue::{RecvError, RecvQueue};
 pub(super) use segment::{SegmentSource, SegmentSpec};
 pub(super) use send_queue::{next_part, SendQueue};
 pub(super) use wqe::{Extra, Kind, SendWqe};

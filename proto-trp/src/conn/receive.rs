@@ -165,7 +165,7 @@ impl Connection {
             return false;
         };
         if let Some(queue) = extensions.shared_queue {
-            self.rq.named = queue;
+            self.rq.name(queue);
         }
         // R7.9-5: before the acknowledgement.
         if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {

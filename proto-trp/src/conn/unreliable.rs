@@ -71,21 +71,17 @@ impl Connection {
         match segment.kind {
             SegmentKind::Write { .. } => Ok(()),
             SegmentKind::Send { msn, offset: 0, .. } => {
-                (self.rq.head_msn, self.rq.head_offset) = (msn.0, 0);
+                self.rq.begin(msn.0);
                 Ok(())
             }
-            SegmentKind::Send { msn, offset, .. }
-                if (msn.0, offset) == (self.rq.head_msn, self.rq.head_offset) =>
-            {
-                Ok(())
-            }
+            SegmentKind::Send { msn, offset, .. } if self.rq.expects(msn.0, offset) => Ok(()),
             // R13-6
             // All of its write has arrived.
             SegmentKind::Immediate { msn, data, .. }
                 if data.write_len_octets == 0
                     || data.write_len_octets == self.arrived.ended_write_octets =>
             {
-                (self.rq.head_msn, self.rq.head_offset) = (msn.0, 0);
+                self.rq.begin(msn.0);
                 Ok(())
             }
             // R13-5

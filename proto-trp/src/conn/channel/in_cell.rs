@@ -123,8 +123,7 @@ impl Connection {
             return None;
         }
         // RFC5040-5.3-3, RFC5040-5.5-1
-        let wr_id = self.rq.get(self.rq.head).wr_id;
-        self.rq.pop();
+        let wr_id = self.rq.take_oldest();
         Some(Completion {
             wr_id,
             status: Status::Success,

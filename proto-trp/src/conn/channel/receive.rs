@@ -11,7 +11,7 @@ use super::message::{Answer, Handled, Message};
 use super::state::Intake;
 use crate::wire::message::MESSAGE_HEAD_LEN;
 use crate::wire::{
-    MessageFlags, MessageHead, MessageKind, Msn, ParseError, ResetReason, Stag, TaggedOffset,
+    MessageFlags, MessageHead, MessageKind, ParseError, ResetReason, Stag, TaggedOffset,
     TerminateCause,
 };
 use urdma_types::{Qpn, Time};
@@ -59,15 +59,21 @@ impl Connection {
     ) -> Result<(), Refusal> {
         let head = &message.head;
         let offset = head.message_offset().map_err(refusal_of)?;
-        let (msn, len) = (Msn(head.number), message.payload_len);
-        self.rq.named = head.shared_queue;
+        let len = message.payload_len;
+        self.rq.name(head.shared_queue);
         let len32 = super::super::num::len32(len);
         // R10-3, RFC5041-7.1-1
         if !self.rq.expects(head.number, offset) {
             return self.take_unexpected(&message.again(), offset, host);
         }
-        self.place_message(msn, offset, (MESSAGE_HEAD_LEN, len), message.body, host)?;
-        self.rq.head_offset = offset + len32;
+        self.rq.place(
+            head.number,
+            offset,
+            (MESSAGE_HEAD_LEN, len),
+            message.body,
+            host,
+        )?;
+        self.rq.count(len32);
         if !head.flags.contains(MessageFlags::LAST) {
             return Ok(());
         }
@@ -87,8 +93,8 @@ impl Connection {
         host: &mut H,
     ) -> Result<(), Refusal> {
         let (msn, payload) = (message.head.number, (MESSAGE_HEAD_LEN, message.payload_len));
-        self.place_message(Msn(msn), offset, payload, message.body, host)?;
-        self.commit_message(msn, offset, 0)
+        self.rq.place(msn, offset, payload, message.body, host)?;
+        Ok(self.rq.advance(msn, offset, 0)?)
     }
 
     /// Whether the source of a message is the queue pair that this one is connected to.
@@ -159,7 +165,7 @@ impl Connection {
         }
         self.note_established(host);
         if matches!(head.kind, MessageKind::Send | MessageKind::Immediate) {
-            self.rq.named = head.shared_queue;
+            self.rq.name(head.shared_queue);
         }
         let placed = match message.segment() {
             Ok(segment) => self.place(&segment, message.body, host),
@@ -202,7 +208,7 @@ impl Connection {
         if message.head.flags.contains(MessageFlags::START) {
             self.arrived.forget_writes();
         }
-        self.rq.named = message.head.shared_queue;
+        self.rq.name(message.head.shared_queue);
         self.on_unreliable(&segment, message.body, host);
     }
 

@@ -354,7 +354,7 @@ impl Connection {
             return None;
         };
         Some(Answer::of_head(&MessageHead {
-            number: self.rq.head_msn,
+            number: self.rq.expected(),
             offset: u64::from(self.rnr_code()),
             ..self.head_to_peer(MessageKind::NotReady, epoch)
         }))

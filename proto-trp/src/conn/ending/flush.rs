@@ -3,7 +3,7 @@
 use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::transmit::Controls;
-use super::super::types::{Completion, CompletionOp, Event, Status, Trace};
+use super::super::types::{Event, Status, Trace};
 use super::terminate_repeat::TerminateRepeat;
 use crate::wire::Terminate;
 use urdma_types::Time;
@@ -29,25 +29,7 @@ impl Connection {
         let had_failed = self.phase.fail();
         // RFC5040-7.1-1, RFC5041-6.2.2-1
         self.sq.flush(blame, host);
-        let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
-        while self.rq.len() > 0 {
-            let wqe = self.rq.get(self.rq.head);
-            let completion = Completion {
-                wr_id: wqe.wr_id,
-                status,
-                op: CompletionOp::Recv,
-                byte_len: 0,
-                imm: None,
-                invalidated: None,
-                solicited: true,
-            };
-            match wqe.shared_queue {
-                0 => host.complete(completion),
-                queue => host.complete_shared(queue, completion),
-            }
-            status = Status::WorkRequestFlushed;
-            self.rq.pop();
-        }
+        self.rq.flush(recv_status, host);
         self.silence();
         if self.rq.is_shared() && !had_failed {
             host.event(Event::LastRecvReached);

@@ -104,7 +104,7 @@ impl Connection {
             Offender::Commit(_) | Offender::Octets(..) => false,
         };
         // Without a receive request there is nothing to complete.
-        let found = announces && (self.rq.len() > 0 || self.rq.pull_shared(0, host).is_ok());
+        let found = announces && self.rq.is_ready(host);
         // R10-6
         found.then_some(Status::LocalAccessError)
     }
