@@ -6,7 +6,7 @@ use super::channel::ChannelState;
 use super::config::{
     ConnConfig, Path, RtsParams, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
 };
-use super::ending::TerminateRepeat;
+use super::ending::Ending;
 use super::keepalive::KeepAlive;
 use super::peer::Peer;
 use super::phase::Phase;
@@ -19,9 +19,9 @@ use super::stats::ConnStats;
 use super::stream::Sender;
 use super::transmit::Controls;
 use super::transport::Transport;
-use crate::wire::{self, connection_id, Terminate};
+use crate::wire::{self, connection_id};
 use std::mem;
-use urdma_types::{Psn, Qpn, Time};
+use urdma_types::{Psn, Qpn};
 
 /// The protocol state of one RC or UC queue pair.
 #[derive(Debug)]
@@ -39,11 +39,7 @@ pub struct Connection {
     /// The state of a path through a channel.
     pub(super) channel: ChannelState,
     pub(super) keepalive: KeepAlive,
-    /// When sends to a peer that closed fail.
-    pub(super) fail_deadline: Time,
-    /// The Terminate that the peer gets in ERROR.
-    pub(super) terminate: Option<Terminate>,
-    pub(super) terminate_repeat: TerminateRepeat,
+    pub(super) ending: Ending,
     /// Receive state of an unreliable stream.
     pub(super) arrived: Arrived,
     pub(super) stats: ConnStats,
@@ -96,9 +92,7 @@ impl Connection {
             responder: Responder::new(config.max_dest_rd_atomic_cap),
             channel: ChannelState::NONE,
             keepalive: KeepAlive::default(),
-            fail_deadline: Time::NEVER,
-            terminate: None,
-            terminate_repeat: TerminateRepeat::NONE,
+            ending: Ending::NONE,
             arrived: Arrived::default(),
             stats,
             config,

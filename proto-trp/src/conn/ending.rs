@@ -3,8 +3,9 @@
 mod disconnect;
 mod flush;
 mod reset;
+mod state;
 mod terminate;
 mod terminate_repeat;
 
+pub(super) use state::Ending;
 pub(super) use terminate::{tagged_cause, untagged_cause, Offender};
-pub(super) use terminate_repeat::TerminateRepeat;

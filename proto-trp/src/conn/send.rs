@@ -318,8 +318,8 @@ impl Connection {
             Next::Terminate => {
                 self.controls.take(Controls::TERMINATE);
                 let interval_ns = self.sender.probe_interval_ns();
-                self.terminate_repeat.on_sent(now, interval_ns);
-                if let Some(terminate) = self.terminate {
+                self.ending.on_terminate_sent(now, interval_ns);
+                if let Some(terminate) = self.ending.terminate() {
                     segment = SegmentKind::Terminate {
                         msn: Msn::FIRST,
                         terminate,

@@ -13,18 +13,21 @@ impl Connection {
     #[inline]
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.phase.receives() {
-            let repeat = self.terminate_repeat.deadline;
+            let repeat = self.ending.repeat_deadline();
             return (repeat != Time::NEVER).then_some(repeat);
         }
         if self.transport.is_channel() {
-            let deadline = self.channel.pause_until().earlier(self.fail_deadline);
+            let deadline = self
+                .channel
+                .pause_until()
+                .earlier(self.ending.fail_deadline());
             return (deadline != Time::NEVER).then_some(deadline);
         }
         let deadline = self
             .acks
             .deadline
             .earlier(self.sender.deadline(!self.phase.peer_has_ended()))
-            .earlier(self.fail_deadline)
+            .earlier(self.ending.fail_deadline())
             .earlier(self.keepalive.deadline());
         (deadline != Time::NEVER).then_some(deadline)
     }
@@ -32,8 +35,7 @@ impl Connection {
     /// Handles expired timers; an early or late call does no harm.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         if !self.phase.receives() {
-            if self.terminate_repeat.deadline <= now {
-                self.terminate_repeat.deadline = Time::NEVER;
+            if self.ending.take_repeat(now) {
                 self.controls.add(Controls::TERMINATE);
             }
             return;
@@ -49,12 +51,9 @@ impl Connection {
         if !self.phase.peer_has_ended() && self.sender.probe_is_due(now) {
             self.probe(now, host);
         }
-        if self.fail_deadline <= now {
-            // The sends that it was set for may have been acknowledged meanwhile.
-            self.fail_deadline = Time::NEVER;
-            if !self.sq.is_empty() {
-                self.fail_oldest(host);
-            }
+        // The sends that it was set for may have been acknowledged meanwhile.
+        if self.ending.take_failure(now) && !self.sq.is_empty() {
+            self.fail_oldest(host);
         }
         if self.keepalive.deadline() <= now {
             self.send_keepalive(now, host);

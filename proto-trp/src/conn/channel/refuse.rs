@@ -138,7 +138,7 @@ impl Connection {
         self.expect_failure(now);
         self.channel.unconnected.count = 0;
         self.channel.pause.refusals = 0;
-        self.channel.begin_pause(self.fail_deadline);
+        self.channel.begin_pause(self.ending.fail_deadline());
     }
 
     /// Messages of the peer that are no RESETs.

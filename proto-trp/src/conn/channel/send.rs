@@ -312,7 +312,7 @@ impl Connection {
     pub(super) fn terminate_message(&self) -> Option<Answer> {
         let segment = SegmentKind::Terminate {
             msn: Msn::FIRST,
-            terminate: self.terminate?,
+            terminate: self.ending.terminate()?,
         };
         let head = self.head_to_peer(MessageKind::Terminate, self.channel.epoch());
         Some(Answer::with_body(

@@ -92,13 +92,13 @@ impl Connection {
     /// Sends that waited in SQD may start, but the peer has gone in the meantime.
     pub(in crate::conn) fn resume_without_peer(&mut self) {
         if self.phase.peer_is_gone() && !self.sq.is_empty() {
-            self.fail_deadline = Time::ZERO;
+            self.ending.fail_at(Time::ZERO);
         }
     }
 
     /// Sets the time at which sends fail that the peer will not accept.
     pub(in crate::conn) fn expect_failure(&mut self, now: Time) {
-        if self.fail_deadline == Time::NEVER {
+        if self.ending.fail_deadline() == Time::NEVER {
             let budget_ns = match self.transport {
                 Transport::Stream => self.sender.budget_ns(),
                 Transport::Unreliable | Transport::Channel => None,
@@ -106,7 +106,7 @@ impl Connection {
             let timeout_ns = budget_ns.map_or(CLOSED_PEER_TIMEOUT_NS, |budget_ns| {
                 budget_ns.min(CLOSED_PEER_TIMEOUT_NS)
             });
-            self.fail_deadline = now.plus_ns(timeout_ns);
+            self.ending.fail_at(now.plus_ns(timeout_ns));
         }
     }
 }

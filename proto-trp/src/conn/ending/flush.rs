@@ -4,7 +4,6 @@ use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::transmit::Controls;
 use super::super::types::{Event, Status, Trace};
-use super::terminate_repeat::TerminateRepeat;
 use crate::wire::Terminate;
 use urdma_types::Time;
 
@@ -43,7 +42,7 @@ impl Connection {
         self.channel.silence();
         self.acks.on_sent();
         self.controls = Controls::default();
-        self.fail_deadline = Time::NEVER;
+        self.ending.fail_at(Time::NEVER);
     }
 
     /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
@@ -51,9 +50,8 @@ impl Connection {
         // The peer of a channel is reached before RTS.
         let may_send = self.phase.sends_stream() || self.transport.is_channel();
         if may_send && !self.config.unreliable {
-            self.terminate = Some(terminate);
+            self.ending.begin_terminate(terminate);
             self.controls.add(Controls::TERMINATE);
-            self.terminate_repeat = TerminateRepeat::start();
         }
     }
 }

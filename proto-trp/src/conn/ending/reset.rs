@@ -71,7 +71,7 @@ impl Connection {
         }
         if trp.kind == PacketType::Reset {
             if self.is_reset_of_ours(trp) {
-                self.terminate_repeat.stop();
+                self.ending.stop_terminate();
             }
             return None;
         }
@@ -79,7 +79,7 @@ impl Connection {
             return None;
         }
         match trp.kind {
-            PacketType::FinAck => self.terminate_repeat.stop(),
+            PacketType::FinAck => self.ending.stop_terminate(),
             PacketType::Data | PacketType::Train | PacketType::Probe => {
                 let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
                 if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
@@ -87,7 +87,7 @@ impl Connection {
                     if self.phase.sends_stream() {
                         self.controls.add(Controls::FIN_ACK);
                     }
-                } else if self.terminate.is_some() {
+                } else if self.ending.terminate().is_some() {
                     // R8.5-3
                     self.controls.add(Controls::TERMINATE);
                 } else {

@@ -4,8 +4,8 @@ use urdma_types::Time;
 
 /// When a Terminate is retransmitted without a packet of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::conn) struct TerminateRepeat {
-    pub(in crate::conn) deadline: Time,
+pub(super) struct TerminateRepeat {
+    pub(super) deadline: Time,
     left: u32,
 }
 
@@ -13,12 +13,12 @@ pub(in crate::conn) struct TerminateRepeat {
 const TERMINATE_TIMES: u32 = 6;
 
 impl TerminateRepeat {
-    pub(in crate::conn) const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         deadline: Time::NEVER,
         left: 0,
     };
 
-    pub(in crate::conn) const fn start() -> Self {
+    pub(super) const fn start() -> Self {
         Self {
             deadline: Time::NEVER,
             left: TERMINATE_TIMES,
@@ -26,7 +26,7 @@ impl TerminateRepeat {
     }
 
     /// The Terminate was sent; the interval to the next one grows each time.
-    pub(in crate::conn) fn on_sent(&mut self, now: Time, interval_ns: u64) {
+    pub(super) fn on_sent(&mut self, now: Time, interval_ns: u64) {
         self.left = self.left.saturating_sub(1);
         self.deadline = match self.left {
             0 => Time::NEVER,
@@ -35,7 +35,7 @@ impl TerminateRepeat {
     }
 
     /// The peer has the Terminate.
-    pub(in crate::conn) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         *self = Self::NONE;
     }
 }
