@@ -5,7 +5,7 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::queues::{next_part, Kind, SendWqe};
+use super::queues::{next_part, next_part_within, Kind, SendWqe};
 use super::transmit::{Next, Run, TransmitPlan, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::types::Status;
 use crate::wire::rdmap::Opcode;
@@ -102,6 +102,7 @@ impl Connection {
     ) {
         let index = self.sq.next();
         let mut trp = self.header(PacketType::Data, self.sender.epoch());
+        let max = self.peer.max_tagged;
         let is_half_full = self.sq.is_half_full();
         let was_empty = self.sender.is_empty();
         let (wqe, slot, lists) = self.sq.entry(index);
@@ -113,7 +114,7 @@ impl Connection {
         let mut flags = trp.flags;
         for room in rooms {
             let seq = self.sender.next();
-            let spec = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
+            let spec = next_part_within(index, wqe, max);
             let ack_requested = self.sender.requests_ack(seq) || spec.last && asks_at_end;
             // As `write_segment`.
             trp.psn = self.sender.psn(seq);

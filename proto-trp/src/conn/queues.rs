@@ -9,5 +9,5 @@ mod wqe;
 
 pub(super) use recv_queue::{RecvError, RecvQueue};
 pub(super) use segment::{SegmentSource, SegmentSpec};
-pub(super) use send_queue::{next_part, SendQueue};
+pub(super) use send_queue::{next_part, next_part_within, SendQueue};
 pub(super) use wqe::{Extra, Kind, SendWqe};

@@ -597,13 +597,20 @@ pub(in crate::conn) fn next_part(
     max_tagged: u32,
     max_untagged: u32,
 ) -> SegmentSpec {
-    // RFC5041-5.2-1, RFC5041-5.2-3
-    let left = wqe.length - wqe.progress;
-    let len = left.min(if wqe.kind.is_write() {
+    let max = if wqe.kind.is_write() {
         max_tagged
     } else {
         max_untagged
-    });
+    };
+    next_part_within(index, wqe, max)
+}
+
+/// The next segment of a Send or Write whose segments have at most `max` octets.
+#[inline(always)]
+pub(in crate::conn) fn next_part_within(index: u32, wqe: &SendWqe, max: u32) -> SegmentSpec {
+    // RFC5041-5.2-1, RFC5041-5.2-3
+    let left = wqe.length - wqe.progress;
+    let len = left.min(max);
     SegmentSpec {
         source: SegmentSource::Message(index),
         // RFC5041-4.3-4, RFC5041-5.2-4
