@@ -20,12 +20,12 @@ const FIGURES: [(Operation, u32, f64); 5] = [
 /// Instructions of one packet of a stream of RDMA Writes of 64 KB: way, part of it, and counts with
 /// MTUs of 1500 and 9000. A count of leased packets ends at the functions of the lease table.
 const PACKET_FIGURES: [(Way, Side, [f64; 2]); 8] = [
-    (Way::Connections, Side::Sender, [213.0, 242.0]),
-    (Way::Connections, Side::Receiver, [196.0, 196.0]),
-    (Way::Leased, Side::Sender, [295.0, 379.0]),
-    (Way::Leased, Side::Receiver, [279.0, 279.0]),
+    (Way::Connections, Side::Sender, [203.0, 231.0]),
+    (Way::Connections, Side::Receiver, [192.0, 192.0]),
+    (Way::Leased, Side::Sender, [293.0, 373.0]),
+    (Way::Leased, Side::Receiver, [276.0, 276.0]),
     (Way::Forwarded, Side::Sender, [292.0, 466.0]),
-    (Way::Forwarded, Side::Receiver, [292.0, 378.0]),
+    (Way::Forwarded, Side::Receiver, [284.0, 371.0]),
     (Way::Forwarded, Side::DaemonOfSender, [281.0, 372.0]),
     (Way::Forwarded, Side::DaemonOfReceiver, [283.0, 376.0]),
 ];
