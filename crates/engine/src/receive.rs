@@ -338,7 +338,11 @@ impl Shard {
     /// Sends a RESET to where a datagram came from, unless there are too many.
     #[cold]
     fn send_reset(&mut self, now: Time, origin: &Origin, octets: &[u8]) {
-        if !self.resets.allows(now.as_ns()) {
+        let limit = match origin {
+            Origin::Local(_) => &mut self.local_resets,
+            Origin::Remote(_) | Origin::Leased(_) => &mut self.resets,
+        };
+        if !limit.allows(now.as_ns()) {
             self.counters.resets_left_out += 1;
             return;
         }

@@ -154,6 +154,8 @@ pub(super) struct Shard {
     pub(super) published: Published,
     /// Limits the RESETs to other hosts.
     pub(super) resets: RateLimit,
+    /// Limits those to processes of this host, so that one of them leaves the others' RESETs.
+    pub(super) local_resets: RateLimit,
     pub(super) cq_count: u32,
     pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
@@ -221,6 +223,7 @@ impl Shard {
             counters: PacketCounters::default(),
             published: Published::default(),
             resets: RateLimit::default(),
+            local_resets: RateLimit::default(),
             cq_count: 0,
             srq_count: 0,
             is_put_off: false,

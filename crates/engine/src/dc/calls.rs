@@ -173,7 +173,7 @@ fn add(
     let qp = Qp::new(Qpn::new(shard.slot, index), caps, config, &shard.recorder);
     let entry = DcEntry::new(Arc::clone(&qp), role, shard.dc.max_datagram_octets);
     polled.get(index).reset(&entry.counts);
-    shard.dc.entries.put(index, entry);
+    shard.dc.put(index, entry);
     shard.qp_count += 1;
     shard.recorder.qp_create(qp.number().to_u32(), DRIVER_TYPE);
     Ok(qp)

@@ -277,6 +277,11 @@ impl DcEntry {
         verdict == Some(DcVerdict::Taken)
     }
 
+    /// Whether it is a target.
+    pub(super) fn is_target(&self) -> bool {
+        matches!(self.end, DcEnd::Target { .. })
+    }
+
     /// Handles the timers that have expired.
     pub(super) fn handle_timeout(&mut self, now: Time, process: Process<'_>) {
         match self.parts(process) {

@@ -1,6 +1,6 @@
 //! All initiators and targets by index, and initiators by the ids of their streams.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
 use proto_trp::conn::{Datagram, Time, Transmit};
@@ -19,7 +19,9 @@ pub(in super::super) const THIS_HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// The initiators and targets of a process; a place is empty where no such queue pair has the
 /// index.
 pub(in super::super) struct DcTable {
-    pub(super) entries: IndexTable<DcEntry>,
+    entries: IndexTable<DcEntry>,
+    /// The indices of targets.
+    targets: BTreeSet<u16>,
     by_id: HashMap<ConnectionId, u16>,
     /// Largest datagram.
     pub(in super::super) max_datagram_octets: u32,
@@ -30,9 +32,18 @@ impl DcTable {
     pub(in super::super) fn new(first: FirstIndex) -> Self {
         Self {
             entries: IndexTable::new(first),
+            targets: BTreeSet::new(),
             by_id: HashMap::new(),
             max_datagram_octets: 0,
         }
+    }
+
+    /// Adds the entry of a new queue pair.
+    pub(super) fn put(&mut self, index: u16, entry: DcEntry) {
+        if entry.is_target() {
+            self.targets.insert(index);
+        }
+        self.entries.put(index, entry);
     }
 
     /// The entry of a queue pair that exists.
@@ -47,7 +58,9 @@ impl DcTable {
         for id in ids.into_iter().flatten() {
             self.by_id.remove(&id);
         }
-        self.entries.take(qp.number().index())
+        let index = qp.number().index();
+        self.targets.remove(&index);
+        self.entries.take(index)
     }
 
     /// Processes a packet for the queue pair with an index.
@@ -82,7 +95,8 @@ impl DcTable {
             let _ = entry.handle(now, arrival, datagram, (regions, notes));
             return Some(index);
         }
-        self.entries.indices().find(|&index| {
+        // A target has streams under ids of its peers, and looks them up.
+        self.targets.iter().copied().find(|&index| {
             let entry = self.entries.get_mut(index);
             entry.is_some_and(|entry| entry.takes_reset(now, arrival, datagram, (regions, notes)))
         })
