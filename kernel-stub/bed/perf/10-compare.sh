@@ -2,28 +2,16 @@
 # Runs the same programs over urdma's module and connection management, rdma_rxe, and siw if it was
 # built, in turn; writes medians to /mnt/output.
 . "$BED/checks/lib.sh"
+. "$BED/perf/lib.sh"
 modprobe -a rdma_rxe libcrc32c
 devices=(urdma0 rxe0)
 add_device
 start_instance
-# add_peer DEVICE TYPE ADDRESS
-add_peer() {
-    ip link add "${1}net" type dummy
-    ip address add "$3/24" dev "${1}net"
-    ip link set "${1}net" up
-    rdma link add "$1" type "$2" netdev "${1}net"
-}
 add_peer rxe0 rxe 10.9.0.1
 if [ -n "$SIW" ] && insmod "$SIW"; then
     add_peer siw0 siw 10.10.0.1
     devices+=(siw0)
 fi
-address_of() {
-    case $1 in urdma0) echo 10.8.0.1 ;; rxe0) echo 10.9.0.1 ;; siw0) echo 10.10.0.1 ;; esac
-}
-
-# note DEVICE WHAT VALUE
-note() { echo "$2|$1|$3" >>/run/measured; }
 
 # The value in a column of the last line of perftest.
 said() {
@@ -39,9 +27,6 @@ perftest() {
         note "$device" "$what" "$(said "$column")"
     fi
 }
-
-# A listener of rdma_cm listens on all devices; urdma's device is the last on which it does.
-listening() { rdma resource show cm_id | grep "state LISTEN" >/dev/null && listening_by_cm; }
 
 # connections DEVICE AT_A_TIME: connections per second, from the time between the first connect and
 # the last event of cmtime. Each run has a new server, which opens the device for its first
@@ -75,16 +60,9 @@ done
 
 # Medians, and the ratios of urdma to the peers. Goals are "at most" for latencies, "at least" for
 # other values.
-sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
+medians | awk -F '|' '
     $1 != what {what = $1; order[++kinds] = what}
-    {n[$1, $2]++; value[$1, $2, n[$1, $2]] = $3}
-    function median(what, device,    m) {
-        m = n[what, device]
-        if (!m) return ""
-        if (m % 2)
-            return value[what, device, (m + 1) / 2]
-        return (value[what, device, m / 2] + value[what, device, m / 2 + 1]) / 2
-    }
+    {median[$1, $2] = $3}
     function ratio(ours, theirs) {
         return ours == "" || theirs == "" ? "-" : sprintf("%.2f x", ours / theirs)
     }
@@ -95,7 +73,7 @@ sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
             "what", "urdma", "rxe", "siw", "/ rxe", "/ siw", "goal"
         for (i = 1; i <= kinds; i++) {
             what = order[i]
-            ours = median(what, "urdma0"); rxe = median(what, "rxe0"); siw = median(what, "siw0")
+            ours = median[what, "urdma0"]; rxe = median[what, "rxe0"]; siw = median[what, "siw0"]
             goal = ">= 3 x rxe"
             if (what ~ /latency/)
                 goal = "<= 0.5 x rxe"
@@ -107,7 +85,6 @@ sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
     }' >/mnt/output
 stop_instance
 for device in "${devices[@]:1}"; do
-    rdma link delete "$device"
-    ip link delete "${device}net"
+    remove_peer "$device"
 done
 remove_device
