@@ -222,10 +222,63 @@ fn is_in(set: &AtomicU64, signal: c_int) -> bool {
 }
 
 /// Whether an action is a function of the program.
-#[must_use]
-pub fn is_handler(handler: sighandler_t) -> bool {
+fn is_handler(handler: sighandler_t) -> bool {
     const HOLD: sighandler_t = 2;
     ![libc::SIG_DFL, libc::SIG_IGN, libc::SIG_ERR, HOLD].contains(&handler)
+}
+
+/// Declares the hooks of the functions that install handlers, for the [`Handlers`] of a library:
+/// they are used while `$is_active`, and the next functions, in the module `$real`, otherwise.
+#[macro_export]
+macro_rules! handler_hooks {
+    ($real:ident, $handlers:path, $is_active:expr) => {
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C-unwind" fn sigaction(
+            signal: std::ffi::c_int,
+            new: *const libc::sigaction,
+            old: *mut libc::sigaction,
+        ) -> std::ffi::c_int {
+            if $is_active {
+                // SAFETY: the arguments of the caller.
+                return unsafe { $handlers.install(signal, new, old) };
+            }
+            // SAFETY: the arguments of the caller.
+            unsafe { $real::sigaction(signal, new, old) }
+        }
+
+        /// Another name of sigaction.
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C-unwind" fn __sigaction(
+            signal: std::ffi::c_int,
+            new: *const libc::sigaction,
+            old: *mut libc::sigaction,
+        ) -> std::ffi::c_int {
+            // SAFETY: the arguments of the caller.
+            unsafe { sigaction(signal, new, old) }
+        }
+
+        $crate::handler_hooks! { @like_signal signal, $real, $handlers, $is_active }
+        $crate::handler_hooks! { @like_signal bsd_signal, $real, $handlers, $is_active }
+        $crate::handler_hooks! { @like_signal sysv_signal, $real, $handlers, $is_active }
+        $crate::handler_hooks! { @like_signal __sysv_signal, $real, $handlers, $is_active }
+        $crate::handler_hooks! { @like_signal ssignal, $real, $handlers, $is_active }
+        $crate::handler_hooks! { @like_signal sigset, $real, $handlers, $is_active }
+    };
+    (@like_signal $name:ident, $real:ident, $handlers:path, $is_active:expr) => {
+        #[cfg_attr(not(test), no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            signal: std::ffi::c_int,
+            handler: libc::sighandler_t,
+        ) -> libc::sighandler_t {
+            // SAFETY: the arguments of the caller.
+            let old = unsafe { $real::$name(signal, handler) };
+            if $is_active {
+                $handlers.has_installed(signal, old)
+            } else {
+                old
+            }
+        }
+    };
 }
 
 /// The signals of a thread that are put off. Only the thread itself uses it, and its handlers.

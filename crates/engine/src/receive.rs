@@ -270,7 +270,7 @@ impl Shard {
             DcHandled::NoQueuePair => {
                 self.counters.unknown_qp += 1;
                 let offender = (head, body.len());
-                self.answer_reset(now, offender, origin, ResetReason::NoQueuePair);
+                return self.answer_reset(now, offender, origin, ResetReason::NoQueuePair);
             }
         }
         self.settle_dc(index);

@@ -119,10 +119,9 @@ impl DcEntry {
 
     /// Whether the queue pair has the transition: a target sends no requests.
     fn has_transition(&self, to: QpState) -> bool {
-        let is_target = matches!(self.end, DcEnd::Target { .. });
         let is_ready = matches!(to, QpState::Rts | QpState::Sqd | QpState::Sqe);
         let is_drain = matches!(to, QpState::Sqd | QpState::Sqe);
-        self.state().may_become(to) && !is_drain && !(is_target && is_ready)
+        self.state().may_become(to) && !is_drain && !(self.is_target() && is_ready)
     }
 
     /// Sets attributes, then goes to a state.
