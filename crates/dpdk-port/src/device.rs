@@ -135,6 +135,11 @@ pub(crate) fn is_software(device: &str) -> bool {
     device.starts_with("net_memif") || device.starts_with("net_ring")
 }
 
+/// Whether the driver only works with buffers of whole pages.
+pub(crate) fn takes_whole_pages(device: &str) -> bool {
+    device.starts_with("net_af_xdp")
+}
+
 /// Data room of a packet buffer for frames of this MTU.
 pub(crate) fn data_room(mtu: u16) -> u16 {
     let octets = (usize::from(mtu) + LINK_OCTETS + dpdk::HEADROOM_OCTETS).next_multiple_of(64);
@@ -142,10 +147,19 @@ pub(crate) fn data_room(mtu: u16) -> u16 {
 }
 
 /// Megabytes that pools of so many buffers in all need.
-pub(crate) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
-    let each = u64::from(data_room(mtu)) + BUFFER_OVERHEAD;
+pub(crate) fn memory_mb(device: &str, mtu: u16, buffers: u32) -> u32 {
+    let mut each = u64::from(data_room(mtu)) + BUFFER_OVERHEAD;
+    if takes_whole_pages(device) {
+        each = each.next_multiple_of(page_octets());
+    }
     let needed = OVERHEAD_MB + (u64::from(buffers) * each).div_ceil(MB);
     u32::try_from(needed.next_multiple_of(2)).unwrap_or(u32::MAX)
+}
+
+fn page_octets() -> u64 {
+    // SAFETY: the call has no preconditions.
+    let octets = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(octets).unwrap_or(4096)
 }
 
 /// Whether so much of hugetlbfs can be had.
@@ -229,6 +243,7 @@ mod tests {
 
     #[test]
     fn memory_grows_with_mtu_and_buffers() {
+        let memory_mb = |mtu, buffers| memory_mb("net_tap0,iface=a", mtu, buffers);
         assert!(memory_mb(1500, 4095) < memory_mb(9000, 4095));
         assert!(memory_mb(9000, 4095) < memory_mb(9000, 8190));
         assert!(memory_mb(9000, 4095) < 100);

@@ -71,7 +71,7 @@ pub(crate) fn open(params: &Params) -> Result<Opened, String> {
     let plan = Plan::new(params, &device);
     let eal = start_dpdk(params, &device, plan.memory.clone())?;
     let mut port = DpdkPort::attach(&eal, &device).map_err(|error| error.to_string())?;
-    let pools = plan.make_pools(&eal, params.mtu)?;
+    let pools = plan.make_pools(&eal, &device, params.mtu)?;
     start(&mut port, &pools, params.mtu, None).map_err(|error| match netdev {
         Some(netdev) => steer::explain(&error, netdev),
         None => error.to_string(),
@@ -134,7 +134,7 @@ impl Plan {
         let buffers = device::OWN_BUFFERS + u32::from(wanted) * lease_buffers;
         let megabytes = params
             .hugepages_mb
-            .unwrap_or_else(|| device::memory_mb(params.mtu, buffers));
+            .unwrap_or_else(|| device::memory_mb(device, params.mtu, buffers));
         let leasable = leasable(wanted, device, megabytes);
         let memory = match leasable {
             Ok(()) => Memory::Huge {
@@ -142,7 +142,7 @@ impl Plan {
                 directory: None,
             },
             Err(_) => Memory::Plain {
-                megabytes: device::memory_mb(params.mtu, device::OWN_BUFFERS),
+                megabytes: device::memory_mb(device, params.mtu, device::OWN_BUFFERS),
             },
         };
         Self {
@@ -154,7 +154,7 @@ impl Plan {
     }
 
     /// One pool for each queue pair.
-    fn make_pools(&self, eal: &Eal, mtu: u16) -> Result<Vec<Mempool>, String> {
+    fn make_pools(&self, eal: &Eal, device: &str, mtu: u16) -> Result<Vec<Mempool>, String> {
         (0..=self.lease_queues)
             .map(|queue| {
                 let config = PoolConfig {
@@ -166,7 +166,13 @@ impl Plan {
                     cache: POOL_CACHE,
                     buffer_octets: device::data_room(mtu),
                 };
-                Mempool::create(eal, &pool_name(queue), &config).map_err(|error| error.to_string())
+                let name = pool_name(queue);
+                let pool = if device::takes_whole_pages(device) {
+                    Mempool::create_in_pages(eal, &name, &config)
+                } else {
+                    Mempool::create(eal, &name, &config)
+                };
+                pool.map_err(|error| error.to_string())
             })
             .collect()
     }

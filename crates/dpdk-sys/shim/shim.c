@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <rte_lcore.h>
+#include <rte_memzone.h>
 
 /* Entries of the longest redirection table of any NIC. */
 #define MAX_REDIRECT_ENTRIES 2048
@@ -65,6 +67,66 @@ int urdma_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, uns
 void urdma_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int count)
 {
 	rte_pktmbuf_free_bulk(mbufs, count);
+}
+
+static void free_zone(struct rte_mempool_memhdr *chunk, void *zone)
+{
+	(void)chunk;
+	rte_memzone_free(zone);
+}
+
+/* Reserves the memory of the buffers, and divides it. 0, or a positive errno. */
+static int populate_pages(struct rte_mempool *pool, size_t page)
+{
+	size_t each = pool->header_size + pool->elt_size + pool->trailer_size;
+	const struct rte_memzone *zone;
+	char name[RTE_MEMZONE_NAMESIZE];
+	int result;
+
+	snprintf(name, sizeof(name), "PG_%s", pool->name);
+	zone = rte_memzone_reserve_aligned(name, pool->size * each, SOCKET_ID_ANY, 0, page);
+	if (!zone)
+		return rte_errno;
+	result = rte_mempool_populate_virt(pool, zone->addr, zone->len, page, free_zone,
+					   (void *)(uintptr_t)zone);
+	if (result < 0) {
+		rte_memzone_free(zone);
+		return -result;
+	}
+	return (unsigned int)result == pool->size ? 0 : ENOMEM;
+}
+
+struct rte_mempool *urdma_pool_create_in_pages(const char *name, unsigned int buffers,
+					       unsigned int cache, uint16_t room,
+					       const char *ops_name)
+{
+	struct rte_pktmbuf_pool_private private = { 0 };
+	/* Otherwise DPDK makes each buffer larger to spread them over the channels of memory. */
+	const unsigned int flags = RTE_MEMPOOL_F_NO_SPREAD;
+	size_t page = sysconf(_SC_PAGESIZE);
+	uint32_t element = sizeof(struct rte_mbuf) + room;
+	uint32_t octets = rte_mempool_calc_obj_size(element, flags, NULL);
+	struct rte_mempool *pool;
+	int result;
+
+	element += RTE_ALIGN_CEIL(octets, page) - octets;
+	private.mbuf_data_room_size = element - sizeof(struct rte_mbuf);
+	pool = rte_mempool_create_empty(name, buffers, element, cache, sizeof(private),
+					SOCKET_ID_ANY, flags);
+	if (!pool)
+		return NULL;
+	result = -rte_mempool_set_ops_byname(pool, ops_name, NULL);
+	if (result == 0) {
+		rte_pktmbuf_pool_init(pool, &private);
+		result = populate_pages(pool, page);
+	}
+	if (result != 0) {
+		rte_mempool_free(pool);
+		rte_errno = result;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
 }
 
 unsigned int urdma_pool_size(const struct rte_mempool *pool)

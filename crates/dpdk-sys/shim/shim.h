@@ -52,6 +52,14 @@ uint16_t urdma_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, 
 int urdma_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count);
 void urdma_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int count);
 
+/*
+ * A pool whose buffers, with the pool's header of each, are whole pages, one after another from the
+ * start of a page. A buffer has at least "room" octets. NULL and rte_errno if it cannot be had.
+ */
+struct rte_mempool *urdma_pool_create_in_pages(const char *name, unsigned int buffers,
+					       unsigned int cache, uint16_t room,
+					       const char *ops_name);
+
 unsigned int urdma_pool_size(const struct rte_mempool *pool);
 uint16_t urdma_pool_data_room(struct rte_mempool *pool);
 

@@ -44,7 +44,6 @@ impl Mempool {
     /// # Errors
     /// `EEXIST`, `ENOMEM` (the primary has too little memory), or `EINVAL`.
     pub fn create(eal: &Eal, name: &str, config: &PoolConfig) -> Result<Self, Error> {
-        let what = format!("cannot create a pool of {} buffers", config.buffers);
         let c_name = c_name(name)?;
         // SAFETY: DPDK is initialised, and the strings live during the call.
         let pointer = unsafe {
@@ -58,13 +57,43 @@ impl Mempool {
                 OPS.as_ptr(),
             )
         };
+        Self::created(eal, pointer, config)
+    }
+
+    /// As [`Mempool::create`], but each buffer is whole pages, one after another from the start of
+    /// a page, and has more octets than it is asked to have.
+    ///
+    /// Only such a pool is fit for net_af_xdp, which registers the octets of all buffers with the
+    /// kernel, from the first on: on pages of 4 KB there are gaps between the buffers of other
+    /// pools, and the kernel drops frames of the last ones.
+    ///
+    /// # Errors
+    /// As [`Mempool::create`].
+    pub fn create_in_pages(eal: &Eal, name: &str, config: &PoolConfig) -> Result<Self, Error> {
+        let c_name = c_name(name)?;
+        // SAFETY: DPDK is initialised, and the strings live during the call.
+        let pointer = unsafe {
+            dpdk_sys::urdma_pool_create_in_pages(
+                c_name.as_ptr(),
+                config.buffers,
+                config.cache,
+                config.buffer_octets,
+                OPS.as_ptr(),
+            )
+        };
+        Self::created(eal, pointer, config)
+    }
+
+    /// A pool that was just created, unless DPDK could not.
+    fn created(eal: &Eal, pointer: *mut rte_mempool, config: &PoolConfig) -> Result<Self, Error> {
+        let what = || format!("cannot create a pool of {} buffers", config.buffers);
         Ok(Self {
-            pointer: NonNull::new(pointer).ok_or_else(|| Error::last(&what))?,
+            pointer: NonNull::new(pointer).ok_or_else(|| Error::last(&what()))?,
             _eal: eal.clone(),
         })
     }
 
-    /// Finds a pool that the primary created with [`Mempool::create`].
+    /// Finds a pool that the primary created.
     ///
     /// # Errors
     /// `ENOENT` if no pool has this name.

@@ -9,7 +9,7 @@ use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
 use dpdk::{
-    free_bulk, Burst, Drivers, Eal, EalOptions, FlowVersion, LcoreId, Log, Memory, Mempool,
+    free_bulk, Burst, Drivers, Eal, EalOptions, FlowVersion, LcoreId, Log, Mbuf, Memory, Mempool,
     PoolConfig, Port, PortConfig, Process, QueueIndex, QueuePair, HEADROOM_OCTETS,
 };
 
@@ -38,17 +38,16 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     })
     .unwrap();
     let mtu: u16 = mtu.parse().unwrap();
-    let pool = Mempool::create(
-        &eal,
-        "pool",
-        &PoolConfig {
-            buffers: BUFFERS,
-            cache: 64,
-            // net_af_xdp needs buffers of a page.
-            buffer_octets: u16::try_from(HEADROOM_OCTETS).unwrap() + (mtu + 64).max(2048),
-        },
-    )
-    .unwrap();
+    let pool = PoolConfig {
+        buffers: BUFFERS,
+        cache: 64,
+        buffer_octets: u16::try_from(HEADROOM_OCTETS).unwrap() + (mtu + 64).max(2048),
+    };
+    let pool = if device.starts_with("net_af_xdp") {
+        Mempool::create_in_pages(&eal, "pool", &pool).unwrap()
+    } else {
+        Mempool::create(&eal, "pool", &pool).unwrap()
+    };
     let mut port = Port::attach(&eal, device)
         .unwrap_or_else(|error| panic!("{error}{}", log(directory, name)));
     let config = PortConfig {
@@ -73,6 +72,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         pair,
         pool,
         mtu,
+        held: Vec::new(),
     }
     .serve();
     ExitCode::SUCCESS
@@ -95,6 +95,7 @@ struct End {
     pair: QueuePair,
     pool: Mempool,
     mtu: u16,
+    held: Vec<Mbuf>,
 }
 
 impl End {
@@ -107,6 +108,9 @@ impl End {
                 "wait-up" => self.wait_up(),
                 "send" => self.send(number),
                 "receive" => self.receive(number),
+                "hold" => self.hold(number),
+                "send-held" => self.send_held(number),
+                "receive-many" => self.receive_many(number),
                 "flood" => self.flood(Duration::from_millis(number as u64)),
                 "available" => println!("available {}", self.pool.available()),
                 "steer" => {
@@ -177,6 +181,42 @@ impl End {
             yield_now();
         }
         println!("sent");
+    }
+
+    /// Makes frames of all buffers of the pool.
+    fn hold(&mut self, octets: usize) {
+        let mut burst = Burst::new();
+        while self.frame(&mut burst, octets) {
+            self.held.append(&mut burst.drain(..).collect());
+        }
+        println!("{}", self.held.len());
+    }
+
+    /// Sends so many of the frames that are held.
+    fn send_held(&mut self, frames: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut burst: Burst = self.held.drain(..frames).collect();
+        while !burst.is_empty() {
+            assert!(Instant::now() < deadline, "no frame was sent");
+            self.pair.tx.burst(&mut burst);
+        }
+        println!("sent");
+    }
+
+    /// Waits for so many frames.
+    fn receive_many(&mut self, frames: usize) {
+        println!("receiving");
+        let deadline = Instant::now() + PATIENCE;
+        let (mut burst, mut received) = (Burst::new(), 0);
+        while received < frames {
+            assert!(Instant::now() < deadline, "{received} of {frames} frames");
+            self.pair.rx.burst(&mut burst);
+            let ours = |mbuf: &&Mbuf| mbuf.data()[12..14] == ETHERTYPE;
+            received += burst.iter().filter(ours).count();
+            free_bulk(&mut burst);
+            yield_now();
+        }
+        println!("received");
     }
 
     /// Waits for a frame of this length and checks each octet of it.

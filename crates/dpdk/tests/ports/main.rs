@@ -38,6 +38,10 @@ const CASES: &[Case] = &[
     ),
     ("af_packet_on_a_veth_passes_frames", af_packet),
     ("af_xdp_on_a_veth_passes_frames", af_xdp),
+    (
+        "af_xdp_sends_from_every_buffer_of_its_pool",
+        af_xdp_every_buffer,
+    ),
     ("tap_on_a_bridge_passes_frames", tap),
     (
         "steering_on_a_driver_without_rules_is_unsupported",
@@ -231,6 +235,26 @@ fn af_packet() {
 
 fn af_xdp() {
     on_veth(|name| format!("net_af_xdp0,iface={name}"), &[60, 1514]);
+}
+
+fn af_xdp_every_buffer() {
+    const AT_ONCE: usize = 16;
+    let directory = Directory::new();
+    let veth = Veth::new();
+    let [mut a, mut b] = veth.ends().map(|end| {
+        let device = format!("net_af_xdp0,iface={}", end.interface);
+        directory.end(end.namespace, &device, 1500, end.namespace)
+    });
+    pass(&mut a, &mut b, &[60]);
+    let held: usize = a.ask("hold 60").parse().unwrap();
+    assert!(held > 2000, "{held}");
+    for _ in 0..held / AT_ONCE {
+        assert_eq!(b.ask(&format!("receive-many {AT_ONCE}")), "receiving");
+        assert_eq!(a.ask(&format!("send-held {AT_ONCE}")), "sent");
+        b.expect("received");
+    }
+    a.finish();
+    b.finish();
 }
 
 /// A bridge is used because the driver's `remote=` option needs the multiq queueing discipline,
