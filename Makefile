@@ -4,7 +4,7 @@ export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
 .PHONY: install install-module packages test-packages image test-image deny dist test-dist
-.PHONY: test-userland test-carry-over test-distros
+.PHONY: test-userland test-carry-over test-distros test-module
 
 all: build
 
@@ -21,8 +21,16 @@ demo: build
 MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build. The tests themselves are not optimised, since
-# building them takes longer than running them.
+# building them takes longer than running them; they are built beside tests that mostly wait.
 test: build lint loom
+	@nice -n 10 $(CARGO) test --locked --workspace --no-run >target/build-tests.log 2>&1 & \
+	building=$$!; trap 'kill $$building 2>/dev/null' EXIT; \
+	$(MAKE) --no-print-directory test-module test-dist test-packages test-wheel \
+		test-carry-over && \
+	{ wait $$building || { cat target/build-tests.log; exit 1; }; }
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
+
+test-module:
 	@if kernel-stub/bed/prepare.sh target/kernel; then \
 		kernel-stub/bed/builds.sh && kernel-stub/bed/test.sh; \
 	elif [ "$(MODULE_TESTS)" = always ]; then \
@@ -31,8 +39,6 @@ test: build lint loom
 		echo "The kernel module is not tested: QEMU, or a kernel for it," \
 			"cannot be installed here."; \
 	fi
-	@$(MAKE) --no-print-directory test-dist test-packages test-wheel test-carry-over
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
 # In addition to `make test`: applications whose packages are large, perftest's tools with every
 # flag, and a soak of ten minutes.
