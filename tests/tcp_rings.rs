@@ -183,27 +183,84 @@ fn threads_that_send_and_receive_at_once_keep_the_rings() {
 }
 
 #[test]
+fn threads_that_sleep_in_any_call_of_one_connection_keep_the_rings() {
+    const OCTETS: u64 = 4 << 20;
+    let _alone = alone();
+    let one = OneHost::up();
+    for ways in [2, 3, 5, 6] {
+        let before = at_the_end(&one);
+        let port = ports();
+        let server = listening(&one, &format!("herd {port} {OCTETS} {ways}"));
+        let begin = one.scratch.path().join(format!("begin-{ways}"));
+        let client = end(&one, &format!("feed {port} {OCTETS} {}", begin.display()));
+        let observer = self::client(&one);
+        let has_met = || status(&observer).joined > before.joined;
+        wait_until("the meeting", SHORT, has_met).unwrap();
+        File::create(begin).unwrap();
+        assert!(output(client).contains("done"));
+        assert!(output(server).contains("each has some"));
+        let moved = at_the_end(&one).ring_octets - before.ring_octets;
+        assert!(moved > OCTETS / 2, "{ways}: {moved}");
+    }
+    one.down();
+}
+
+/// Has two netcats move a file, by options of the one that listens and the other one; they meet.
+fn netcats(one: &OneHost, program: &str, server: &str, client: &str) {
+    let before = at_the_end(one);
+    let port = ports();
+    let server = shell(
+        one,
+        &format!("{program} {}", server.replace("PORT", &port.to_string())),
+    );
+    let listens = || is_ready(Ready::Tcp(port), &one.host);
+    wait_until("a listener", SHORT, listens).unwrap();
+    output(shell(one, &format!("{program} 127.0.0.1 {port} {client}")));
+    output(server);
+    // A direction stays with TCP while its send buffer is full, so few octets or most of them are
+    // in the ring.
+    let status = at_the_end(one);
+    assert_eq!(status.joined, before.joined + 1, "{status:?}");
+}
+
+#[test]
 fn netcat_moves_files_both_ways() {
     let _alone = alone();
     let one = OneHost::up();
     let [from, to] = ["sent", "got"].map(|name| one.scratch.path().join(name));
     let octets = file(&from);
-    let send = format!("-N <{}", from.display());
-    let receive = format!("-d >{}", to.display());
-    for (server, client) in [(&send, &receive), (&receive, &send)] {
-        let before = at_the_end(&one);
-        let port = ports();
-        let server = shell(&one, &format!("nc -l 127.0.0.1 {port} {server}"));
-        let listens = || is_ready(Ready::Tcp(port), &one.host);
-        wait_until("a listener", SHORT, listens).unwrap();
-        output(shell(&one, &format!("nc 127.0.0.1 {port} {client}")));
-        output(server);
-        assert!(std::fs::read(&to).unwrap() == octets);
-        // A direction stays with TCP while its send buffer is full, so few octets or most of them
-        // are in the ring.
-        let status = at_the_end(&one);
-        assert_eq!(status.joined, before.joined + 1, "{status:?}");
-    }
+    let check = || assert!(std::fs::read(&to).unwrap() == octets);
+    let [from, to] = [from.display(), to.display()];
+    netcats(
+        &one,
+        "nc",
+        &format!("-l 127.0.0.1 PORT -N <{from}"),
+        &format!("-d >{to}"),
+    );
+    check();
+    netcats(
+        &one,
+        "nc",
+        &format!("-l 127.0.0.1 PORT -d >{to}"),
+        &format!("-N <{from}"),
+    );
+    check();
+    // It waits in select.
+    let listen = "-l -s 127.0.0.1 -p PORT";
+    netcats(
+        &one,
+        "nc.traditional",
+        &format!("{listen} -q 0 <{from}"),
+        &format!("</dev/null >{to}"),
+    );
+    check();
+    netcats(
+        &one,
+        "nc.traditional",
+        &format!("{listen} </dev/null >{to}"),
+        &format!("-q 0 <{from}"),
+    );
+    check();
     one.down();
 }
 
@@ -244,16 +301,27 @@ fn octets_stay_in_order_around_calls_of_the_kernel() {
 }
 
 #[test]
-fn members_of_an_epoll_set_have_rings() {
+fn connections_of_epoll_poll_and_select_have_rings() {
     const CONNECTIONS: u64 = 40;
     const MESSAGES: u64 = 20;
     let _alone = alone();
     let one = OneHost::up();
-    for trigger in ["level", "edge", "once", "threads"] {
+    let kinds = [
+        "level",
+        "edge",
+        "once",
+        "threads",
+        "SelectSelector",
+        "PollSelector",
+        "tasks",
+    ];
+    for trigger in kinds {
         let before = at_the_end(&one);
         let port = ports();
         let server = match trigger {
             "threads" => format!("crowd {port} {CONNECTIONS}"),
+            "tasks" => format!("serve_tasks {port} {CONNECTIONS}"),
+            "SelectSelector" | "PollSelector" => format!("choose {port} {CONNECTIONS} {trigger}"),
             trigger => format!("events {port} {CONNECTIONS} {trigger}"),
         };
         let server = listening(&one, &server);

@@ -7,16 +7,23 @@ epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT 
 sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
 `stages PORT COUNT FILE...`, which makes COUNT round trips when there is a FILE, and has a child
 from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once` with several threads; `duplex
-PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `keys PORT COUNT BEGIN`
-stores, saves and reads keys of a redis server."""
+PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `choose PORT
+CONNECTIONS SELECTOR` is `events` with another class of Python's selectors, and `serve_tasks PORT
+CONNECTIONS` with asyncio and select; `herd PORT OCTETS WAYS` receives in several threads that
+sleep, in recv, poll, select and epoll_wait, from `feed PORT OCTETS BEGIN`; `keys PORT COUNT
+BEGIN` stores, saves and reads keys of a redis server."""
 
 import array
+import asyncio
 import ctypes
+import errno
 import fcntl
 import hashlib
 import os
 import random
 import select
+import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -117,6 +124,98 @@ def pour(port, octets, begin):
 
 def by_select(end):
     assert select.select([end], [end], [], 0) == ([], [end], [])
+    return end
+
+
+def by_select_calls(end):
+    """select and pselect with other descriptors: sets, counts, times and masks as the kernel's."""
+    library = ctypes.CDLL(None, use_errno=True)
+    words = ctypes.c_ulong * 16
+    pair = ctypes.c_long * 2
+    read_end, write_end = os.pipe()
+
+    def named(*fds):
+        given = words()
+        for fd in fds:
+            given[fd // 64] |= 1 << fd % 64
+        return given
+
+    def fds(given):
+        return [fd for fd in range(1024) if given[fd // 64] >> fd % 64 & 1]
+
+    fd = end.fileno()
+    count = max(fd, write_end) + 1
+    for number in range(3000, 3100):
+        read, write, limit = named(fd, read_end), named(fd, write_end), pair(20, 0)
+        assert library.select(count, read, write, None, limit) == 2
+        assert (fds(read), fds(write)) == ([], [fd, write_end])
+        assert 0 < limit[0] < 20 or limit[0] == 20 and limit[1] == 0
+        read, limit = named(fd, read_end), pair(0, 2000)
+        assert library.select(count, read, None, None, limit) == 0
+        assert (fds(read), list(limit)) == ([], [0, 0])
+        end.sendall(number.to_bytes(8, "little") * (OCTETS // 8))
+        read, other, limit = named(fd, read_end), named(fd), pair(20, 0)
+        assert library.pselect(count, read, None, other, limit, None) == 1
+        assert (fds(read), fds(other), list(limit)) == ([fd], [], [20, 0])
+        os.write(write_end, b"x")
+        while len(select.select([end, read_end], [], [], 20)[0]) < 2:
+            pass
+        assert os.read(read_end, 1) == b"x"
+        assert receive(end, OCTETS) == number.to_bytes(8, "little") * (OCTETS // 8)
+    # A handler ends a wait, by pselect only while its mask lets the signal through.
+    got = []
+    signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert library.select(count, named(fd), None, None, pair(0, 2000)) == 0
+    through = words()
+    assert library.pselect(count, named(fd), None, None, pair(20, 0), through) == -1
+    assert ctypes.get_errno() == errno.EINTR
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    assert got == [1]
+    os.close(read_end)
+    read = named(fd, read_end)
+    assert library.select(count, read, None, None, None) == -1
+    assert (ctypes.get_errno(), fds(read)) == (errno.EBADF, sorted([fd, read_end]))
+    os.close(write_end)
+    return end
+
+
+def by_number(end):
+    """ppoll and pselect6 by syscall(2)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    ppoll, pselect6 = {"x86_64": (271, 270), "aarch64": (73, 72)}[os.uname().machine]
+    fd = end.fileno()
+    entry = (ctypes.c_int * 2)(fd, select.POLLIN)
+    limit = (ctypes.c_long * 2)(20, 0)
+    for number in (1, 2):
+        end.sendall(number.to_bytes(8, "little") * (OCTETS // 8))
+        if number == 1:
+            assert library.syscall(ppoll, entry, ctypes.c_long(1), limit, None, None) == 1
+        else:
+            named = (ctypes.c_ulong * 16)()
+            named[fd // 64] = 1 << fd % 64
+            assert library.syscall(pselect6, fd + 1, named, None, None, limit, None) == 1
+        assert receive(end, OCTETS) == number.to_bytes(8, "little") * (OCTETS // 8)
+    return end
+
+
+def by_polled_set(end):
+    """poll has the socket and, after it, a set of which another socket is a member."""
+    port = end.getpeername()[1]
+    with socket.create_connection(("127.0.0.1", port)) as other, select.epoll() as inner:
+        trips(other, 0, FEW)
+        time.sleep(0.1)
+        trips(other, FEW, FEW)
+        inner.register(other, select.EPOLLIN)
+        polled = select.poll()
+        polled.register(end, select.POLLIN)
+        polled.register(inner, select.POLLIN)
+        for number in range(20, 100):
+            data = number.to_bytes(8, "little") * (OCTETS // 8)
+            other.sendall(data)
+            assert polled.poll(20_000) == [(inner.fileno(), select.POLLIN)]
+            assert receive(other, OCTETS) == data
     return end
 
 
@@ -276,7 +375,8 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_epoll, by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork,
+CHANGES = [by_select, by_select_calls, by_number, by_polled_set,
+           by_epoll, by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork,
            by_handing_on, by_spawn, by_pass, by_peek, by_count, by_timeout, by_file, by_stdio,
            by_pending]
 
@@ -299,11 +399,20 @@ def change(port, count):
 def serve(port):
     with socket.create_server(("127.0.0.1", port)) as listener:
         print("ready", flush=True)
-        for _ in CHANGES:
-            with listener.accept()[0] as end:
-                while data := receive(end, OCTETS):
-                    end.sendall(data)
+        threads = []
+        # One of the actions makes another connection.
+        for _ in range(len(CHANGES) + 1):
+            threads.append(threading.Thread(target=serve_one, args=[listener.accept()[0]]))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
     print("served", flush=True)
+
+
+def serve_one(end):
+    with end:
+        while data := receive(end, OCTETS):
+            end.sendall(data)
 
 
 def branch(port, fork, end):
@@ -405,6 +514,53 @@ def events(port, connections, trigger):
     print("served", flush=True)
 
 
+def choose(port, connections, name):
+    """The same with select or poll: interest in writing is there while octets wait for it."""
+    waiting, left = {}, connections
+    with (socket.create_server(("127.0.0.1", port), backlog=128) as listener,
+          getattr(selectors, name)() as all):
+        print("ready", flush=True)
+        all.register(listener, selectors.EVENT_READ)
+        while left:
+            for key, _ in all.select():
+                end = key.fileobj
+                if end is listener:
+                    end = listener.accept()[0]
+                    end.setblocking(False)
+                    waiting[end] = bytearray()
+                    all.register(end, selectors.EVENT_READ)
+                elif not echo_some(end, waiting[end]):
+                    all.unregister(end)
+                    end.close()
+                    left -= 1
+                else:
+                    both = selectors.EVENT_READ | selectors.EVENT_WRITE
+                    all.modify(end, both if waiting[end] else selectors.EVENT_READ)
+    print("served", flush=True)
+
+
+def serve_tasks(port, connections):
+    """A loop of asyncio that waits in select."""
+    async def run():
+        done = asyncio.Semaphore(0)
+
+        async def serve_one(reader, writer):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+            done.release()
+
+        async with await asyncio.start_server(serve_one, "127.0.0.1", port, backlog=128):
+            print("ready", flush=True)
+            for _ in range(connections):
+                await done.acquire()
+
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    loop.run_until_complete(run())
+    print("served", flush=True)
+
+
 def crowd(port, connections):
     """A connection is one thread's from the report to the next call of modify."""
     ends, waiting, busy, left = {}, {}, set(), [connections]
@@ -450,6 +606,86 @@ def duplex(port, octets, begin):
     sender.start()
     assert receive(end, octets) == data
     sender.join()
+    print("done", flush=True)
+
+
+def herd(port, octets, ways):
+    """Each octet is received by one thread, and each thread ends at the end of the stream."""
+    end = accept(port)
+    # The peer's first messages.
+    for _ in range(FEW):
+        end.sendall(receive(end, OCTETS))
+    counts = [[0] * 256 for _ in range(ways)]
+
+    def by_poll():
+        polled = select.poll()
+        polled.register(end, select.POLLIN)
+        polled.poll()
+
+    def by_set():
+        with select.epoll() as events:
+            events.register(end, select.EPOLLIN)
+            while True:
+                events.poll()
+                yield
+
+    def take(counts, wait, flags, most):
+        rng = random.Random(most)
+        while True:
+            wait()
+            try:
+                data = end.recv(rng.randrange(1, most), flags)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            for value in data:
+                counts[value] += 1
+
+    set_of_one = by_set()
+    calls = [(lambda: None, 0), (lambda: None, 0), (lambda: None, 0),
+             (by_poll, socket.MSG_DONTWAIT),
+             (lambda: select.select([end], [], []), socket.MSG_DONTWAIT),
+             (lambda: next(set_of_one), socket.MSG_DONTWAIT)]
+    threads = [threading.Thread(target=take, args=[counts[number], *way, 3000])
+               for number, way in enumerate(calls[:ways])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sums = [sum(column) for column in zip(*counts)]
+    assert sums == counts_of(octets), sums
+    assert all(sum(row) for row in counts), [sum(row) for row in counts]
+    print("each has some", flush=True)
+
+
+def counts_of(octets):
+    counts = [0] * 256
+    for data in pieces(octets):
+        for value in data:
+            counts[value] += 1
+    return counts
+
+
+def pieces(octets):
+    rng = random.Random(octets)
+    while octets > 0:
+        length = min(octets, rng.choice([1, 10, 100, 1000, 30_000]))
+        octets -= length
+        yield rng.randbytes(length)
+
+
+def feed(port, octets, begin):
+    end = socket.create_connection(("127.0.0.1", port))
+    trips(end, 0, FEW)
+    wait_for(begin)
+    rng = random.Random(7)
+    for data in pieces(octets):
+        end.sendall(data)
+        if rng.randrange(4) == 0:
+            time.sleep(rng.choice([0, 0.0005, 0.002]))
+    end.shutdown(socket.SHUT_WR)
+    assert end.recv(1) == b""
     print("done", flush=True)
 
 
@@ -514,7 +750,7 @@ def inherited(fd, begin=None):
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, events, crowd, duplex, visit, branch, stages, keys, inherited, echo, ping,
-       drain, pour]
+ALL = [change, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit, branch, stages,
+       keys, inherited, echo, ping, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

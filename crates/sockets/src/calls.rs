@@ -15,8 +15,9 @@ use crate::host::Call;
 use crate::octets::{Octets, Window};
 use crate::real::{self, set_errno};
 use crate::signals::{self, Masked};
+use crate::sleepers::Begun as Begin;
 use crate::table::{self, Cell, State};
-use crate::{agent, leave, sets};
+use crate::{agent, bell, leave, sets};
 
 /// The call of a direction from which on a socket may be offered: the meeting costs as much as some
 /// tens of round trips, and short connections are spared.
@@ -152,6 +153,7 @@ pub(crate) unsafe fn transfer(
             }
         };
         let window = octets.after(done);
+        let taken = connection.sleepers.taken();
         let attempt = match way {
             Way::Send(flags) => try_send(connection, &window, flags),
             Way::Recv(flags) => {
@@ -210,8 +212,9 @@ pub(crate) unsafe fn transfer(
                 };
             }
             // SAFETY: this call has entered; as for the caller.
-            Attempt::Waits(event) => match unsafe { sleep(fd, cell, connection, event) } {
+            Attempt::Waits(event) => match unsafe { sleep(cell, connection, event, taken) } {
                 Slept::Again => {}
+                Slept::Never => leave::retire(fd),
                 Slept::Interrupted if done > 0 => return moved_so_far(done),
                 Slept::Interrupted => return failed(libc::EINTR),
                 Slept::Closed => return failed(libc::EBADF),
@@ -265,17 +268,20 @@ enum Slept {
     Again,
     Interrupted,
     Closed,
+    /// It was not possible.
+    Never,
 }
 
 /// Ends the attempt of a call, and sleeps until it may be repeated. The thread may end here.
+/// `taken` is from before the attempt ([`Sleepers::taken`](crate::sleepers::Sleepers::taken)).
 ///
 /// # Safety
 /// The call has entered. A cancellation point, as [`transfer`].
 unsafe fn sleep(
-    fd: c_int,
     cell: &'static Cell,
     connection: &'static Connection,
     event: Event,
+    taken: u64,
 ) -> Slept {
     if signals::has_ended_call() {
         cell.leave();
@@ -283,18 +289,6 @@ unsafe fn sleep(
     }
     let pointer = std::ptr::from_ref(connection).cast_mut();
     let generation = cell.seen().generation();
-    let is_reader = matches!(event, Event::Readable);
-    let alone = if is_reader {
-        &connection.readers
-    } else {
-        &connection.at_bell
-    };
-    if !alone.begin() {
-        // One word or bell wakes one thread.
-        cell.leave();
-        leave::retire(fd);
-        return Slept::Again;
-    }
     // SAFETY: the call has entered, so the cell has its reference.
     unsafe { Connection::hold(pointer) };
     cell.leave();
@@ -303,37 +297,31 @@ unsafe fn sleep(
         Event::Readable => unsafe { connection.sleep_for_ring() },
         Event::Writable | Event::Peer => None,
     };
-    let is_at_bell = slept.is_none() && is_reader && connection.at_bell.begin();
-    let is_second = slept.is_none() && is_reader && !is_at_bell;
-    let is_interrupted = match slept {
-        Some(result) => result == -std::ffi::c_long::from(libc::EINTR),
-        None if is_second => false,
+    let slept = match slept {
+        Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Interrupted,
+        Some(_) => Slept::Again,
         // SAFETY: as above.
-        None => unsafe { sleep_for_socket(connection, event) },
+        None => unsafe { sleep_for_socket(connection, event, taken) },
     };
-    if is_at_bell {
-        connection.at_bell.end();
-    }
-    alone.end();
     // SAFETY: the reference of above; the connection is not used any more.
     drop(unsafe { Connection::from_raw(pointer) });
     if cell.seen().generation() != generation {
         Slept::Closed
-    } else if is_second {
-        leave::retire(fd);
-        Slept::Again
-    } else if is_interrupted {
-        Slept::Interrupted
     } else {
-        Slept::Again
+        slept
     }
 }
 
-/// Sleeps until the socket or the bell ends the wait; whether a handler of a signal did.
+/// Sleeps until the socket or a bell ends the wait, or a handler of a signal.
 ///
 /// # Safety
 /// As [`sleep`].
-unsafe fn sleep_for_socket(connection: &Connection, event: Event) -> bool {
+unsafe fn sleep_for_socket(connection: &Connection, event: Event, taken: u64) -> Slept {
+    let mine = match connection.sleepers.begin(taken) {
+        Begin::Bell(mine) => mine,
+        Begin::Taken => return Slept::Again,
+        Begin::Impossible => return Slept::Never,
+    };
     let entry = |fd, events| pollfd {
         fd,
         events,
@@ -342,15 +330,24 @@ unsafe fn sleep_for_socket(connection: &Connection, event: Event) -> bool {
     let mut list = [
         entry(connection.socket(), awaited(event)),
         entry(connection.bell.as_raw_fd(), libc::POLLIN),
+        entry(mine, libc::POLLIN),
     ];
-    // SAFETY: a list of two entries.
-    let result = unsafe { real::ppoll(list.as_mut_ptr(), 2, null(), null()) };
+    // SAFETY: a list of three entries.
+    let result = unsafe { real::ppoll(list.as_mut_ptr(), 3, null(), null()) };
     let is_interrupted = signals::is_interrupted(result);
     if list[1].revents != 0 {
-        sets::silence(connection);
+        sets::silence(connection, mine);
     }
+    if list[2].revents != 0 {
+        bell::silence(mine);
+    }
+    connection.sleepers.end(mine);
     connection.note_socket(list[0].revents);
-    is_interrupted
+    if is_interrupted {
+        Slept::Interrupted
+    } else {
+        Slept::Again
+    }
 }
 
 fn awaited(event: Event) -> libc::c_short {

@@ -13,9 +13,10 @@ use urdma_socket_switch::{Block, End, Word};
 
 use crate::link::Link;
 use crate::own::Own;
+use crate::sleepers::Sleepers;
 use crate::{bell, futex, real};
 
-/// Bits of [`Word::ReaderSleeps`]: the bell is to be rung; a thread sleeps on the word itself.
+/// Bits of [`Word::ReaderSleeps`]: the bell is to be rung; threads sleep on the word itself.
 pub(crate) const FOR_THE_BELL: u64 = 1;
 pub(crate) const ON_THE_WORD: u64 = 2;
 /// `TCP_ESTABLISHED` and others of `enum` in `linux/tcp_states.h`.
@@ -50,25 +51,6 @@ pub(crate) struct Parts {
     pub(crate) fd: c_int,
 }
 
-/// The threads that sleep in some way, of which there is one at most.
-#[derive(Debug)]
-pub(crate) struct Alone(AtomicU32);
-
-impl Alone {
-    /// A thread is about to sleep; false if another one sleeps so.
-    pub(crate) fn begin(&self) -> bool {
-        let is_alone = self.0.fetch_add(1, SeqCst) == 0;
-        if !is_alone {
-            self.end();
-        }
-        is_alone
-    }
-
-    pub(crate) fn end(&self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
 /// See the module. Shared by the cell of its descriptor, the agent and threads that sleep.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -88,10 +70,8 @@ pub(crate) struct Connection {
     pub(crate) fd: c_int,
     /// The epoll set of which it is a member.
     pub(crate) set: Link,
-    /// Those that sleep to receive.
-    pub(crate) readers: Alone,
-    /// Those that sleep for the bell.
-    pub(crate) at_bell: Alone,
+    /// Threads that sleep for the bell.
+    pub(crate) sleepers: Sleepers,
     /// This end has joined: it uses rings if the peer does.
     pub(crate) has_joined: AtomicBool,
     /// The peer's socket is closed, or the connection was reset.
@@ -137,9 +117,8 @@ impl Connection {
             is_accepted: parts.is_accepted,
             fd: parts.fd,
             set: Link::new(),
-            readers: Alone(AtomicU32::new(0)),
+            sleepers: Sleepers::new(),
             in_vain: AtomicU32::new(0),
-            at_bell: Alone(AtomicU32::new(0)),
             has_joined: AtomicBool::new(false),
             is_peer_gone: AtomicBool::new(false),
             tcp_speaks: AtomicBool::new(false),
@@ -236,23 +215,32 @@ impl Connection {
             return None;
         }
         let word = self.block().word(Word::ReaderSleeps(peer));
-        if word
-            .compare_exchange(FOR_THE_BELL, ON_THE_WORD, SeqCst, SeqCst)
-            .is_err()
-        {
+        let seen = word.load(SeqCst);
+        // The bit of this thread is not distinguished from that of another one at the bell.
+        let asleep = if self.sleepers.is_empty() {
+            ON_THE_WORD
+        } else {
+            ON_THE_WORD | FOR_THE_BELL
+        };
+        if seen == 0 || word.compare_exchange(seen, asleep, SeqCst, SeqCst).is_err() {
+            return Some(0);
+        }
+        let is_alone = self.sleepers.is_empty() && self.set.get().is_none();
+        if asleep == ON_THE_WORD && !is_alone {
+            // Another thread or a set has begun to wait for the bell, and its bit may be gone.
+            bell::ring(self.bell.as_raw_fd());
             return Some(0);
         }
         // Who has rung before that has looked at the word has not woken.
         let has_changed = self.in_ring(peer) != 0
             || !self.is_tcp_quiet()
             || self.tcp_speaks.load(SeqCst)
-            || self.is_closed.load(SeqCst)
-            || self.set.get().is_some();
+            || self.is_closed.load(SeqCst);
         if has_changed {
             return Some(0);
         }
         // SAFETY: guaranteed by the caller.
-        Some(unsafe { futex::sleep(word, ON_THE_WORD) })
+        Some(unsafe { futex::sleep(word, asleep) })
     }
 
     /// A receive that did not wait has ended. A program that polls by such calls yields the
@@ -296,21 +284,6 @@ impl Connection {
         if events & speaks != 0 && self.is_tcp_quiet() {
             self.tcp_speaks.store(true, SeqCst);
         }
-    }
-
-    /// A thread is about to sleep in poll(2); false if another one sleeps.
-    pub(crate) fn begin_poll(&self) -> bool {
-        let is_alone = self.readers.begin();
-        let can_sleep = is_alone && self.at_bell.begin();
-        if is_alone && !can_sleep {
-            self.readers.end();
-        }
-        can_sleep
-    }
-
-    pub(crate) fn end_poll(&self) {
-        self.at_bell.end();
-        self.readers.end();
     }
 
     /// Whether TCP was drained and the direction of the peer is its ring's: TCP has no octets, and

@@ -17,6 +17,7 @@ static ALL: Spin<Vec<RawFd>> = Spin::new(Vec::new());
 
 /// A lock that a forked child can release. It is held for a few instructions, with signals
 /// blocked.
+#[derive(Debug)]
 pub(crate) struct Spin<T> {
     is_locked: AtomicBool,
     value: UnsafeCell<T>,

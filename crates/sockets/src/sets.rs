@@ -272,9 +272,11 @@ pub(crate) fn leave_other(set: &Set, fd: c_int, cell: &Cell, op: c_int) -> bool 
     has_left
 }
 
-/// A thread that slept for a connection takes what was rung, which a set waits for too.
-pub(crate) fn silence(connection: &Connection) {
-    bell::silence(connection.bell.as_raw_fd());
+/// A thread that slept for a connection takes what was rung, which a set waits for too, and other
+/// threads. `mine`: its own bell.
+pub(crate) fn silence(connection: &Connection, mine: c_int) {
+    let bell = connection.bell.as_raw_fd();
+    connection.sleepers.take(mine, || bell::silence(bell));
     if let Some(set) = connection.set.get().and_then(known) {
         set.with(|members| {
             members.ready.notice(connection.fd);

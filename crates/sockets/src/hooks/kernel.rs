@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicPtr;
 
 use urdma_abi::next::lookup;
 
+use super::{polls, selects};
 use crate::table::{self, State};
 use crate::{leave, process, real};
 
@@ -245,6 +246,26 @@ fn by_number(arguments: &Arguments) {
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => leave::retire(fd),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => leave::retire(fd),
+        libc::SYS_ppoll => listed(arguments),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => listed(arguments),
+        libc::SYS_pselect6 => named(arguments),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => named(arguments),
         _ => {}
     }
+}
+
+/// poll and ppoll by number.
+fn listed(arguments: &Arguments) {
+    let list = arguments.0[1] as *const libc::pollfd;
+    // SAFETY: the list of the caller.
+    unsafe { polls::retire_list(list, arguments.0[2]) };
+}
+
+/// select and pselect6 by number.
+fn named(arguments: &Arguments) {
+    let set = |index: usize| arguments.0[index] as *mut libc::fd_set;
+    // SAFETY: the sets of the caller.
+    unsafe { selects::retire_sets(arguments.int(1), [set(2), set(3), set(4)]) };
 }

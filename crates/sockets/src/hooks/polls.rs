@@ -1,5 +1,5 @@
-//! poll and ppoll on connections with rings. A list that has more of them than [`CONNECTIONS`], or
-//! more entries than [`ENTRIES`], moves them to TCP.
+//! poll and ppoll on connections with rings. A list that has more of them than [`MANY_BELLS`], or
+//! more entries than [`MANY`], moves them to TCP.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -13,12 +13,15 @@ use crate::begin::{begin, Begun};
 use crate::connection::Connection;
 use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
 use crate::table::{self, Cell};
-use crate::{leave, real, sets};
+use crate::{bell, leave, real, sets};
 
-/// Entries of a list that is copied.
-const ENTRIES: usize = 64;
-/// Connections with rings among them.
-const CONNECTIONS: usize = 8;
+/// Entries of a list that is copied, and bells: one for each connection with rings among the
+/// entries, and one of the thread.
+const FEW: usize = 64;
+const FEW_BELLS: usize = 9;
+/// The same of a longer list, which takes more of the stack.
+pub(super) const MANY: usize = 1024;
+const MANY_BELLS: usize = 257;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
@@ -29,7 +32,7 @@ unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c
     }
     let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: as above.
-    unsafe { poll_ours(list, count, limit, null()) }
+    unsafe { poll_ours(list, entries(count), limit, null()) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -44,9 +47,9 @@ unsafe extern "C-unwind" fn ppoll(
     // SAFETY: the arguments of the caller.
     match (limit, unsafe { has_hit(list, count) }) {
         // SAFETY: as above.
-        (None, true) => unsafe { poll_ours(list, count, None, mask) },
+        (None, true) => unsafe { poll_ours(list, entries(count), None, mask) },
         // SAFETY: as above.
-        (Some(Some(limit)), true) => unsafe { poll_ours(list, count, Some(limit), mask) },
+        (Some(Some(limit)), true) => unsafe { poll_ours(list, entries(count), Some(limit), mask) },
         // SAFETY: as above.
         _ => unsafe { real::ppoll(list, count, timeout, mask) },
     }
@@ -67,18 +70,22 @@ fn entries(count: nfds_t) -> usize {
 }
 
 /// Whether a list has a descriptor that is not the kernel's alone.
+///
+/// # Safety
+/// It is null or has so many entries.
 unsafe fn has_hit(list: *const pollfd, count: nfds_t) -> bool {
-    (0..entries(count)).any(|index| {
-        // SAFETY: the list of the caller has so many entries.
-        let entry = unsafe { list.add(index) };
-        // SAFETY: as above, if there is a list.
-        let fd = (!list.is_null()).then(|| unsafe { (*entry).fd });
-        if let Some(set) = fd.and_then(sets::known) {
+    let mut has_hit = false;
+    let count = if list.is_null() { 0 } else { entries(count) };
+    for index in 0..count {
+        // SAFETY: guaranteed by the caller.
+        let fd = unsafe { (*list.add(index)).fd };
+        if let Some(set) = sets::known(fd) {
             // The kernel does not know whether its members with rings are ready.
             leave::give_up(set);
         }
-        fd.and_then(table::hit).is_some()
-    })
+        has_hit |= table::hit(fd).is_some();
+    }
+    has_hit
 }
 
 /// An entry whose connection has rings.
@@ -87,19 +94,7 @@ struct Ringed {
     index: usize,
     cell: &'static Cell,
     connection: *mut Connection,
-    /// No entry before it has the connection.
-    is_first: bool,
     generation: u64,
-}
-
-/// A list that is looked at and slept for, again and again. It has no values to be dropped.
-struct Lists {
-    ringed: [Option<Ringed>; CONNECTIONS],
-    /// Cells of entries that may get rings: a call on each is in progress.
-    others: [Option<&'static Cell>; ENTRIES],
-    /// What the kernel is asked; behind it the bells.
-    asked: [pollfd; ENTRIES + CONNECTIONS],
-    asked_count: usize,
 }
 
 const NOTHING: pollfd = pollfd {
@@ -108,63 +103,134 @@ const NOTHING: pollfd = pollfd {
     revents: 0,
 };
 
-unsafe fn poll_ours(
+/// What the kernel is asked: the bells, which end their array, and the entries of the program.
+#[repr(C)]
+struct Asked<const ENTRIES: usize, const BELLS: usize> {
+    bells: [pollfd; BELLS],
+    entries: [pollfd; ENTRIES],
+}
+
+/// A list that is looked at and slept for, again and again. It has no values to be dropped.
+struct Lists<const ENTRIES: usize, const BELLS: usize> {
+    count: usize,
+    ringed: [Option<Ringed>; BELLS],
+    ringed_count: usize,
+    /// Cells of entries that may get rings: a call on each is in progress.
+    others: [Option<&'static Cell>; ENTRIES],
+    asked: Asked<ENTRIES, BELLS>,
+    /// The bell of this thread, if it sleeps.
+    mine: Option<c_int>,
+}
+
+/// How an attempt has ended.
+enum Attempt {
+    Returns(c_int),
+    Again,
+    /// The list is too long, or there is no bell for the thread.
+    Impossible,
+}
+
+/// poll(2) on a list of which an entry is not the kernel's alone.
+///
+/// # Safety
+/// The list has so many entries, and the mask is null or one of the caller. A cancellation point.
+pub(super) unsafe fn poll_ours(
     list: *mut pollfd,
-    count: nfds_t,
+    count: usize,
     limit: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
-    let count = entries(count);
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        let mut lists = Lists {
-            ringed: [None; CONNECTIONS],
-            others: [None; ENTRIES],
-            asked: [NOTHING; ENTRIES + CONNECTIONS],
-            asked_count: 0,
-        };
-        // SAFETY: the list of the caller.
-        if !unsafe { lists.enter(list, count) } {
+        // SAFETY: guaranteed by the caller.
+        let mut attempt = unsafe { try_poll::<FEW, FEW_BELLS>(list, count, left, mask) };
+        if matches!(attempt, Attempt::Impossible) {
             // SAFETY: as above.
-            unsafe { retire_list(list, count) };
-            let left = left.map(|left| timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            });
-            let time = left.as_ref().map_or(null(), std::ptr::from_ref);
-            // SAFETY: as above.
-            return unsafe { real::ppoll(list, count as nfds_t, time, mask) };
+            attempt = unsafe { try_poll::<MANY, MANY_BELLS>(list, count, left, mask) };
         }
-        // SAFETY: as above; this frame has no values to be dropped.
-        if let Some(result) = unsafe { lists.sleep(list, count, left, mask) } {
-            return result;
+        match attempt {
+            Attempt::Returns(result) => return result,
+            Attempt::Again => {}
+            Attempt::Impossible => {
+                // SAFETY: as above.
+                unsafe { retire_list(list, count) };
+                // SAFETY: as above.
+                return unsafe { ask(list, count, left, mask) };
+            }
         }
     }
 }
 
+/// The kernel's call.
+unsafe fn ask(
+    list: *mut pollfd,
+    count: usize,
+    left: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let time = left.map(|left| timespec {
+        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::ppoll(list, count as nfds_t, time, mask) }
+}
+
 /// All entries of a list move to TCP.
-unsafe fn retire_list(list: *const pollfd, count: usize) {
+///
+/// # Safety
+/// It is null or has so many entries.
+pub(super) unsafe fn retire_list(list: *const pollfd, count: usize) {
+    let count = if list.is_null() { 0 } else { count };
     for index in 0..count {
         // SAFETY: the list of the caller.
         leave::retire(unsafe { (*list.add(index)).fd });
     }
 }
 
-impl Lists {
-    /// Begins a call on each entry, and prepares what the kernel is asked; false if the list is too
-    /// long, or another thread sleeps for one of its connections. Nothing is in progress then.
-    unsafe fn enter(&mut self, list: *const pollfd, count: usize) -> bool {
+/// Looks at all entries, and sleeps once if none is ready. Its frame is as large as the lists, and
+/// has no values to be dropped.
+#[inline(never)]
+unsafe fn try_poll<const ENTRIES: usize, const BELLS: usize>(
+    list: *mut pollfd,
+    count: usize,
+    left: Option<Duration>,
+    mask: *const sigset_t,
+) -> Attempt {
+    let mut lists = Lists::<ENTRIES, BELLS> {
+        count,
+        ringed: [None; BELLS],
+        ringed_count: 0,
+        others: [None; ENTRIES],
+        asked: Asked {
+            bells: [NOTHING; BELLS],
+            entries: [NOTHING; ENTRIES],
+        },
+        mine: None,
+    };
+    let may_sleep = left.is_none_or(|left| !left.is_zero());
+    // SAFETY: the list of the caller.
+    if !(unsafe { lists.enter(list) } && lists.arm(may_sleep)) {
+        lists.leave();
+        return Attempt::Impossible;
+    }
+    // SAFETY: as above.
+    unsafe { lists.sleep(list, left, mask) }
+}
+
+impl<const ENTRIES: usize, const BELLS: usize> Lists<ENTRIES, BELLS> {
+    /// Begins a call on each entry; false if the list is too long.
+    unsafe fn enter(&mut self, list: *const pollfd) -> bool {
         let _uncancelled = Disabled::new();
-        if count > ENTRIES {
+        if self.count > ENTRIES {
             return false;
         }
-        self.asked_count = count;
-        let mut ringed = 0;
-        for index in 0..count {
+        for index in 0..self.count {
             // SAFETY: the list of the caller.
             let entry = unsafe { *list.add(index) };
-            self.asked[index] = entry;
+            self.asked.entries[index] = entry;
             let Some(cell) = table::hit(entry.fd) else {
                 continue;
             };
@@ -172,128 +238,161 @@ impl Lists {
                 self.others[index] = Some(cell);
                 continue;
             };
-            let pointer = std::ptr::from_ref(connection).cast_mut();
-            // A list may name a descriptor more than once.
-            let mut known = self.ringed.iter().flatten();
-            let is_first = known.all(|known| known.connection != pointer);
-            let can_sleep = !is_first || connection.begin_poll();
-            if ringed == CONNECTIONS || !can_sleep {
-                if is_first && can_sleep {
-                    connection.end_poll();
-                }
+            // One bell is the thread's.
+            if self.ringed_count + 1 == BELLS {
                 cell.leave();
-                self.leave();
                 return false;
             }
+            let pointer = std::ptr::from_ref(connection).cast_mut();
             // SAFETY: the call has entered.
             unsafe { Connection::hold(pointer) };
-            self.ringed[ringed] = Some(Ringed {
+            self.ringed[self.ringed_count] = Some(Ringed {
                 index,
                 cell,
                 connection: pointer,
-                is_first,
                 generation: cell.seen().generation(),
             });
-            ringed += 1;
+            self.ringed_count += 1;
             cell.leave();
         }
         true
     }
 
-    /// Ends what `enter` has begun.
+    /// Ends what `enter` and `arm` have begun.
     fn leave(&mut self) {
         for cell in self.others.iter_mut().filter_map(Option::take) {
             cell.leave();
         }
         for ringed in self.ringed.iter_mut().filter_map(Option::take) {
-            if ringed.is_first {
-                ringed.connection().end_poll();
+            if let Some(mine) = self.mine {
+                ringed.connection().sleepers.end(mine);
             }
             // SAFETY: the reference that `enter` has taken; the connection is not used any more.
             drop(unsafe { Connection::from_raw(ringed.connection) });
         }
     }
 
-    /// Asks the kernel, after it is known that no ring is ready, and says what the call returns;
-    /// `None` to look again.
+    /// Has the peers wake this thread if it may sleep and no ring is ready; false if there is no
+    /// bell for it.
+    fn arm(&mut self, may_sleep: bool) -> bool {
+        let _uncancelled = Disabled::new();
+        if self.ringed_count == 0 || !may_sleep || self.is_ready() {
+            return true;
+        }
+        for ringed in self.ringed.into_iter().flatten() {
+            self.mine = ringed.connection().sleepers.enter();
+            if self.mine.is_none() {
+                return false;
+            }
+            let events = self.asked.entries[ringed.index].events;
+            readiness::arm(ringed.connection(), u32::from(events.cast_unsigned()));
+        }
+        true
+    }
+
+    /// Whether a ring is ready.
+    fn is_ready(&self) -> bool {
+        self.ringed.iter().flatten().any(|ringed| {
+            let events = self.asked.entries[ringed.index].events;
+            of_rings(ringed.connection(), events) != 0
+        })
+    }
+
+    /// Asks the kernel, and says what the call returns. It does not sleep if a ring is ready.
     unsafe fn sleep(
         &mut self,
         list: *mut pollfd,
-        count: usize,
         left: Option<Duration>,
         mask: *const sigset_t,
-    ) -> Option<c_int> {
-        let mut is_ready = false;
-        for ringed in self.ringed.into_iter().flatten() {
-            let ready = self.prepare(ringed);
-            is_ready |= ready != 0;
-        }
-        let left = if is_ready { Some(Duration::ZERO) } else { left };
-        let time = left.map(|left| timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-        let asked = self.asked.as_mut_ptr();
-        // SAFETY: a list of so many entries; a cancellation point.
-        let result = unsafe { real::ppoll(asked, self.asked_count as nfds_t, time, mask) };
+    ) -> Attempt {
+        let left = if self.is_ready() {
+            Some(Duration::ZERO)
+        } else {
+            left
+        };
+        let bells = self.prepare();
+        let asked = (&raw mut self.asked).cast::<pollfd>();
+        // SAFETY: within the array of bells, which the entries follow.
+        let asked = unsafe { asked.add(BELLS - bells) };
+        // SAFETY: so many entries; a cancellation point.
+        let result = unsafe { ask(asked, bells + self.count, left, mask) };
         let errno = real::errno();
         let _uncancelled = Disabled::new();
+        self.silence(bells);
         // SAFETY: the list of the caller.
-        let found = unsafe { self.report(list, count) };
+        let found = unsafe { self.report(list) };
         let is_over = left.is_some_and(|left| left.is_zero()) || result == 0;
         self.leave();
         match (result, found) {
             (..0, _) => {
                 real::set_errno(errno);
-                Some(-1)
+                Attempt::Returns(-1)
             }
-            (_, 1..) => Some(found),
+            (_, 1..) => Attempt::Returns(found),
             // Only a bell was rung, or the time is over.
-            _ if is_over => Some(0),
-            _ => None,
+            _ if is_over => Attempt::Returns(0),
+            _ => Attempt::Again,
         }
     }
 
-    /// Asks for what the kernel knows of an entry with rings, and for its bell; returns what the
-    /// rings are ready for.
-    fn prepare(&mut self, ringed: Ringed) -> libc::c_short {
-        let connection = ringed.connection();
-        let events = self.asked[ringed.index].events;
-        readiness::arm(connection, u32::from(events.cast_unsigned()));
-        if is_out_of_ring(connection) {
-            self.asked[ringed.index].events &= !OUT;
+    /// Asks for what the kernel knows of entries with rings, and for the bells, whose number is
+    /// returned: none if the thread does not sleep.
+    fn prepare(&mut self) -> usize {
+        for ringed in self.ringed.into_iter().flatten() {
+            // Its number may be another file's.
+            let is_same = ringed.cell.seen().generation() == ringed.generation;
+            if is_same && is_out_of_ring(ringed.connection()) {
+                self.asked.entries[ringed.index].events &= !OUT;
+            }
         }
-        // Its number may be another file's.
-        if ringed.cell.seen().generation() != ringed.generation {
-            self.asked[ringed.index].events = events;
-        }
-        self.asked[self.asked_count] = pollfd {
-            fd: connection.bell.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
+        let Some(mine) = self.mine else {
+            return 0;
         };
-        self.asked_count += 1;
-        of_rings(connection, events)
+        let ringed = self.ringed.iter().flatten();
+        let bells = ringed.map(|ringed| ringed.connection().bell.as_raw_fd());
+        let places = self.asked.bells.iter_mut().rev();
+        for (place, fd) in places.zip(std::iter::once(mine).chain(bells)) {
+            *place = pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+        }
+        self.ringed_count + 1
+    }
+
+    /// Takes what was rung.
+    fn silence(&self, bells: usize) {
+        let Some(mine) = self.mine else {
+            return;
+        };
+        for place in &self.asked.bells[BELLS - bells..] {
+            if place.revents == 0 {
+                continue;
+            }
+            let mut ringed = self.ringed.iter().flatten();
+            match ringed.find(|ringed| ringed.connection().bell.as_raw_fd() == place.fd) {
+                Some(ringed) => sets::silence(ringed.connection(), mine),
+                None => bell::silence(mine),
+            }
+        }
     }
 
     /// Writes what was found to the list of the caller; returns how many entries have something.
-    unsafe fn report(&mut self, list: *mut pollfd, count: usize) -> c_int {
+    unsafe fn report(&mut self, list: *mut pollfd) -> c_int {
         let mut found = 0;
-        let mut ready_of = [0; ENTRIES];
         for ringed in self.ringed.into_iter().flatten() {
             let connection = ringed.connection();
-            connection.note_socket(self.asked[ringed.index].revents);
+            let entry = &mut self.asked.entries[ringed.index];
+            connection.note_socket(entry.revents);
             // SAFETY: the list of the caller.
             let events = unsafe { (*list.add(ringed.index)).events };
-            ready_of[ringed.index] = of_rings(connection, events);
-            sets::silence(connection);
+            entry.revents |= of_rings(connection, events);
         }
-        for (index, ready) in ready_of.iter().enumerate().take(count) {
+        for (index, asked) in self.asked.entries[..self.count].iter().enumerate() {
             // SAFETY: the list of the caller.
-            let entry = unsafe { &mut *list.add(index) };
-            entry.revents = self.asked[index].revents | ready;
-            found += c_int::from(entry.revents != 0);
+            unsafe { (*list.add(index)).revents = asked.revents };
+            found += c_int::from(asked.revents != 0);
         }
         found
     }
