@@ -14,8 +14,14 @@ trap '' HUP INT TERM
 exec 9<"$count" && flock 9 || exit 1
 before=$(cat $count)
 total=$(sed -n 's/^HugePages_Total: *//p' /proc/meminfo)
-echo $((total + $1)) >$count || exit 1
-added=$(($(cat $count) - before))
+# In memory that is full of cached files, as after a build, the kernel finds few pages in one piece:
+# first they are moved together, then those of the files are given up.
+for remedy in compact_memory drop_caches ''; do
+	echo $((total + $1)) >$count || exit 1
+	added=$(($(cat $count) - before))
+	[ "$added" -lt "$1" ] && [ -n "$remedy" ] || break
+	echo 1 2>/dev/null >/proc/sys/vm/$remedy
+done
 mounted=$(awk '$3 == "hugetlbfs" { print $2; exit }' /proc/mounts)
 if [ -z "$mounted" ] && mkdir -p $mount_point && mount -t hugetlbfs hugetlbfs $mount_point; then
 	mounted=$mount_point
