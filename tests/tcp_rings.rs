@@ -384,6 +384,21 @@ fn rings_come_back_when_a_forked_child_has_ended() {
 }
 
 #[test]
+fn programs_that_are_started_leave_connections_on_rings() {
+    const TRIPS: u64 = 500;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("spawning {port}"));
+    assert!(output(ping(&one, port, TRIPS, "/dev/null")).contains("done"));
+    output(server);
+    let status = at_the_end(&one);
+    let octets = 2 * 2 * TRIPS * 64;
+    assert!(status.ring_octets > octets / 10 * 9, "{status:?}");
+    one.down();
+}
+
+#[test]
 fn redis_has_rings_before_and_after_it_saves() {
     const KEYS: u64 = 60;
     let _alone = alone();

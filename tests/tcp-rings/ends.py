@@ -7,11 +7,11 @@ epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT 
 sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
 `stages PORT COUNT FILE...`, which makes COUNT round trips when there is a FILE, and has a child
 from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once` with several threads; `duplex
-PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `choose PORT
-CONNECTIONS SELECTOR` is `events` with another class of Python's selectors, and `serve_tasks PORT
-CONNECTIONS` with asyncio and select; `herd PORT OCTETS WAYS` receives in several threads that
-sleep, in recv, poll, select and epoll_wait, from `feed PORT OCTETS BEGIN`; `keys PORT COUNT
-BEGIN` stores, saves and reads keys of a redis server."""
+PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `spawning PORT` is
+`echo` and starts programs; `choose PORT CONNECTIONS SELECTOR` is `events` with another class of
+Python's selectors, and `serve_tasks PORT CONNECTIONS` with asyncio and select; `herd PORT OCTETS
+WAYS` receives in several threads that sleep, in recv, poll, select and epoll_wait, from `feed
+PORT OCTETS BEGIN`; `keys PORT COUNT BEGIN` stores, saves and reads keys of a redis server."""
 
 import array
 import asyncio
@@ -314,6 +314,29 @@ def by_spawn(end):
     return end
 
 
+def by_stdin(end):
+    """A vforked child makes the connection the standard input of a program."""
+    words = [sys.executable, __file__, "inherited", "0"]
+    subprocess.run(words, stdin=end, check=True, stdout=subprocess.DEVNULL)
+    return end
+
+
+def by_spawn_actions(end):
+    words = [sys.executable, __file__, "inherited", "0"]
+    actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), 0)]
+    child = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+    assert os.waitpid(child, 0)[1] == 0
+    return end
+
+
+def by_inheritance(end):
+    """A program inherits the connection that has no FD_CLOEXEC."""
+    end.set_inheritable(True)
+    words = [sys.executable, __file__, "inherited", str(end.fileno())]
+    assert os.waitpid(os.posix_spawn(sys.executable, words, os.environ), 0)[1] == 0
+    return end
+
+
 def by_pass(end):
     one, other = socket.socketpair(socket.AF_UNIX)
     socket.send_fds(one, [b"x"], [end.fileno()])
@@ -375,10 +398,10 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_select_calls, by_number, by_polled_set,
-           by_epoll, by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork,
-           by_handing_on, by_spawn, by_pass, by_peek, by_count, by_timeout, by_file, by_stdio,
-           by_pending]
+CHANGES = [by_select, by_select_calls, by_number, by_polled_set, by_epoll, by_nested_sets,
+           by_pwait2, by_two_readers, by_dup, by_fork, by_handing_on, by_spawn, by_stdin,
+           by_spawn_actions, by_inheritance, by_pass, by_peek, by_count, by_timeout, by_file,
+           by_stdio, by_pending]
 
 
 def change(port, count):
@@ -413,6 +436,25 @@ def serve_one(end):
     with end:
         while data := receive(end, OCTETS):
             end.sendall(data)
+
+
+def spawning(port):
+    """Echoes, and starts programs in each way that takes no descriptor of the connection."""
+    end, count = accept(port), 0
+    true = "/bin/true"
+    ways = [lambda: subprocess.run([true], check=True),
+            lambda: subprocess.run([true], check=True, close_fds=False),
+            lambda: subprocess.run([true], check=True, stdin=subprocess.PIPE),
+            lambda: os.waitpid(os.posix_spawn(true, [true], {}), 0),
+            lambda: os.system(true),
+            lambda: os.popen(true).close()]
+    while data := receive(end, OCTETS):
+        if count % 50 == 25:
+            ways[count // 50 % len(ways)]()
+        end.sendall(data)
+        count += 1
+    assert count // 50 > len(ways)
+    print("end after", count, flush=True)
 
 
 def branch(port, fork, end):
@@ -750,7 +792,7 @@ def inherited(fd, begin=None):
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit, branch, stages,
-       keys, inherited, echo, ping, drain, pour]
+ALL = [change, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit, spawning,
+       branch, stages, keys, inherited, echo, ping, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

@@ -23,7 +23,7 @@ use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, leave, own, process, real, sets};
+use crate::{bell, leave, own, process, real, sets, spawned};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -198,6 +198,7 @@ impl Agent {
             if is_told {
                 self.take_events();
             }
+            retire(spawned::handed_on());
             self.attend();
             self.forget();
         }
@@ -510,6 +511,20 @@ fn copy_of(fd: c_int, generation: u64) -> Option<Own> {
     // dropped.
     let copy = Own::copy(unsafe { BorrowedFd::borrow_raw(fd) })?;
     is_state(fd, generation, &[State::Offered, State::Waits]).then_some(copy)
+}
+
+/// Moves descriptors to TCP. That may wait for the agent of a peer, which may wait for this one:
+/// another thread does it.
+fn retire(fds: Vec<c_int>) {
+    if fds.is_empty() {
+        return;
+    }
+    let list = fds.clone();
+    let thread = std::thread::Builder::new().name("urdma-sockets".to_owned());
+    let started = thread.spawn(move || list.into_iter().for_each(leave::retire));
+    if started.is_err() {
+        fds.into_iter().for_each(leave::retire);
+    }
 }
 
 /// The name of the program.

@@ -4,6 +4,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
+use crate::process;
+
 /// Its descriptor, -1 without one.
 static BELL: AtomicI32 = AtomicI32::new(-1);
 
@@ -18,6 +20,12 @@ pub(crate) fn notice() {
     if bell >= 0 {
         ring(bell);
     }
+}
+
+/// The bell, if this is a vforked child: it does not close it before it executes a program.
+pub(crate) fn spared() -> Option<c_int> {
+    let bell = BELL.load(SeqCst);
+    (bell >= 0 && !process::is_home()).then_some(bell)
 }
 
 /// Rings a bell. It does not wait: a bell that is full has been rung.

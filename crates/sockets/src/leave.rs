@@ -14,7 +14,7 @@ use crate::octets::Window;
 use crate::sets::{self, Set};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, lent, process, real};
+use crate::{bell, lent, process, real, spawned};
 
 /// How often a close looks whether TCP has room for what a ring has; each time it waits for
 /// [`ROOM_MS`].
@@ -27,11 +27,15 @@ pub(crate) const FOR_GOOD: u64 = 1 << 32;
 /// From now on a descriptor is the kernel's: both directions have moved to TCP. If it is an epoll
 /// set, this is so for its members.
 pub(crate) fn retire(fd: c_int) {
+    let (cell, set) = (table::hit(fd), sets::known(fd));
+    if (cell.is_some() || set.is_some()) && !process::is_home() {
+        return spawned::hand_on(fd);
+    }
     keep_one(fd);
-    if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
+    if let Some(cell) = cell {
         retire_cell(fd, cell);
     }
-    if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
+    if let Some(set) = set {
         give_up(set);
     }
 }
@@ -56,18 +60,21 @@ fn keep_one(fd: c_int) {
     }
 }
 
-/// The same with all descriptors, or with `is_exec` those that stay open.
+/// Whether a descriptor stays open in a program that is executed.
+fn survives(fd: c_int) -> bool {
+    // SAFETY: the command takes no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// The same as [`keep_one`] with all descriptors, or with `is_exec` those that stay open.
 fn keep_all(is_exec: bool) {
     if !lent::is_child() || !process::is_home() {
         return;
     }
-    let stays = |fd: c_int| {
-        // SAFETY: the command takes no argument.
-        let flags = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) };
-        flags >= 0 && (!is_exec || flags & libc::FD_CLOEXEC == 0)
-    };
     let before = real::errno();
-    if table::inherited().chain(sets::inherited()).any(stays) {
+    let mut inherited = table::inherited().chain(sets::inherited());
+    if inherited.any(|fd| !is_exec || survives(fd)) {
         lent::keep();
     }
     real::set_errno(before);
@@ -128,13 +135,23 @@ pub(crate) fn pause_all() {
     real::set_errno(before);
 }
 
-/// All descriptors, before this process starts another one; `is_exec`: by exec.
+/// All descriptors, before this process starts another one that may use them; `is_exec`: by exec.
 pub(crate) fn retire_all(is_exec: bool) {
     keep_all(is_exec);
     if process::is_home() {
         table::hits(0, u32::MAX).for_each(retire);
         sets::known_in(0, u32::MAX).for_each(give_up);
     }
+}
+
+/// The descriptors that a program has which is about to be started.
+pub(crate) fn retire_surviving() {
+    keep_all(true);
+    let before = real::errno();
+    let sets = sets::known_in(0, u32::MAX).map(Set::fd);
+    let fds = table::hits(0, u32::MAX).chain(sets);
+    fds.filter(|fd| survives(*fd)).for_each(retire);
+    real::set_errno(before);
 }
 
 /// A descriptor is about to be closed.

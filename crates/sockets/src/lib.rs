@@ -12,8 +12,9 @@
 //! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
 //! `begin` the begin of a call; `readiness` what a connection is ready for; `sets` epoll sets,
 //! `link` which one a socket is in; `sleepers` threads that wait; `leave` the ends of rings; `lent`
-//! what forked children have; `agent` the thread that meets urdmad and acts for the process;
-//! `calls` sending and receiving; `life` loading, forks and exit; `hooks` the interposed functions.
+//! what forked children have; `spawned` what vforked children hand on; `agent` the thread that
+//! meets urdmad and acts for the process; `calls` sending and receiving; `life` loading, forks and
+//! exit; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -22,7 +23,8 @@
 //! - `errno` changes only when a call fails.
 //! - No handler of a signal runs while a lock is held, and no thread is cancelled then. Where a
 //!   thread sleeps for the program it holds nothing.
-//! - A forked child has no rings. A vforked child changes nothing of its parent's.
+//! - A forked child has no rings. A vforked child changes nothing of its parent's: it has its
+//!   parent make the kernel's what it hands on.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 #[cfg(not(all(
@@ -54,4 +56,5 @@ mod real;
 mod sets;
 mod signals;
 mod sleepers;
+mod spawned;
 mod table;

@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use crate::begin::{begin_as_is, Begun};
 use crate::table::{self, State};
-use crate::{leave, process, real};
+use crate::{bell, leave, process, real};
 
 /// A new descriptor may be a TCP socket of this process alone.
 fn note_new(fd: c_int, is_accepted: bool) {
@@ -66,6 +66,10 @@ unsafe extern "C-unwind" fn accept4(
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if bell::spared() == Some(fd) {
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
     leave::before_close(fd);
     // SAFETY: the arguments of the caller.
     unsafe { real::close(fd) }
@@ -76,6 +80,16 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     let keeps = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
     if flags & keeps == 0 {
         leave::before_close_range(first, last);
+        let spared = bell::spared().map(c_int::cast_unsigned);
+        if let Some(spared) = spared.filter(|spared| (first..=last).contains(spared)) {
+            for (first, last) in [(first, spared.wrapping_sub(1)), (spared + 1, last)] {
+                if first <= last {
+                    // SAFETY: parts of the range of the caller.
+                    unsafe { real::close_range(first, last, flags) };
+                }
+            }
+            return 0;
+        }
     }
     // SAFETY: the arguments of the caller.
     unsafe { real::close_range(first, last, flags) }
@@ -83,7 +97,13 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    leave::before_close_range(u32::try_from(first).unwrap_or(0), u32::MAX);
+    let from = u32::try_from(first).unwrap_or(0);
+    leave::before_close_range(from, u32::MAX);
+    if bell::spared().is_some() {
+        // SAFETY: the range of the caller.
+        unsafe { close_range(from, u32::MAX, 0) };
+        return;
+    }
     // SAFETY: the arguments of the caller.
     unsafe { real::closefrom(first) }
 }
@@ -158,7 +178,18 @@ fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
             leave::retire(fd);
         }
         libc::F_SETFL if is_async => leave::retire(fd),
+        libc::F_SETFD if argument as usize & libc::FD_CLOEXEC.unsigned_abs() as usize == 0 => {
+            keep_open(fd);
+        }
         _ => {}
+    }
+}
+
+/// A program that is executed gets the descriptor. What a vforked child gives it is the kernel's
+/// before: its parent looks before the vfork.
+fn keep_open(fd: c_int) {
+    if !process::is_home() {
+        leave::retire(fd);
     }
 }
 
@@ -171,6 +202,9 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     let has_none = || table::hit(fd).is_none_or(|cell| cell.seen().state() < State::Ready);
     if !(is_mode || is_count && has_none()) {
         leave::retire(fd);
+    }
+    if request == libc::FIONCLEX {
+        keep_open(fd);
     }
     // SAFETY: the arguments of the caller.
     let result = unsafe { real::ioctl(fd, request, argument) };

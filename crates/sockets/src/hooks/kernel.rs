@@ -151,11 +151,13 @@ macro_rules! before {
 }
 
 before! {
-    all: vfork before_vfork posix_spawn before_posix_spawn
-        posix_spawnp before_posix_spawnp clone before_clone _Fork before_fork_alone;
+    all: clone before_clone _Fork before_fork_alone;
+    surviving: vfork before_vfork posix_spawn before_posix_spawn
+        posix_spawnp before_posix_spawnp system before_system popen before_popen;
     all_by_exec: execve before_execve execv before_execv execvp before_execvp
         execvpe before_execvpe execl before_execl execlp before_execlp execle before_execle
-        execveat before_execveat fexecve before_fexecve system before_system popen before_popen;
+        execveat before_execveat fexecve before_fexecve;
+    second: posix_spawn_file_actions_adddup2 before_adddup2;
     all_for_good: io_uring_queue_init before_io_uring
         io_uring_queue_init_params before_io_uring_params;
     connected: connect before_connect;
@@ -174,6 +176,12 @@ fn all(_: &Arguments) {
     leave::retire_all(false);
 }
 
+/// The child executes a program, or ends.
+fn surviving(_: &Arguments) {
+    process::note_child();
+    leave::retire_surviving();
+}
+
 fn all_by_exec(_: &Arguments) {
     leave::retire_all(true);
 }
@@ -185,6 +193,10 @@ fn all_for_good(_: &Arguments) {
 
 fn first(arguments: &Arguments) {
     leave::retire(arguments.int(0));
+}
+
+fn second(arguments: &Arguments) {
+    leave::retire(arguments.int(1));
 }
 
 /// A socket that was connected before may get another peer.
@@ -217,7 +229,9 @@ fn by_number(arguments: &Arguments) {
         libc::SYS_execve | libc::SYS_execveat => all_by_exec(arguments),
         libc::SYS_clone | libc::SYS_clone3 => all(arguments),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork | libc::SYS_vfork => all(arguments),
+        libc::SYS_fork => all(arguments),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => surviving(arguments),
         libc::SYS_rt_sigaction => crate::signals::HANDLERS.note_direct(),
         libc::SYS_read
         | libc::SYS_write
