@@ -70,6 +70,17 @@ fn random_operations_move_every_octet() {
     check_on_one_host(&["data", "mix"]);
 }
 
+// Regression: the responder ended with SIGSEGV.
+#[test]
+fn memory_that_is_unmapped_while_it_is_registered_is_accessed_as_with_a_nic() {
+    check_on_one_host(&["unmapped"]);
+}
+
+#[test]
+fn faults_of_a_program_reach_its_handlers_or_end_it() {
+    check_alone("segv");
+}
+
 #[test]
 fn forbidden_access_fails_both_ends_and_writes_nothing() {
     check_on_one_host(&[

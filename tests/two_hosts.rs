@@ -13,9 +13,10 @@ use urdma_tests::{
 };
 
 const HUGEPAGES: u64 = 512;
-const SCENARIOS: [&str; 9] = [
+const SCENARIOS: [&str; 10] = [
     "data",
     "mix",
+    "unmapped",
     "slow-receiver",
     "wrong-rkey",
     "no-remote-read",

@@ -42,6 +42,7 @@ static const struct {
 	{ "successors", check_successors },
 	{ "outlives", check_outlives },
 	{ "setuid", check_setuid },
+	{ "segv", check_segv },
 };
 
 int main(int argc, char **argv)

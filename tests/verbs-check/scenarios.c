@@ -551,6 +551,7 @@ static const struct scenario scenarios[] = {
 	{ "rnr-never", { ALL, ALL }, 2, QUICK, rnr_never_client, meeting_server },
 	{ "slow-receiver", { ALL, ALL }, 7, QUICK, slow_client, slow_server },
 	{ "full", { ALL, ALL }, 7, QUICK, full_client, meeting_server },
+	{ "unmapped", { ALL, ALL }, 7, PATIENT, unmapped_client, unmapped_server },
 	{ "leave", { ALL, ALL }, 7, QUICK, leave_client, leave_server },
 	{ "sleep", { ALL, ALL }, 7, QUICK, sleep_client, sleep_server },
 	{ "epoll", { ALL, ALL }, 7, QUICK, epoll_client, epoll_server },

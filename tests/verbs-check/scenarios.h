@@ -24,6 +24,12 @@ void steady_server(struct end *e);
 /* A peer whose channel ends, and another one. */
 void corrupted_client(struct end *e);
 
+/* Registered memory that is unmapped. */
+void unmapped_client(struct end *e);
+void unmapped_server(struct end *e);
+/* Faults of the program itself. */
+void check_segv(void);
+
 /* A receiver that ends at once. */
 void leave_client(struct end *e);
 void leave_server(struct end *e);

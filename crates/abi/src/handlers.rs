@@ -4,6 +4,8 @@
 //! The kernel gets the library's function in place of each handler; the program that asks for its
 //! handler gets its own. Two preloaded libraries may stand one before the other: the first is the
 //! program of the second.
+//!
+//! Handlers of SIGSEGV are in [`crate::faults`].
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null, null_mut};
@@ -11,17 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{sigaction, sighandler_t, siginfo_t, ucontext_t};
 
+use crate::faults::Faults;
 use crate::next::{errno, set_errno};
-use crate::signals::{bit, change_mask, ALL};
+use crate::signals::{bit, change_mask, Handler, Install, ALL};
 
 /// Signals, as the kernel numbers them.
 const SIGNALS: usize = 64;
-
-/// A handler that is installed with `SA_SIGINFO`.
-pub type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
-
-/// sigaction(2), of the libraries behind this one.
-pub type Install = unsafe fn(c_int, *const sigaction, *mut sigaction) -> c_int;
 
 /// What a program has installed, for the signals of [`ALL`].
 #[derive(Debug)]
@@ -38,6 +35,8 @@ pub struct Handlers {
     /// Those whose handler is removed when it is called (`SA_RESETHAND`).
     one_shot: AtomicU64,
     has_direct: AtomicBool,
+    /// What has the handlers of SIGSEGV, if the library repairs faults.
+    faults: Option<&'static Faults>,
 }
 
 impl Handlers {
@@ -52,7 +51,21 @@ impl Handlers {
             restarting: AtomicU64::new(0),
             one_shot: AtomicU64::new(0),
             has_direct: AtomicBool::new(false),
+            faults: None,
         }
+    }
+
+    /// With handlers of SIGSEGV.
+    #[must_use]
+    pub const fn with_faults(self, faults: &'static Faults) -> Self {
+        Self {
+            faults: Some(faults),
+            ..self
+        }
+    }
+
+    fn faults_of(&self, signal: c_int) -> Option<&'static Faults> {
+        self.faults.filter(|_| signal == libc::SIGSEGV)
     }
 
     /// Whether the kernel calls a handler of the program itself ([`Handlers::note_direct`]), which
@@ -129,6 +142,10 @@ impl Handlers {
         new: *const sigaction,
         old: *mut sigaction,
     ) -> c_int {
+        if let Some(faults) = self.faults_of(signal) {
+            // SAFETY: the arguments of the caller.
+            return unsafe { faults.install(new, old) };
+        }
         let Some(cell) = self.cell_of(signal) else {
             // SAFETY: the arguments of the caller.
             return unsafe { (self.real)(signal, new, old) };
@@ -197,6 +214,9 @@ impl Handlers {
     /// A function of the family of signal(2) has installed a handler for `signal` and has returned
     /// `old`: puts the wrapper in its place, and returns the handler that the program had before.
     pub fn has_installed(&self, signal: c_int, old: sighandler_t) -> sighandler_t {
+        if let Some(faults) = self.faults_of(signal).filter(|_| old != libc::SIG_ERR) {
+            return faults.has_installed(old);
+        }
         let Some(cell) = self.cell_of(signal).filter(|_| old != libc::SIG_ERR) else {
             return old;
         };

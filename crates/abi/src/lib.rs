@@ -10,10 +10,12 @@
 //! - [`cancel`]: thread cancellation, which each library disables while its own code runs;
 //! - [`event_socket`](event_socket::event_socket): the socket pair of a completion channel;
 //! - [`signals`]: signals, whose handlers do not run while a thread holds locks of a library;
-//! - [`handlers`]: these handlers, which are put off until then.
+//! - [`handlers`]: these handlers, which are put off until then;
+//! - [`faults`]: the handler of SIGSEGV of a library that repairs some faults.
 
 pub mod cancel;
 pub mod event_socket;
+pub mod faults;
 pub mod front;
 pub mod handlers;
 pub mod lease;

@@ -1,6 +1,14 @@
 //! Signals of the calling thread that are kept from running handlers while it holds locks.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+
+use libc::{sigaction, siginfo_t};
+
+/// A handler that is installed with `SA_SIGINFO`.
+pub type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// sigaction(2), of the libraries behind this one.
+pub type Install = unsafe fn(c_int, *const sigaction, *mut sigaction) -> c_int;
 
 /// A set of signals, as the kernel has it.
 pub type Set = u64;

@@ -26,6 +26,7 @@ use super::shard::Shard;
 use super::sleep_control::SleepControl;
 use super::trace;
 use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
+use super::unmapped;
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
@@ -318,6 +319,7 @@ pub(super) fn start(
         forks: control_socket::forks(),
         myself: myself.clone(),
     });
+    unmapped::watch(&engine.shard);
     engine.start_control().map_err(AttachError::Thread)?;
     if let Some(instance) = &engine.in_process {
         instance.join(Weak::clone(&engine.myself) as _);

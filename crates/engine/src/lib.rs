@@ -48,6 +48,7 @@
 //! | `packet_body`, `address` | the two sides of a copy (unsafe) |
 //! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
 //! | `populate` | whether memory is mapped (unsafe) |
+//! | `unmapped` | registered memory that the program has unmapped (unsafe) |
 //! | `qp_host` | what a queue pair has of the process during one call |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `dc` | initiators and targets of the dynamically connected transport |
@@ -152,6 +153,7 @@ mod trace;
 mod traffic;
 mod transmit;
 mod types;
+mod unmapped;
 mod unread;
 mod watch;
 mod window;

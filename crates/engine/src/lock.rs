@@ -8,10 +8,15 @@
 //!
 //! A thread that does little but take the lock would keep a waiter out for seconds, though. After
 //! some looks a waiter therefore claims the lock: the next release is for that waiter alone.
+//!
+//! The lock names the thread that holds it, so that a handler of signals, which may take no lock,
+//! can ask whether the thread that it runs in does (`unmapped.rs`).
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::thread::{this_thread, NO_THREAD};
 
 /// Pauses of the processor before the first look and the longest, a few microseconds.
 const PAUSES: (u32, u32) = (64, 512);
@@ -23,14 +28,14 @@ const LOOKS_TO_CLAIM: u32 = 8;
 /// A lock around a value; a waiting thread yields the processor.
 #[derive(Debug)]
 pub(super) struct SpinLock<T> {
-    taken: AtomicBool,
-    /// A waiter has the next turn. It alone sets `taken` meanwhile, but for threads that have seen
+    holder: AtomicUsize,
+    /// A waiter has the next turn. It alone sets `holder` meanwhile, but for threads that have seen
     /// no claim just before.
     is_claimed: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the flag lets only one thread at a time reach the value, which may move between threads.
+// SAFETY: `holder` lets only one thread at a time reach the value, which may move between threads.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 /// Access to the value while the lock is held.
@@ -43,7 +48,7 @@ impl<T> SpinLock<T> {
     /// A free lock.
     pub(super) const fn new(value: T) -> Self {
         Self {
-            taken: AtomicBool::new(false),
+            holder: AtomicUsize::new(NO_THREAD),
             is_claimed: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
@@ -61,10 +66,29 @@ impl<T> SpinLock<T> {
     #[inline]
     fn take(&self) -> Option<Guard<'_, T>> {
         // A load first keeps the cache line shared while another thread holds the lock.
-        if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        if self.holder.load(Ordering::Relaxed) != NO_THREAD || !self.become_holder() {
             return None;
         }
         Some(Guard { lock: self })
+    }
+
+    #[inline]
+    fn become_holder(&self) -> bool {
+        let (free, me) = (NO_THREAD, this_thread());
+        let taken = self
+            .holder
+            .compare_exchange(free, me, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
+    /// Whether the calling thread holds the lock. A handler of signals may ask.
+    pub(super) fn is_held_here(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// The value, for a handler of signals in the thread that holds the lock.
+    pub(super) fn value(&self) -> *const T {
+        self.value.get()
     }
 
     /// Takes the lock as the next one, unless another waiter is the next one.
@@ -86,8 +110,8 @@ impl<T> SpinLock<T> {
     /// Takes the lock.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
-        // As a rule it is free: there is no load of `taken` first.
-        if self.is_claimed.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        // As a rule it is free: there is no load of `holder` first.
+        if self.is_claimed.load(Ordering::Relaxed) || !self.become_holder() {
             return self.wait();
         }
         Guard { lock: self }
@@ -139,7 +163,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.taken.store(false, Ordering::Release);
+        self.lock.holder.store(NO_THREAD, Ordering::Release);
     }
 }
 
@@ -152,9 +176,24 @@ mod tests {
         let lock = SpinLock::new(1);
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none());
         drop(held);
         *lock.lock() += 1;
         assert_eq!(*lock.lock(), 2);
+    }
+
+    #[test]
+    fn lock_knows_the_thread_that_holds_it() {
+        let lock = SpinLock::new(1);
+        assert!(!lock.is_held_here());
+        let held = lock.lock();
+        assert!(lock.is_held_here());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| lock.is_held_here());
+            assert!(!other.join().unwrap());
+        });
+        drop(held);
+        assert!(!lock.is_held_here());
     }
 
     // A thread that posted in a loop kept one that moved the queue pair to ERR waiting for 2 s.

@@ -1,16 +1,16 @@
 //! Application memory: copies between it and packets, with the checks before each copy.
 //!
-//! The application may only name memory that it has registered. It has to keep registered memory
-//! mapped, as with any device; `populate.rs` checks at registration that it is mapped. Keys that
-//! the fast check refuses go to `checked_copy.rs`.
+//! The application may only name memory that it has registered. `populate.rs` checks at
+//! registration that it is mapped; what is unmapped later is in `unmapped.rs`. Keys that the fast
+//! check refuses go to `checked_copy.rs`.
 //!
 //! Unsafe code of the engine that touches application memory or packets is in this file,
-//! `checked_copy.rs`, `populate.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of
-//! `PacketBody::new` in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the
-//! value that the lock protects), `control_socket.rs` (a socket that is not always closed), `qp.rs`
-//! (an allocation of zeroes), and around calls of the C library and the reading of the clock's
-//! counter (`attach.rs`, `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`,
-//! `random.rs`, `thread.rs`).
+//! `checked_copy.rs`, `populate.rs`, `unmapped.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and
+//! the calls of `PacketBody::new` in `messages.rs` and `packets.rs`. Other unsafe code is in
+//! `lock.rs` (the value that the lock protects), `control_socket.rs` (a socket that is not always
+//! closed), `qp.rs` (an allocation of zeroes), and around calls of the C library and the reading of
+//! the clock's counter and the thread pointer (`attach.rs`, `background.rs`, `clock.rs`,
+//! `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,

@@ -263,6 +263,23 @@ impl MrTable {
         Ok(Pd(self.take_out(index).pd))
     }
 
+    /// The end of a region that has this octet, and whose memory was there at registration.
+    pub(super) fn end_of_memory_at(&self, address: u64) -> Option<u64> {
+        let mut all = self.regions.iter().zip(&self.details);
+        let found = all.find(|(region, detail)| {
+            let offset = address.checked_sub(region.addr);
+            detail.kind == Kind::Memory && offset.is_some_and(|offset| offset < region.len)
+        });
+        found.map(|(region, _)| region.addr + region.len)
+    }
+
+    /// The memory of a region: its address and octets; none for a region without memory.
+    pub(super) fn memory_of(&self, key: u32) -> Option<(u64, u64)> {
+        let index = self.region_of(key).ok()?;
+        let region = &self.regions[index];
+        (self.details[index].kind == Kind::Memory).then_some((region.addr, region.len))
+    }
+
     /// The rights of a region.
     pub(super) fn access_of(&self, key: u32) -> Result<Access, EngineError> {
         let index = self.region_of(key)?;

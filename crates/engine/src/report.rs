@@ -10,6 +10,7 @@ use urdma_ipc::{ProcessCounter as Counter, ProcessReport};
 
 use super::engine::Engine;
 use super::shard::{QpEntry, Shard};
+use super::unmapped;
 
 impl Engine {
     /// Objects and counters of this process, for `urdma status`.
@@ -22,7 +23,7 @@ impl Engine {
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
             cqs: shard.cq_count,
             mrs: shard.regions.count(),
-            counters: counters(&shard),
+            counters: counters(&shard, self.unmapped_pages()),
             lease_wake_up: shard.lease.as_ref().map(|lease| match lease.interrupts() {
                 Some(_) => LeaseWakeUp::Interrupt,
                 None => LeaseWakeUp::Clock,
@@ -34,10 +35,19 @@ impl Engine {
             ),
         }
     }
+
+    /// [`Counter::UnmappedPages`]: those of the process, which its first engine reports.
+    fn unmapped_pages(&self) -> u64 {
+        if self.lanes.is_first(&self.myself) {
+            unmapped::mapped()
+        } else {
+            0
+        }
+    }
 }
 
 /// The counters by name.
-fn counters(shard: &Shard) -> BTreeMap<String, u64> {
+fn counters(shard: &Shard, unmapped_pages: u64) -> BTreeMap<String, u64> {
     let of_all = |count: fn(&ConnStats) -> u64| {
         let connections = shard.qps.iter().map(|entry| &entry.conn);
         connections.map(|conn| count(conn.stats())).sum()
@@ -63,6 +73,7 @@ fn counters(shard: &Shard) -> BTreeMap<String, u64> {
         (Counter::ProbeTimeouts, of_all(|all| all.probe_timeouts)),
         (Counter::CongestionMarks, of_all(|all| all.ecn_marks)),
         (Counter::CongestionEchoes, of_all(|all| all.ecn_echoes)),
+        (Counter::UnmappedPages, unmapped_pages),
     ];
     if let Some(lease) = &shard.lease {
         let leased = lease.counters();

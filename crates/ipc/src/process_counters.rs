@@ -61,4 +61,6 @@ process_counters! {
     LeaseReceived = "lease_received",
     /// Packets of the leased queue that were dropped.
     LeaseDropped = "lease_dropped",
+    /// Pages of regions that the program had unmapped when they were accessed.
+    UnmappedPages = "unmapped_pages",
 }

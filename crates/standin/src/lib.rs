@@ -10,8 +10,8 @@
 //! Files: `active` decides whether the stand-in is active; `device` the device files; `paths` the
 //! redirected paths; `fds` the table of stand-in files by descriptor, `owner` the process that owns
 //! it; `uverbs` the uverbs commands; `netlink` the answers of RDMA netlink; `provider` finds and
-//! loads the provider; `signals` handlers of signals in its waits; `real` the functions of the
-//! C library; `hooks` the interposed functions.
+//! loads the provider; `signals` handlers of signals in its waits, and of faults; `real` the
+//! functions of the C library; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set and `/dev/infiniband/uverbs0` does not exist.

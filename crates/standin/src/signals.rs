@@ -21,6 +21,7 @@ use std::sync::atomic::{compiler_fence, AtomicI64, AtomicU32, AtomicU8, Ordering
 
 use libc::{siginfo_t, timespec};
 
+use urdma_abi::faults::Faults;
 use urdma_abi::handlers::{Handlers, PutOff};
 use urdma_abi::signals::SET_OCTETS;
 
@@ -37,7 +38,10 @@ const TURN: u8 = 1;
 const SLEEP: u8 = 2;
 
 /// The program's handlers.
-pub(crate) static HANDLERS: Handlers = Handlers::new(on_signal, real::sigaction);
+pub(crate) static HANDLERS: Handlers =
+    Handlers::new(on_signal, real::sigaction).with_faults(&FAULTS);
+/// That of SIGSEGV, and the faults that the provider repairs.
+pub(crate) static FAULTS: Faults = Faults::new(on_fault, real::sigaction);
 /// What the kernel can do: one of the three that follow.
 static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
@@ -179,6 +183,11 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
         // The handler may have been in a wait of its own.
         place.enter(phase);
     });
+}
+
+unsafe extern "C-unwind" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the arguments of the handler.
+    unsafe { FAULTS.handle(signal, info, context) };
 }
 
 #[cfg(test)]

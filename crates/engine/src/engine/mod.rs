@@ -32,7 +32,7 @@ use super::qp::PolledTable;
 use super::shard::Shard;
 use super::sleep_control::SleepControl;
 use super::types::{EngineError, Info, LANES_MAX};
-use super::{clock, xrc};
+use super::{clock, unmapped, xrc};
 
 /// The engine of this process in one instance; see the crate.
 pub struct Engine {
@@ -76,6 +76,7 @@ impl Drop for Engine {
     /// Only engines whose urdmad has ended are dropped, and those of tests.
     fn drop(&mut self) {
         self.lanes.end_with_first(&self.myself);
+        unmapped::forget(&self.shard);
         // DPDK cannot be taken down without its primary process.
         std::mem::forget(self.shard.lock().lease.take());
     }
@@ -197,9 +198,14 @@ impl Lanes {
         made.filter_map(Weak::upgrade)
     }
 
+    /// Whether `engine` is the first one.
+    pub(super) fn is_first(&self, engine: &Weak<Engine>) -> bool {
+        self.first.ptr_eq(engine)
+    }
+
     /// When `engine` is the first one, which ends: drops the references to all lanes.
     pub(super) fn end_with_first(&self, engine: &Weak<Engine>) {
-        if self.first.ptr_eq(engine) {
+        if self.is_first(engine) {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let ended = [
                 std::mem::take(&mut *kept),

@@ -6,6 +6,7 @@ use super::Engine;
 use crate::mr::{MrChange, MrTable, Place};
 use crate::populate::populate;
 use crate::types::{Access, EngineError, MrKeys, Pd};
+use crate::unmapped;
 
 impl Engine {
     /// A new protection domain.
@@ -61,6 +62,7 @@ impl Engine {
         self.usable()?;
         if !access.contains(Access::ON_DEMAND) {
             populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+            unmapped::begin();
         }
         self.add_region(pd, |regions| regions.register(pd, addr, len, iova, access))
     }
@@ -119,6 +121,7 @@ impl Engine {
         if let Some(pd) = change.pd {
             shard.pds.acquire(pd)?;
         }
+        let memory = shard.regions.memory_of(lkey);
         let outcome = shard.regions.reregister(lkey, change);
         if let Some(pd) = change.pd {
             shard.pds.release(*outcome.as_ref().unwrap_or(&pd));
@@ -126,6 +129,9 @@ impl Engine {
         let copy = shard.regions.copy_of(lkey);
         drop(shard);
         self.copy_region_to_lanes(copy.as_ref());
+        if outcome.is_ok() && change.translation.is_some() {
+            unmapped::release(memory);
+        }
         outcome.map(|_| ())
     }
 
@@ -183,12 +189,14 @@ impl Engine {
         self.not_forked()?;
         let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
+        let memory = shard.regions.memory_of(lkey);
         let pd = shard.regions.deregister(lkey)?;
         shard.pds.release(pd);
         drop(shard);
         for lane in self.lanes.others() {
             lane.shard.lock().regions.drop_copy(lkey);
         }
+        unmapped::release(memory);
         Ok(())
     }
 

@@ -18,4 +18,5 @@ mod operations;
 mod rig;
 mod rights;
 mod strangers;
+mod unmapped;
 mod unreliable;
