@@ -92,9 +92,9 @@ checkpatch:
 	@kernel-stub/bed/checkpatch.sh
 
 # Packages whose source files must not depend on one another in a cycle.
-ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys engine \
-	exs exs-c exs-cli ipc lease rdma-core-sys socket-switch sockets standin stream trace \
-	types ucma underlay) \
+ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys \
+	dv engine exs exs-c exs-cli ipc lease rdma-core-sys socket-switch sockets standin stream \
+	trace types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 
@@ -124,10 +124,10 @@ PREFIX ?= /usr/local
 PRIVATE_ABIS = $(shell grep -o 'PrivateAbi::new.[0-9]*' crates/rdma-core-sys/src/abi.rs | \
 	grep -o '[0-9]*')
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
-# Where programs are linked with liburdma-exs.
+# Where programs are linked with liburdma-exs and liburdmadv.
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell scripts/version.sh)
-install: build install-exs
+install: build install-exs install-dv
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench target/release/urdma-stream
 	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
@@ -141,7 +141,7 @@ install: build install-exs
 	sed 's|/usr/local/|$(PREFIX)/|' urdmad/systemd/urdmad@.service \
 		>$(DESTDIR)$(PREFIX)/lib/systemd/system/urdmad@.service
 
-# The library for C programs, its header and manual pages.
+# The libraries for C programs, their headers and manual pages.
 .PHONY: install-exs
 install-exs: build
 	install -Dm755 target/release/liburdma_exs_c.so \
@@ -153,6 +153,18 @@ install-exs: build
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 		crates/exs-c/urdma-exs.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/urdma-exs.pc
+
+.PHONY: install-dv
+install-dv: build
+	install -Dm755 target/release/liburdma_dv.so $(DESTDIR)$(LIBDIR)/liburdmadv.so.$(VERSION)
+	ln -sf liburdmadv.so.$(VERSION) $(DESTDIR)$(LIBDIR)/liburdmadv.so.0
+	ln -sf liburdmadv.so.0 $(DESTDIR)$(LIBDIR)/liburdmadv.so
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/infiniband \
+		crates/dv/include/infiniband/urdmadv.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man3 crates/dv/man/*.3
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+		crates/dv/urdmadv.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/urdmadv.pc
 
 # The module's sources for DKMS, which builds them if it is installed, and the configuration of
 # modprobe, udev, systemd and libibverbs.

@@ -15,7 +15,8 @@
 //!   (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table); [`rnic`]: the
 //!   differences of an RNIC;
 //! - [`ah`]: address handles; [`datagram`]: the differences of unreliable datagrams; [`xrc`]: XRC
-//!   domains;
+//!   domains; [`dc`]: the differences of the dynamically connected transport; [`dv`]: the calls of
+//!   `infiniband/urdmadv.h`; [`reason`]: why the last of them was refused;
 //! - [`post`]: the data path: each request is validated, then executed; [`request`]: flags, lists
 //!   and inline data of requests; [`post_ex`], [`builder`]: requests that are built by calls;
 //! - [`event`]: asynchronous events, and the removal of unread ones when an object is destroyed;
@@ -39,8 +40,10 @@ mod completion_queue;
 mod context;
 mod cq;
 mod datagram;
+mod dc;
 mod device;
 mod dm;
+mod dv;
 mod errno;
 mod event;
 mod ffi;
@@ -55,6 +58,7 @@ mod post_ex;
 mod qp;
 mod query;
 mod queue_pair;
+mod reason;
 mod request;
 mod rnic;
 mod srq;

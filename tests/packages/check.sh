@@ -6,7 +6,7 @@ set -eu
 
 export DEBIAN_FRONTEND=noninteractive
 older=/packages/older
-all="urdma urdma-dpdk urdma-dkms liburdma-exs0 liburdma-exs-dev"
+all="urdma urdma-dpdk urdma-dkms liburdma-exs0 liburdma-exs-dev liburdmadv0 liburdmadv-dev"
 user=1000
 
 fail() {
@@ -49,7 +49,8 @@ prepare() {
         >/packages/dependencies || true
     # shellcheck disable=SC2046 # the list is meant to be split
     apt-get install -q -y --no-install-recommends perftest ibverbs-utils rdmacm-utils kmod \
-        "linux-headers-$(dpkg --print-architecture)" libc6-dev gcc $(cat /packages/dependencies)
+        "linux-headers-$(dpkg --print-architecture)" libc6-dev gcc libibverbs-dev \
+        $(cat /packages/dependencies)
 }
 
 # The version of package $1, if it is installed.
@@ -148,6 +149,42 @@ EOF
     echo "ok: a program in C, with liburdma-exs-dev"
 }
 
+# A program in C that uses liburdmadv, built by the flags for pkg-config's users, and run by the
+# user: it makes an initiator with an instance, and finds no device without one.
+check_dv() {
+    cat >/tmp/dv.c <<EOF
+#include <infiniband/urdmadv.h>
+int main(void)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    struct ibv_context *context = list && *list ? ibv_open_device(*list) : NULL;
+    struct ibv_pd *pd = context ? ibv_alloc_pd(context) : NULL;
+    struct ibv_cq *cq = context ? ibv_create_cq(context, 1, NULL, NULL, 0) : NULL;
+    struct ibv_qp_init_attr_ex attr = {
+        .qp_type = IBV_QPT_DRIVER, .pd = pd, .send_cq = cq, .cap = { .max_send_wr = 1 },
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = IBV_QP_EX_WITH_SEND,
+    };
+    struct urdmadv_qp_init_attr dv = {
+        .comp_mask = URDMADV_QP_INIT_ATTR_MASK_DC,
+        .dc_init_attr = { .dc_type = URDMADV_DCTYPE_DCI },
+    };
+
+    return !context || !urdmadv_create_qp(context, &attr, &dv);
+}
+EOF
+    cc -Wall -Werror -o /tmp/dv /tmp/dv.c -lurdmadv -libverbs
+    ! as_user /tmp/dv || fail "a device without urdma run"
+    as_user urdma up
+    as_user timeout 60 urdma run -- /tmp/dv || fail "a program with liburdmadv"
+    as_user urdma down
+    grep -q '^Requires: libibverbs' /usr/lib/*/pkgconfig/urdmadv.pc || fail "no file for pkg-config"
+    for page in urdmadv_create_qp urdmadv_last_error; do
+        [ -e /usr/share/man/man3/$page.3.gz ] || fail "no page $page"
+    done
+    echo "ok: a program in C, with liburdmadv-dev"
+}
+
 # Nothing is left in the file system whose path has the name.
 check_purged() {
     for package in $all; do
@@ -204,6 +241,8 @@ EOF
 
     $install /packages/liburdma-exs*.deb
     check_exs
+    $install /packages/liburdmadv*.deb
+    check_dv
 
     # shellcheck disable=SC2086
     apt-get remove -q -y $all

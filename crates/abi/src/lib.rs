@@ -3,6 +3,7 @@
 //! - [`front`]: the table through which the stand-in calls the provider;
 //! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
 //! - [`port`]: the table through which urdmad calls `liburdma_dpdk.so`;
+//! - [`dv`]: the functions of the provider that `liburdmadv.so` calls;
 //! - [`library`]: loading of a library that provides a table;
 //! - [`next`]: the functions behind those that a preloaded library replaces;
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
@@ -14,6 +15,7 @@
 //! - [`faults`]: the handler of SIGSEGV of a library that repairs some faults.
 
 pub mod cancel;
+pub mod dv;
 pub mod event_socket;
 pub mod faults;
 pub mod front;

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdma_core_sys::verbs::{ibv_send_wr, ibv_sge, IBV_SEND_INLINE};
+use rdma_core_sys::verbs::{ibv_ah, ibv_send_wr, ibv_sge, IBV_SEND_INLINE};
 
 /// The requests that are being built.
 #[derive(Default)]
@@ -38,10 +38,20 @@ pub(super) enum Operation {
     AtomicWrite([u8; 8]),
 }
 
+/// A target of the dynamically connected transport, as `urdmadv_wr_set_dc_addr` names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DcName {
+    pub(super) ah: *mut ibv_ah,
+    pub(super) number: u32,
+    pub(super) key: u64,
+}
+
 /// One request of the list.
 pub(super) struct Request {
     pub(super) wr: ibv_send_wr,
     pub(super) operation: Operation,
+    /// The target of a request of an initiator.
+    pub(super) target: Option<DcName>,
     /// Its elements; the address of an inline request's element is an offset in `inline`.
     pub(super) sges: Range<usize>,
 }
@@ -125,6 +135,7 @@ mod tests {
         let request = || Request {
             wr: ibv_send_wr::default(),
             operation: Operation::Opcode,
+            target: None,
             sges: 0..0,
         };
         draft.requests.push(request());

@@ -82,7 +82,10 @@ pub(super) unsafe extern "C" fn post_recv(
                     object.engine.post_recv(&object.qp, wr)?;
                 }
                 Service::Datagram => object.engine.post_datagram_recv(&object.qp, wr)?,
-                Service::XrcInitiator | Service::XrcTarget => return Err(VerbsError::Invalid),
+                Service::XrcInitiator
+                | Service::XrcTarget
+                | Service::DcInitiator
+                | Service::DcTarget => return Err(VerbsError::Invalid),
             }
             Ok(())
         })
@@ -117,7 +120,10 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
         // SAFETY: requests of this service have the peer's queue here; every bit pattern is an
         // integer.
         Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
-        Service::XrcTarget => return Err(VerbsError::Invalid),
+        // A request of ibv_post_send has no field for the target of an initiator.
+        Service::XrcTarget | Service::DcInitiator | Service::DcTarget => {
+            return Err(VerbsError::Invalid)
+        }
     };
     let (op, imm) = match operation(request) {
         Ok(plain) => plain,
@@ -139,7 +145,7 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
 
 /// Opcodes that [`operation`] does not translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// `IBV_WR_BIND_MW`, which also changes the window's public structure.
     Bind,
     /// An opcode that `ibv_post_send` does not have.
@@ -148,7 +154,7 @@ enum Rest {
 
 /// The operation of a request, and its immediate data in host order.
 #[inline]
-fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
+pub(super) fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
     // SAFETY: all members of the unions are integers, for which every bit pattern is valid.
     let (rdma, atomic, word) = unsafe {
         (
@@ -230,7 +236,9 @@ pub(super) fn send_atomic_write(
         }
         // SAFETY: every bit pattern is an integer.
         Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
-        Service::XrcTarget => return Err(VerbsError::Invalid),
+        Service::XrcTarget | Service::DcInitiator | Service::DcTarget => {
+            return Err(VerbsError::Invalid)
+        }
     };
     // SAFETY: every bit pattern is an address and a key.
     let target = unsafe { request.wr.rdma };

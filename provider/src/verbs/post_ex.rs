@@ -18,11 +18,13 @@ use rdma_core_sys::verbs::{
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
-use super::builder::{Draft, Operation, Request};
+use super::builder::{DcName, Draft, Operation, Request};
 use super::errno::VerbsError;
 use super::queue_pair::QueuePair;
+use super::transitions::Service;
 use super::verbs_qp::{set_mask, Part, OLDEST_COMP_MASK};
-use super::{ffi, post, request};
+use super::{dc, ffi, post, request};
+use urdma_abi::dv::DvQpEx;
 
 /// The operations for which a queue pair of this type can have extended calls, as in
 /// `ibv_wr_post(3)`.
@@ -84,9 +86,10 @@ pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Resul
     Ok(())
 }
 
-/// Checks that the device has the operation of a request.
-fn check_operation(request: &Request) -> Result<(), VerbsError> {
+/// Checks that the queue pair has the operation of a request.
+fn check_operation(request: &Request, qp: &QueuePair) -> Result<(), VerbsError> {
     match request.operation {
+        _ if qp.service == Service::DcInitiator => dc::check(request).map(drop),
         Operation::Opcode => post::check_operation(&request.wr),
         Operation::AtomicWrite(_) => Ok(()),
     }
@@ -94,9 +97,18 @@ fn check_operation(request: &Request) -> Result<(), VerbsError> {
 
 fn post_one(request: &Request, qp: &QueuePair) -> Result<(), VerbsError> {
     match request.operation {
+        _ if qp.service == Service::DcInitiator => dc::send_one(qp, request),
         Operation::Opcode => post::send_one(qp, &request.wr),
         Operation::AtomicWrite(octets) => post::send_atomic_write(qp, &request.wr, octets),
     }
+}
+
+/// Send requests for which there is room.
+fn room(qp: &QueuePair) -> Result<u32, VerbsError> {
+    Ok(match qp.service {
+        Service::DcInitiator => qp.engine.dc_send_room(&qp.qp)?,
+        _ => qp.engine.send_room(&qp.qp)?,
+    })
 }
 
 /// Posts all requests or none, unless another thread fills the queue at the same time.
@@ -104,11 +116,11 @@ fn post_all(draft: &mut Draft, qp: &QueuePair) -> Result<(), VerbsError> {
     draft.finish();
     if let [_, _, ..] = draft.requests[..] {
         for request in &draft.requests {
-            check_operation(request)?;
+            check_operation(request, qp)?;
             request::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
             request::sge_count(request.wr.num_sge, qp.max_send_sge)?;
         }
-        if (qp.engine.send_room(&qp.qp)? as usize) < draft.requests.len() {
+        if (room(qp)? as usize) < draft.requests.len() {
             return Err(VerbsError::NoMemory);
         }
     }
@@ -159,6 +171,7 @@ fn begin_request(
     draft.requests.push(Request {
         wr,
         operation,
+        target: None,
         sges: 0..0,
     });
 }
@@ -299,6 +312,22 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the application is between start and complete.
     if let Some(request) = unsafe { draft(qp) }.requests.last_mut() {
         request.wr.qp_type.xrc.remote_srqn = remote_srqn;
+    }
+}
+
+/// `urdmadv_wr_set_dc_addr`
+pub(super) unsafe extern "C" fn wr_set_dc_addr(
+    dv: *mut DvQpEx,
+    ah: *mut c_void,
+    number: u32,
+    key: u64,
+) {
+    // SAFETY: the application passes the structure of an initiator, and is between start and
+    // complete.
+    let draft = unsafe { &mut *QueuePair::from_dv(dv).builder.draft.get() };
+    if let Some(request) = draft.requests.last_mut() {
+        let ah = ah.cast();
+        request.target = Some(DcName { ah, number, key });
     }
 }
 

@@ -30,12 +30,22 @@ use super::queue_pair::{QueuePair, VerbsPart};
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
-use super::{attributes, datagram, ffi, post_ex};
-use urdma_engine::{Cq, Limits, Pd, QpCaps, QpConfig, QpState, XrcRole};
+use super::{attributes, datagram, dc, ffi, post_ex};
+use urdma_abi::dv::DvQpEx;
+use urdma_engine::{Cq, DcRole, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRole};
 
 /// Minimum inline size of every queue pair: some programs ask for none and send a few octets
 /// inline.
 const MIN_INLINE: u32 = 64;
+
+/// What a new queue pair is beyond the attributes of `ibv_create_qp`.
+#[derive(Clone, Copy, Default)]
+struct Extras {
+    /// The creation flags of `ibv_create_qp_ex`.
+    flags: u32,
+    /// Its role in the dynamically connected transport.
+    dc: Option<DcRole>,
+}
 
 impl QueuePair {
     /// Creates a queue pair in RESET with the attributes `attr` and sets the sizes in `attr` to the
@@ -45,9 +55,12 @@ impl QueuePair {
         domain: Domain<'_>,
         verbs: ibv_qp,
         attr: &mut ibv_qp_init_attr,
-        create_flags: u32,
+        extras: Extras,
     ) -> Result<Box<Self>, VerbsError> {
-        let service = Service::of(attr.qp_type)?;
+        let service = match extras.dc {
+            Some(role) => dc::service_of(role),
+            None => Service::of(attr.qp_type)?,
+        };
         if service != Service::Connection {
             context.refuse_on_rnic()?;
         }
@@ -59,20 +72,20 @@ impl QueuePair {
         let events = context.backend.events(Kind::Qp);
         let config = QpConfig {
             fails_with_peer: context.rnic().is_some(),
-            hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
+            hears_itself: extras.flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
             cookie: memory.as_mut_ptr() as u64,
             ..config_of(service, domain, &queues, attr, &events)?
         };
         let engine = match domain {
-            // XRC queue pairs are in the context's engine, never in a lane.
-            Domain::Protection(domain) if matches!(config.xrc, XrcRole::None) => domain.lane(),
+            // Others are in the context's engine, never in a lane.
+            Domain::Protection(domain)
+                if matches!(config.xrc, XrcRole::None) && extras.dc.is_none() =>
+            {
+                domain.lane()
+            }
             Domain::Protection(_) | Domain::Xrc(_) => &context.engine,
         };
-        let qp = if service == Service::Datagram {
-            engine.create_datagram_qp(&config)?
-        } else {
-            engine.create_qp(&config)?
-        };
+        let qp = engine_qp(engine, service, &config, extras.dc)?;
         if let Some(kernel) = events.counterpart() {
             let made = kernel_request(domain, &queues, &config, qp.number().to_u32())
                 .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
@@ -88,6 +101,10 @@ impl QueuePair {
             memory,
             Self {
                 verbs: UnsafeCell::new(part),
+                dv: DvQpEx {
+                    comp_mask: 0,
+                    wr_set_dc_addr: post_ex::wr_set_dc_addr,
+                },
                 engine: engine.clone(),
                 qp,
                 service,
@@ -108,6 +125,9 @@ impl QueuePair {
         let mut address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         if self.service == Service::Datagram {
             return datagram::modify(self, attr, mask);
+        }
+        if self.is_dc() {
+            return dc::modify(self, attr, mask, &mut address);
         }
         let (state, _) = self.engine.query_qp(&self.qp);
         let from = attributes::state_number(state);
@@ -146,6 +166,9 @@ impl QueuePair {
         if self.service == Service::Datagram {
             return datagram::query(self, caps);
         }
+        if self.is_dc() {
+            return dc::query(self, caps, address.as_ref());
+        }
         let (state, attributes) = self.engine.query_qp(&self.qp);
         attributes::answer(state, &attributes, caps, address.as_ref())
     }
@@ -153,11 +176,32 @@ impl QueuePair {
     fn destroy(&self) -> Result<(), VerbsError> {
         if self.service == Service::Datagram {
             self.engine.destroy_datagram_qp(&self.qp)?;
+        } else if self.is_dc() {
+            self.engine.destroy_dc_qp(&self.qp)?;
         } else {
             self.engine.destroy_qp(&self.qp)?;
         }
         Ok(())
     }
+
+    /// Whether it belongs to the dynamically connected transport.
+    fn is_dc(&self) -> bool {
+        matches!(self.service, Service::DcInitiator | Service::DcTarget)
+    }
+}
+
+/// The engine's queue pair.
+fn engine_qp(
+    engine: &Engine,
+    service: Service,
+    config: &QpConfig,
+    dc: Option<DcRole>,
+) -> Result<Arc<Qp>, VerbsError> {
+    Ok(match dc {
+        Some(role) => engine.create_dc_qp(config, role)?,
+        None if service == Service::Datagram => engine.create_datagram_qp(config)?,
+        None => engine.create_qp(config)?,
+    })
 }
 
 /// The queues that the attributes name.
@@ -268,7 +312,7 @@ fn kernel_request(
 /// The sizes in verbs terms, of those queues that the queue pair has.
 fn caps(service: Service, caps: QpCaps, has_srq: bool) -> ibv_qp_cap {
     match service {
-        Service::XrcTarget => ibv_qp_cap::default(),
+        _ if service.only_receives() => ibv_qp_cap::default(),
         _ => attributes::caps_answer(caps, has_srq || !service.has_receive_queue()),
     }
 }
@@ -298,7 +342,7 @@ fn clear_unused(service: Service, attr: &mut ibv_qp_init_attr) {
     if !attr.srq.is_null() || !service.has_receive_queue() {
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
     }
-    if service == Service::XrcTarget {
+    if service.only_receives() {
         attr.send_cq = null_mut();
         attr.cap = ibv_qp_cap::default();
     }
@@ -330,11 +374,20 @@ fn engine_objects(
         let object = object.ok_or(VerbsError::Invalid)?;
         Ok::<_, VerbsError>(object.cq.clone())
     };
-    let send_cq = cq_of(queues.send_cq)?;
-    let (recv_cq, xrc) = if service == Service::XrcInitiator {
-        (send_cq.clone(), XrcRole::Initiator)
+    // The engine has a queue for both kinds of completions of each queue pair.
+    let of_sends = if service == Service::DcTarget {
+        queues.recv_cq
     } else {
-        (cq_of(queues.recv_cq)?, XrcRole::None)
+        queues.send_cq
+    };
+    let send_cq = cq_of(of_sends)?;
+    let recv_cq = match service {
+        Service::XrcInitiator | Service::DcInitiator => send_cq.clone(),
+        _ => cq_of(queues.recv_cq)?,
+    };
+    let xrc = match service {
+        Service::XrcInitiator => XrcRole::Initiator,
+        _ => XrcRole::None,
     };
     Ok(EngineObjects {
         pd,
@@ -355,7 +408,7 @@ fn check_init(
     limits: &Limits,
 ) -> Result<(), VerbsError> {
     let cap = &attr.cap;
-    if (attr.send_cq.is_null() && service != Service::XrcTarget)
+    if (attr.send_cq.is_null() && !service.only_receives())
         || (attr.recv_cq.is_null() && service.has_receive_queue())
         || cap.max_send_wr.max(cap.max_recv_wr) > limits.max_qp_wr
         || cap.max_send_sge.max(cap.max_recv_sge) > limits.max_sge
@@ -394,7 +447,8 @@ pub(super) unsafe extern "C" fn create_qp(
             )
         };
         let domain = Domain::Protection(domain);
-        let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr, 0)?;
+        let verbs = public_part(context_ptr, pd);
+        let object = QueuePair::create(context, domain, verbs, attr, Extras::default())?;
         context.objects.add(object)
     })
 }
@@ -408,39 +462,51 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
         check_extended(attr)?;
-        let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
-        // SAFETY: the application does not destroy the domain during the call.
-        let domain = unsafe {
-            if is_target {
-                Domain::Xrc(owner.objects.find::<XrcDomainObject>(attr.xrcd)?)
-            } else {
-                Domain::Protection(owner.objects.find::<ProtectionDomain>(attr.pd)?)
-            }
-        };
-        let mut plain = ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        };
-        let verbs = public_part(context, public_pd(attr));
-        let flags = create_flags(attr);
-        let mut object = QueuePair::create(owner, domain, verbs, &mut plain, flags)?;
-        if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
-            // SAFETY: the union consists of integers here, for which every bit pattern is valid.
-            let part = unsafe { &mut object.verbs.get_mut().all };
-            let installed = post_ex::install(part, owner.library.comp_mask_offset());
-            if installed.is_err() {
-                object.destroy()?;
-                installed?;
-            }
-        }
-        attr.cap = plain.cap;
-        owner.objects.add(object)
+        create_extended((owner, context), attr, None)
     })
+}
+
+/// A queue pair whose attributes have been checked, of a context and its public structure.
+///
+/// # Errors
+/// As `ibv_create_qp_ex`.
+pub(super) fn create_extended(
+    (owner, context): (&Context, *mut ibv_context),
+    attr: &mut ibv_qp_init_attr_ex,
+    dc: Option<DcRole>,
+) -> Result<*mut ibv_qp, VerbsError> {
+    let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
+    // SAFETY: the application does not destroy the domain during the call.
+    let domain = unsafe {
+        if is_target {
+            Domain::Xrc(owner.objects.find::<XrcDomainObject>(attr.xrcd)?)
+        } else {
+            Domain::Protection(owner.objects.find::<ProtectionDomain>(attr.pd)?)
+        }
+    };
+    let mut plain = ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let verbs = public_part(context, public_pd(attr));
+    let flags = create_flags(attr);
+    let mut object = QueuePair::create(owner, domain, verbs, &mut plain, Extras { flags, dc })?;
+    if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
+        // SAFETY: the union consists of integers here, for which every bit pattern is valid.
+        let part = unsafe { &mut object.verbs.get_mut().all };
+        let installed = post_ex::install(part, owner.library.comp_mask_offset());
+        if installed.is_err() {
+            object.destroy()?;
+            installed?;
+        }
+    }
+    attr.cap = plain.cap;
+    owner.objects.add(object)
 }
 
 /// The protection domain in the public structure. An XRC target has none, but libibverbs returns
@@ -461,7 +527,11 @@ fn create_flags(attr: &ibv_qp_init_attr_ex) -> u32 {
     }
 }
 
-fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
+/// Checks what is in addition to the attributes of [`create_qp`].
+///
+/// # Errors
+/// [`VerbsError::NotSupported`], or [`VerbsError::Invalid`] without a domain.
+pub(super) fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     let (needed, domain_is_null) = if attr.qp_type == IBV_QPT_XRC_RECV {
         (IBV_QP_INIT_ATTR_XRCD, attr.xrcd.is_null())
     } else {

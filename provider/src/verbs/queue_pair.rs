@@ -15,6 +15,7 @@ use super::objects::Object;
 use super::rnic::Rnic;
 use super::transitions::Service;
 use super::verbs_qp::Part;
+use urdma_abi::dv::DvQpEx;
 use urdma_engine::{Engine, Qp};
 
 /// Room for a `verbs_qp` of any libibverbs. The octets behind the plain `ibv_qp` are zero, which
@@ -30,6 +31,8 @@ pub(super) union VerbsPart {
 #[repr(C)]
 pub(super) struct QueuePair {
     pub(super) verbs: UnsafeCell<VerbsPart>,
+    /// What `urdmadv_qp_ex_from_ibv_qp_ex` returns.
+    pub(super) dv: DvQpEx,
     pub(super) engine: Arc<Engine>,
     pub(super) qp: Arc<Qp>,
     pub(super) service: Service,
@@ -61,6 +64,16 @@ impl QueuePair {
     pub(super) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
         // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*qp.cast() }
+    }
+
+    /// The object that has this structure.
+    ///
+    /// # Safety
+    /// `dv` is in a queue pair of this plugin that lives while the reference does.
+    #[inline]
+    pub(super) unsafe fn from_dv<'a>(dv: *mut DvQpEx) -> &'a Self {
+        // SAFETY: by the caller's promise.
+        unsafe { &*dv.byte_sub(offset_of!(Self, dv)).cast() }
     }
 }
 

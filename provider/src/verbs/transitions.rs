@@ -10,7 +10,8 @@
 //! ends of extended reliable connections omit the attributes of the other end, unreliable
 //! connections those of acknowledgements and reads. Queue pairs of unreliable services also have
 //! SQE: a send request has failed and the send queue is stopped until the application moves the
-//! queue pair to RTS.
+//! queue pair to RTS. The steps of the dynamically connected transport are those of mlx5's: an
+//! initiator is ready in RTS, a target in RTR, and neither drains.
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
@@ -37,10 +38,14 @@ pub(super) enum Service {
     XrcInitiator,
     /// The receiving end of an extended reliable connection.
     XrcTarget,
+    /// The sending end of the dynamically connected transport.
+    DcInitiator,
+    /// The receiving end of the dynamically connected transport.
+    DcTarget,
 }
 
 impl Service {
-    /// The service of this type of queue pair.
+    /// The service of this type of queue pair, of those that have a type of their own.
     ///
     /// # Errors
     /// [`VerbsError::NotSupported`] for other types.
@@ -59,16 +64,24 @@ impl Service {
     /// queue.
     pub(super) const fn has_receive_queue(self) -> bool {
         match self {
-            Service::Connection | Service::UnreliableConnection | Service::Datagram => true,
-            Service::XrcInitiator | Service::XrcTarget => false,
+            Service::Connection
+            | Service::UnreliableConnection
+            | Service::Datagram
+            | Service::DcTarget => true,
+            Service::XrcInitiator | Service::XrcTarget | Service::DcInitiator => false,
         }
+    }
+
+    /// Whether it sends nothing but what the transport itself sends.
+    pub(super) const fn only_receives(self) -> bool {
+        matches!(self, Service::XrcTarget | Service::DcTarget)
     }
 
     /// The attributes of a connection's transitions that this end does not use and therefore does
     /// not require.
     const fn unused(self) -> ibv_qp_attr_mask {
         match self {
-            Service::Connection | Service::Datagram => 0,
+            Service::Connection | Service::Datagram | Service::DcInitiator | Service::DcTarget => 0,
             Service::UnreliableConnection => {
                 IBV_QP_MAX_DEST_RD_ATOMIC
                     | IBV_QP_MIN_RNR_TIMER
@@ -88,7 +101,7 @@ impl Service {
 pub(super) const fn applicable(service: Service, mask: ibv_qp_attr_mask) -> ibv_qp_attr_mask {
     match service {
         Service::XrcInitiator | Service::XrcTarget => mask & !service.unused(),
-        Service::Connection | Service::UnreliableConnection | Service::Datagram => mask,
+        _ => mask,
     }
 }
 
@@ -232,6 +245,59 @@ const DATAGRAM: [Transition; 9] = [
     },
 ];
 
+const DC_INITIATOR: [Transition; 5] = [
+    Transition {
+        from: IBV_QPS_RESET,
+        to: IBV_QPS_INIT,
+        required: IBV_QP_PKEY_INDEX | IBV_QP_PORT,
+        optional: IBV_QP_ACCESS_FLAGS,
+    },
+    Transition {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_INIT,
+        required: 0,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+    },
+    Transition {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_RTR,
+        required: IBV_QP_PATH_MTU,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_AV,
+    },
+    Transition {
+        from: IBV_QPS_RTR,
+        to: IBV_QPS_RTS,
+        required: IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC,
+        optional: IBV_QP_MIN_RNR_TIMER,
+    },
+    Transition {
+        from: IBV_QPS_RTS,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: IBV_QP_MIN_RNR_TIMER,
+    },
+];
+
+const DC_TARGET: [Transition; 2] = [
+    Transition {
+        from: IBV_QPS_RESET,
+        to: IBV_QPS_INIT,
+        required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+        optional: 0,
+    },
+    Transition {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_RTR,
+        required: IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER,
+        // mlx5 requires it; answers go back where requests came from.
+        optional: IBV_QP_AV,
+    },
+];
+
 /// The target state of a call of `ibv_modify_qp` on a queue pair in `from`.
 ///
 /// # Errors
@@ -257,6 +323,8 @@ fn transitions(service: Service) -> impl Iterator<Item = &'static Transition> {
         Service::Datagram => (&DATAGRAM, &[]),
         Service::UnreliableConnection => (&CONNECTION, &UNRELIABLE_CONNECTION),
         Service::Connection | Service::XrcInitiator | Service::XrcTarget => (&CONNECTION, &[]),
+        Service::DcInitiator => (&DC_INITIATOR, &[]),
+        Service::DcTarget => (&DC_TARGET, &[]),
     };
     all.iter().chain(own)
 }
@@ -403,6 +471,34 @@ mod tests {
                 assert!(super::check(service, from, to, IBV_QP_STATE).is_err());
             }
         }
+    }
+
+    #[test]
+    fn ends_of_the_dynamically_connected_transport_are_ready_where_mlx5s_are() {
+        for (service, table, last) in [
+            (Service::DcInitiator, &DC_INITIATOR[..], IBV_QPS_RTS),
+            (Service::DcTarget, &DC_TARGET[..], IBV_QPS_RTR),
+        ] {
+            let check = |from, to, mask| super::check(service, from, to, mask | IBV_QP_STATE);
+            for transition in table {
+                let (from, to) = (transition.from, transition.to);
+                let all = transition.required | transition.optional;
+                assert_eq!(check(from, to, transition.required), Ok(()));
+                assert_eq!(check(from, to, all), Ok(()));
+                assert!(check(from, to, all | IBV_QP_QKEY).is_err());
+                assert!(check(from, to, all | IBV_QP_DEST_QPN).is_err());
+                if transition.required != 0 {
+                    assert!(check(from, to, 0).is_err());
+                }
+            }
+            for to in [IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_INIT] {
+                assert!(check(last, to, 0).is_err());
+            }
+            assert_eq!(check(last, IBV_QPS_ERR, 0), Ok(()));
+            assert_eq!(check(IBV_QPS_ERR, IBV_QPS_RESET, 0), Ok(()));
+        }
+        let to_rts = DC_INITIATOR[3].required | IBV_QP_STATE;
+        assert!(super::check(Service::DcTarget, IBV_QPS_RTR, IBV_QPS_RTS, to_rts).is_err());
     }
 
     #[test]

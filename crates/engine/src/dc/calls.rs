@@ -98,6 +98,21 @@ impl Engine {
         Ok(())
     }
 
+    /// Requests that an initiator would accept now.
+    ///
+    /// # Errors
+    /// As [`Engine::send_room`].
+    pub fn dc_send_room(&self, qp: &Qp) -> Result<u32, PostError> {
+        let mut shard = self.lock_for_post()?;
+        let entry = shard.dc.entry(qp).ok_or(PostError::InvalidState)?;
+        if !entry.state().takes_send() {
+            return Err(PostError::InvalidState);
+        }
+        let waiting = self.polled.get(qp.number().index());
+        let used = entry.sends_outstanding() + waiting.send_waiting(&entry.counts);
+        Ok(qp.caps().max_send_wr.saturating_sub(used))
+    }
+
     /// Posts a request of an initiator to the target with a number and a key on the host of an
     /// address handle, and sends what may go now.
     ///
