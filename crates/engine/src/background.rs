@@ -275,7 +275,7 @@ impl Engine {
             return false;
         }
         let shard = self.shard.lock();
-        let is_flushed = shard.is_dead && shard.notes.is_empty();
+        let is_flushed = shard.is_dead && shard.process.notes.is_empty();
         drop(shard);
         is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
     }
@@ -302,7 +302,7 @@ impl Engine {
         shard.run_timers(now);
         let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
-        let has_notes = !shard.notes.is_empty();
+        let has_notes = !shard.process.notes.is_empty();
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
         let _ = shard.wheel.take_moved();
         self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
@@ -410,7 +410,7 @@ impl Engine {
     /// lock.
     pub(super) fn deliver_notes(&self) {
         let _in_order = self.delivery.lock().unwrap_or_else(PoisonError::into_inner);
-        let notes = std::mem::take(&mut self.shard.lock().notes);
+        let notes = std::mem::take(&mut self.shard.lock().process.notes);
         if notes.is_empty() {
             return;
         }
@@ -530,9 +530,9 @@ mod tests {
         shard.end_corrupt(slot);
         assert!(!shard.channels.has(slot));
         let is_closed = |note: &Note| matches!(note, Note::Closed(_));
-        assert!(shard.notes.iter().any(is_closed));
+        assert!(shard.process.notes.iter().any(is_closed));
         drop(shard);
         engine.background_turn(&mut Turns::new(), &mut Bells::default());
-        assert!(engine.shard.lock().notes.is_empty());
+        assert!(engine.shard.lock().process.notes.is_empty());
     }
 }

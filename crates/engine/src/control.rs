@@ -210,8 +210,11 @@ impl Engine {
         }
         if self.ucma.get().is_some() {
             // After the datagrams that the process has sent, which may be among the notes.
-            shard.notes.push(Note::SlotGone(slot, generation));
-            shard.notes.extend(connected.into_iter().map(Note::QpGone));
+            shard.process.notes.push(Note::SlotGone(slot, generation));
+            shard
+                .process
+                .notes
+                .extend(connected.into_iter().map(Note::QpGone));
             self.sleep_control.wake_if_due(&mut shard);
         }
         drop(shard);

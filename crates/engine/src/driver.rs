@@ -320,7 +320,7 @@ impl Engine {
             shard.progress(&self.info);
             shard.run_timers(clock::now());
         }
-        if !shard.notes.is_empty() {
+        if !shard.process.notes.is_empty() {
             drop(shard);
             self.deliver_notes();
         }

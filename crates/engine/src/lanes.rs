@@ -69,13 +69,13 @@ impl Engine {
     /// Copies the shared objects to a new lane; the list of lanes is locked.
     fn copy_objects_to(&self, lane: &Engine) {
         let shard = self.shard.lock();
-        let regions = shard.regions.copies();
-        let domains = shard.pds.existing();
+        let regions = shard.process.regions.copies();
+        let domains = shard.process.pds.existing();
         drop(shard);
         let mut new = lane.shard.lock();
-        domains.for_each(|pd| new.pds.put(pd));
+        domains.for_each(|pd| new.process.pds.put(pd));
         for region in regions {
-            new.regions.put_copy(&region);
+            new.process.regions.put_copy(&region);
         }
     }
 
@@ -83,7 +83,7 @@ impl Engine {
     pub(super) fn copy_region_to_lanes(&self, copy: Option<&MrCopy>) {
         if let Some(copy) = copy {
             for lane in self.lanes.others() {
-                lane.shard.lock().regions.put_copy(copy);
+                lane.shard.lock().process.regions.put_copy(copy);
             }
         }
     }
@@ -94,7 +94,7 @@ impl Engine {
     /// [`EngineError::Busy`]: a queue pair of a lane is in it; all lanes have it as before.
     pub(super) fn remove_pd_from_lanes(&self, pd: Pd) -> Result<(), EngineError> {
         for (index, lane) in self.lanes.others().enumerate() {
-            let withdrawn = lane.shard.lock().pds.withdraw(pd);
+            let withdrawn = lane.shard.lock().process.pds.withdraw(pd);
             if withdrawn == Err(EngineError::Busy) {
                 self.copy_pd_to_lanes(pd, index);
                 return withdrawn;
@@ -106,7 +106,7 @@ impl Engine {
     /// Copies a protection domain to the first `count` lanes; the list of lanes is locked.
     pub(super) fn copy_pd_to_lanes(&self, pd: Pd, count: usize) {
         for lane in self.lanes.others().take(count) {
-            lane.shard.lock().pds.put(pd);
+            lane.shard.lock().process.pds.put(pd);
         }
     }
 }

@@ -8,15 +8,16 @@ use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::clock;
+use super::entry::QpEntry;
 use super::index_table::IndexTable;
 use super::memory::{complete_recv, complete_send, gather_one, scatter_one, write_one};
-use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::PacketBody;
 use super::path::PeerPath;
+use super::process::Process;
 use super::progress::BURST;
 use super::qp::{Polled, Qp};
-use super::shard::{host, QpEntry, Shard};
+use super::shard::Shard;
 use super::transmit::{Turn, TURN};
 use super::types::Info;
 
@@ -162,7 +163,7 @@ impl Shard {
         let cell = room.octets_mut();
         let payload = &mut cell[MESSAGE_HEAD_LEN..];
         let is_gathered = match wr.payload {
-            Payload::Sges([sge]) => gather_one(&self.regions, qp, sge, payload),
+            Payload::Sges([sge]) => gather_one(&self.process.regions, qp, sge, payload),
             Payload::Inline([part]) => {
                 payload[..len].copy_from_slice(part);
                 true
@@ -200,11 +201,8 @@ impl Shard {
             };
             let position = room.position();
             let (cell, frame) = room.parts_mut();
-            let mut host = host!(entry, self.regions, self.notes);
-            if let Some(written) = entry
-                .conn
-                .write_message(plan, position, cell, frame, &mut host)
-            {
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            if let Some(written) = conn.write_message(plan, position, cell, frame, &mut host) {
                 if let Some(capture) = &mut self.capture {
                     let (cell, frame) = room.parts_mut();
                     capture.add(self.slot, slot, &[&cell[..written.cell_octets], frame]);
@@ -224,8 +222,8 @@ impl Shard {
     #[cold]
     pub(super) fn lose_peer(&mut self, index: u16) -> Turn {
         if let Some(entry) = self.qps.get_mut(index) {
-            let mut host = host!(entry, self.regions, self.notes);
-            entry.conn.peer_gone(&mut host);
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            conn.peer_gone(&mut host);
         }
         Turn::Done
     }
@@ -342,10 +340,12 @@ impl Shard {
             return false;
         };
         let is_placed = match entry.conn.takes_in_cell(slot, &head, payload.len()) {
-            Some(Target::Receive(sge)) => scatter_one(&self.regions, &entry.qp, &sge, payload),
+            Some(Target::Receive(sge)) => {
+                scatter_one(&self.process.regions, &entry.qp, &sge, payload)
+            }
             Some(Target::Remote(remote)) => {
                 let access = entry.attributes.access;
-                write_one(&self.regions, (&entry.qp, access), remote, payload)
+                write_one(&self.process.regions, (&entry.qp, access), remote, payload)
             }
             None => false,
         };
@@ -423,8 +423,8 @@ impl Shard {
             self.counters.unknown_qp += 1;
             return Ok(answer_unknown(&message.head).map_or(Handled::Settled, Handled::Answer));
         };
-        let mut host = host!(entry, self.regions, self.notes);
-        let handled = entry.conn.handle_message(clock::now, &message, &mut host);
+        let (conn, mut host) = entry.with_host(&mut self.process);
+        let handled = conn.handle_message(clock::now, &message, &mut host);
         if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
             self.ready.push_back(index);
@@ -441,7 +441,7 @@ impl Shard {
     pub(super) fn end_corrupt(&mut self, slot: SlotId) {
         self.counters.malformed += 1;
         let closed = self.end_channel(slot);
-        self.notes.extend(closed.map(Note::Closed));
+        self.process.notes.extend(closed.map(Note::Closed));
         let generation = self.channels.directory().generation(slot.number());
         self.channels.refuse(slot, generation);
     }
@@ -532,7 +532,7 @@ impl Shard {
                     complete_send(&mut self.direct, (qp, counts), remote_qpn, completion);
                 }
             } else {
-                settle_aside(entry, &mut self.regions, &mut self.notes, end);
+                settle_aside(entry, &mut self.process, end);
             }
             // Requests may have waited for these.
             if entry.conn.has_unsent() && !entry.is_queued {
@@ -568,9 +568,9 @@ fn is_all_completed(channel: &Channel) -> bool {
 }
 
 #[cold]
-fn settle_aside(entry: &mut QpEntry, regions: &mut MrTable, notes: &mut Vec<Note>, count: u64) {
-    let mut host = host!(entry, *regions, *notes);
-    entry.conn.settled(count, &mut host);
+fn settle_aside(entry: &mut QpEntry, process: &mut Process, count: u64) {
+    let (conn, mut host) = entry.with_host(process);
+    conn.settled(count, &mut host);
 }
 
 #[cfg(test)]

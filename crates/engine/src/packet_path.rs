@@ -113,7 +113,7 @@ mod tests {
     use super::super::clock;
     use super::super::path::{metadata, NextHop, PeerPath, PeerSource};
     use super::super::rig::{instance, parts, End};
-    use super::super::shard::{host, Shard};
+    use super::super::shard::Shard;
     use super::super::transmit::{run_turn, Turn};
     use super::*;
 
@@ -214,13 +214,12 @@ mod tests {
         shard.acknowledge(number.index());
         let Shard {
             qps,
-            regions,
-            notes,
+            process,
             counters,
             ..
         } = &mut *shard;
         let entry = qps.get_mut(number.index()).unwrap();
-        let turn = run_turn(entry, (regions, notes, counters), clock::now(), &mut path);
+        let turn = run_turn(entry, (process, counters), clock::now(), &mut path);
         drop(shard);
         let mut shard = to.engine.shard.lock();
         shard.receive_burst(to.engine.info(), &mut path);
@@ -239,8 +238,8 @@ mod tests {
         connect(&a, &b);
         connect(&b, &a);
         let mut shard = a.engine.shard.lock();
-        let (entry, regions, notes) = shard.entry_and_host(&a.qp).unwrap();
-        let mut host = host!(entry, *regions, *notes);
+        let (entry, process) = shard.entry_and_process(&a.qp).unwrap();
+        let (conn, mut host) = entry.with_host(process);
         let wr = SendWr {
             wr_id: 1,
             op: SendOp::Write {
@@ -254,7 +253,7 @@ mod tests {
             shared_queue: 0,
             payload: Payload::Sges(&[a.sge(0, OCTETS)]),
         };
-        entry.conn.post_send(clock::now, &wr, &mut host).unwrap();
+        conn.post_send(clock::now, &wr, &mut host).unwrap();
         drop(shard);
         assert_eq!(carry(&a, &b), Turn::Blocked, "more than there is room for");
         while !a.cq.has_completions() {

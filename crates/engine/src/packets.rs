@@ -135,7 +135,7 @@ impl Shard {
         // Without memory for a channel the packet is lost, as in any network.
         let offer = self.channels.create(slot, &ChannelConfig::default());
         if let Ok(Some(offer)) = offer {
-            self.notes.push(Note::Offer(slot, offer));
+            self.process.notes.push(Note::Offer(slot, offer));
         }
         self.channels.has(slot)
     }
@@ -143,14 +143,14 @@ impl Shard {
     /// Takes the offers of channels that were opened by messages out of the notes.
     pub(super) fn take_offers(&mut self) -> Vec<(SlotId, Offer)> {
         let is_offer = |note: &Note| matches!(note, Note::Offer(..));
-        if !self.notes.iter().any(is_offer) {
+        if !self.process.notes.iter().any(is_offer) {
             return Vec::new();
         }
         let mut offers = Vec::new();
-        for note in std::mem::take(&mut self.notes) {
+        for note in std::mem::take(&mut self.process.notes) {
             match note {
                 Note::Offer(slot, offer) => offers.push((slot, offer)),
-                other => self.notes.push(other),
+                other => self.process.notes.push(other),
             }
         }
         offers

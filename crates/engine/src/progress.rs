@@ -16,7 +16,7 @@ use proto_trp::conn::Time;
 
 use super::clock;
 use super::path::PeerPath;
-use super::shard::{host, Shard};
+use super::shard::Shard;
 use super::types::Info;
 
 /// Messages and packets that one call takes from a channel.
@@ -126,14 +126,14 @@ impl Shard {
         }
         while let Some(index) = self.wheel.expired(now) {
             let Some(entry) = self.qps.get_mut(index) else {
-                let process = (&mut self.regions, &mut self.notes);
+                let process = &mut self.process;
                 self.dc.handle_timeout(index, now, process);
                 self.settle_dc(index);
                 continue;
             };
             if entry.conn.next_deadline().is_some_and(|at| at <= now) {
-                let mut host = host!(entry, self.regions, self.notes);
-                entry.conn.handle_timeout(now, &mut host);
+                let (conn, mut host) = entry.with_host(&mut self.process);
+                conn.handle_timeout(now, &mut host);
             }
             self.wheel.set(index, entry.conn.next_deadline());
             if entry.conn.may_have_tx() {

@@ -12,10 +12,11 @@ use urdma_ucma::is_req;
 
 use super::clock;
 use super::dc::{DcHandled, THIS_HOST};
+use super::entry::QpEntry;
 use super::note::Note;
 use super::packet_body::{PacketBody, AHEAD, CACHE_LINE};
 use super::packet_path::ReceivePath;
-use super::shard::{host, QpEntry, Shard};
+use super::shard::Shard;
 use super::types::Info;
 
 /// Both ECN bits: congestion experienced.
@@ -111,7 +112,7 @@ impl Shard {
         let Some(entry) = entry.filter(|entry| entry.source.sent(meta)) else {
             return (0, datagrams.next());
         };
-        let mut host = host!(entry, self.regions, self.notes);
+        let (conn, mut host) = entry.with_host(&mut self.process);
         let mut taken = 0;
         let mut other = None;
         for (body, of) in datagrams {
@@ -124,7 +125,7 @@ impl Shard {
                 body: &body,
                 congestion_experienced: of.ecn == ECN_CE,
             };
-            if of != *meta || !entry.conn.handle_as_predicted(now, &datagram, &mut host) {
+            if of != *meta || !conn.handle_as_predicted(now, &datagram, &mut host) {
                 other = Some((body, of));
                 break;
             }
@@ -219,8 +220,8 @@ impl Shard {
             body,
             congestion_experienced: origin.meta().is_some_and(|meta| meta.ecn == ECN_CE),
         };
-        let mut host = host!(entry, self.regions, self.notes);
-        let handled = entry.conn.handle_datagram(now, &datagram, &mut host);
+        let (conn, mut host) = entry.with_host(&mut self.process);
+        let handled = conn.handle_datagram(now, &datagram, &mut host);
         if self.handled != index {
             self.settle_handled();
             self.handled = index;
@@ -254,7 +255,7 @@ impl Shard {
             body,
             congestion_experienced: origin.meta().is_some_and(|meta| meta.ecn == ECN_CE),
         };
-        let process = (&mut self.regions, &mut self.notes);
+        let process = &mut self.process;
         if PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset) {
             let found = self.dc.handle_reset(now, &arrival, &datagram, process);
             match found {
@@ -309,7 +310,7 @@ impl Shard {
             Origin::Local(_) => info.addresses.first().copied(),
         };
         if let Some(from) = from {
-            self.notes.push(Note::Cm(from, body.to_boxed()));
+            self.process.notes.push(Note::Cm(from, body.to_boxed()));
         }
     }
 

@@ -9,7 +9,8 @@ use urdma_ipc::status::{ConnectionReport, LeaseWakeUp, REPORTED_CONNECTIONS_MAX}
 use urdma_ipc::{ProcessCounter as Counter, ProcessReport};
 
 use super::engine::Engine;
-use super::shard::{QpEntry, Shard};
+use super::entry::QpEntry;
+use super::shard::Shard;
 use super::unmapped;
 
 impl Engine {
@@ -21,8 +22,8 @@ impl Engine {
         ProcessReport {
             qps: shard.qp_count,
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
-            cqs: shard.cq_count,
-            mrs: shard.regions.count(),
+            cqs: shard.process.cq_count,
+            mrs: shard.process.regions.count(),
             counters: counters(&shard, self.unmapped_pages()),
             lease_wake_up: shard.lease.as_ref().map(|lease| match lease.interrupts() {
                 Some(_) => LeaseWakeUp::Interrupt,

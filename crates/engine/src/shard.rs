@@ -23,11 +23,11 @@ use super::clock;
 use super::datagram::DatagramTable;
 use super::dc::DcTable;
 use super::direct::Direct;
+use super::entry::QpEntry;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
-use super::mr::{MrTable, PdTable};
-use super::note::Note;
 use super::path::{PeerPath, PeerSource};
+use super::process::Process;
 use super::qp::{Counts, PolledTable, Qp, QpConfig};
 use super::qp_host::Delivery;
 use super::random::{random_u32, random_u64};
@@ -42,31 +42,6 @@ pub(super) const SHARED_IN_USE_MAX: u32 = 64;
 /// Silence after which a connection to another host probes its peer: the peer's urdmad answers at
 /// once for a process that has ended.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
-
-/// One queue pair.
-pub(super) struct QpEntry {
-    pub(super) conn: Connection,
-    pub(super) qp: Arc<Qp>,
-    pub(super) attributes: QpAttributes,
-    pub(super) path: Option<PeerPath>,
-    /// The only source from which packets of other hosts are accepted.
-    pub(super) source: PeerSource,
-    pub(super) counts: Counts,
-    /// Where urdmad reads what the queue pair has received from another host.
-    pub(super) delivery: Option<Delivery>,
-    /// Whether it is in the ready list.
-    pub(super) is_queued: bool,
-    /// Connection ids that lead here, of received and sent streams.
-    pub(super) ids: [Option<u32>; 2],
-}
-
-impl QpEntry {
-    /// Whether the peer is the process at the other end of the channel to `slot`.
-    #[inline]
-    pub(super) fn is_over(&self, slot: SlotId) -> bool {
-        matches!(self.path, Some(PeerPath::Channel(peer)) if peer == slot)
-    }
-}
 
 /// Counters of datagrams, also of those that reached no queue pair.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,8 +115,7 @@ pub(super) struct Shard {
     /// Initiators and targets of the dynamically connected transport, likewise.
     pub(super) dc: DcTable,
     pub(super) qp_count: u32,
-    pub(super) regions: MrTable,
-    pub(super) pds: PdTable,
+    pub(super) process: Process,
     pub(super) wheel: Wheel,
     pub(super) ready: VecDeque<u16>,
     /// The queue pair that took the last datagrams of a burst, 0 for none: its timer is to be set
@@ -149,15 +123,12 @@ pub(super) struct Shard {
     pub(super) handled: u16,
     /// Queue pairs by the connection ids of their streams, for RESETs, which name nothing else.
     pub(super) by_id: HashMap<u32, u16>,
-    pub(super) notes: Vec<Note>,
     pub(super) counters: PacketCounters,
     pub(super) published: Published,
     /// Limits the RESETs to other hosts.
     pub(super) resets: RateLimit,
     /// Limits those to processes of this host, so that one of them leaves the others' RESETs.
     pub(super) local_resets: RateLimit,
-    pub(super) cq_count: u32,
-    pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
     pub(super) is_put_off: bool,
     /// Something could not be sent because a channel was full or no buffer was free; it is tried
@@ -172,22 +143,6 @@ pub(super) struct Shard {
     /// Records what happens to queue pairs.
     pub(super) recorder: Recorder,
 }
-
-/// Borrows the host of a queue pair beside its connection.
-macro_rules! host {
-    ($entry:expr, $regions:expr, $notes:expr) => {
-        $crate::qp_host::QpHost {
-            regions: &mut $regions,
-            qp: &$entry.qp,
-            access: $entry.attributes.access,
-            remote_qpn: $entry.attributes.remote_qpn,
-            counts: &mut $entry.counts,
-            delivery: $entry.delivery.as_ref(),
-            notes: &mut $notes,
-        }
-    };
-}
-pub(super) use host;
 
 impl Shard {
     /// A shard without objects.
@@ -213,19 +168,15 @@ impl Shard {
             datagrams: DatagramTable::new(first),
             dc: DcTable::new(first),
             qp_count: 0,
-            regions: MrTable::new(random_u32),
-            pds: PdTable::default(),
+            process: Process::new(),
             wheel: Wheel::new(first, now),
             ready: VecDeque::new(),
             handled: 0,
             by_id: HashMap::new(),
-            notes: Vec::new(),
             counters: PacketCounters::default(),
             published: Published::default(),
             resets: RateLimit::default(),
             local_resets: RateLimit::default(),
-            cq_count: 0,
-            srq_count: 0,
             is_put_off: false,
             is_blocked: false,
             polls_since_armed: 0,
@@ -237,21 +188,18 @@ impl Shard {
 
     /// The entry of a queue pair that exists, and what its host needs beside it.
     #[inline]
-    pub(super) fn entry_and_host(
-        &mut self,
-        qp: &Qp,
-    ) -> Option<(&mut QpEntry, &mut MrTable, &mut Vec<Note>)> {
+    pub(super) fn entry_and_process(&mut self, qp: &Qp) -> Option<(&mut QpEntry, &mut Process)> {
         let entry = self
             .qps
             .get_mut(qp.number().index())
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))?;
-        Some((entry, &mut self.regions, &mut self.notes))
+        Some((entry, &mut self.process))
     }
 
     /// The entry of a queue pair that exists.
     #[inline]
     pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut QpEntry> {
-        self.entry_and_host(qp).map(|(entry, ..)| entry)
+        self.entry_and_process(qp).map(|(entry, _)| entry)
     }
 
     /// An index that no queue pair has.
@@ -286,10 +234,10 @@ impl Shard {
         pd: Pd,
         make: impl FnOnce(&mut Self) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        self.pds.acquire(pd)?;
+        self.process.pds.acquire(pd)?;
         let made = make(self);
         if made.is_err() {
-            self.pds.release(pd);
+            self.process.pds.release(pd);
         }
         made
     }
@@ -332,11 +280,11 @@ impl Shard {
             return;
         };
         self.wheel.cancel(index);
-        self.regions.close_windows_of(qp.number().to_u32());
+        self.process.regions.close_windows_of(qp.number().to_u32());
         purge(&entry.qp);
         detach(&entry.qp);
         if !matches!(entry.qp.xrc(), XrcRole::Target(_)) {
-            self.pds.release(entry.qp.pd());
+            self.process.pds.release(entry.qp.pd());
         }
         self.give_index(index);
         self.qp_count -= 1;
@@ -401,8 +349,8 @@ impl Shard {
                 entry.conn.to_rts(now, &params)
             }
             (_, QpState::Sqd) => {
-                let mut host = host!(entry, self.regions, self.notes);
-                entry.conn.to_sqd(&mut host)
+                let (conn, mut host) = entry.with_host(&mut self.process);
+                conn.to_sqd(&mut host)
             }
             (_, QpState::Reset | QpState::Error) => Ok(()),
             // SQE is entered on a send error, never requested.
@@ -452,8 +400,8 @@ impl Shard {
     /// Any state to ERROR: everything is flushed.
     pub(super) fn fail_qp(&mut self, index: u16) {
         if let Some(entry) = self.qps.get_mut(index) {
-            let mut host = host!(entry, self.regions, self.notes);
-            entry.conn.to_error(&mut host);
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            conn.to_error(&mut host);
         }
     }
 
@@ -480,8 +428,8 @@ impl Shard {
                 continue;
             };
             entry.path = Some(PeerPath::Ended);
-            let mut host = host!(entry, self.regions, self.notes);
-            entry.conn.peer_gone(&mut host);
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            conn.peer_gone(&mut host);
             self.wheel.set(index, entry.conn.next_deadline());
         }
         let mut closed = self.channels.close(slot);
@@ -530,8 +478,7 @@ impl Shard {
             self.fail_qp(index);
         }
         self.fail_datagrams();
-        self.dc
-            .fail_all(clock::now(), (&mut self.regions, &mut self.notes));
+        self.dc.fail_all(clock::now(), &mut self.process);
     }
 }
 

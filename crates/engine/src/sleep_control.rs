@@ -288,7 +288,7 @@ impl SleepControl {
     pub(super) fn wake_if_due(&self, shard: &mut Shard) {
         if shard.wheel.take_moved()
             || shard.is_blocked
-            || !shard.notes.is_empty()
+            || !shard.process.notes.is_empty()
             || shard.batch.has_begun()
         {
             self.wake_if_earlier(shard);
@@ -298,7 +298,7 @@ impl SleepControl {
     #[cold]
     fn wake_if_earlier(&self, shard: &Shard) {
         let wake_at = self.wake_at.load(Ordering::SeqCst);
-        let due = if !shard.notes.is_empty() {
+        let due = if !shard.process.notes.is_empty() {
             1
         } else {
             let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());

@@ -11,14 +11,14 @@ use urdma_ucma::ReqRoute;
 
 use super::daemon_path::DaemonPath;
 use super::dc::THIS_HOST;
+use super::entry::QpEntry;
 use super::lease::{LeasePath, RouteId};
-use super::mr::MrTable;
-use super::note::Note;
 use super::packet_body::{prefetch_write, CACHE_LINE};
 use super::packet_path::{Refused, TransmitPath, Written};
 use super::packets::{self, NoRoom};
 use super::path::{metadata, PeerPath};
-use super::shard::{host, PacketCounters, QpEntry, Shard};
+use super::process::Process;
+use super::shard::{PacketCounters, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that a queue pair may send before it is the next one's turn.
@@ -147,7 +147,7 @@ impl Shard {
 
     fn take_dc_turn(&mut self, index: u16, now: Time) -> Turn {
         for _ in 0..TURN {
-            let process = (&mut self.regions, &mut self.notes);
+            let process = &mut self.process;
             let Some(plan) = self.dc.plan(index, now, process) else {
                 return Turn::Done;
             };
@@ -165,7 +165,7 @@ impl Shard {
                 Err(NoRoom::Dead) => {
                     // Lost, as in any network.
                     let mut lost = vec![0; plan.room];
-                    let process = (&mut self.regions, &mut self.notes);
+                    let process = &mut self.process;
                     let _ = self.dc.write(index, now, &plan, &mut lost, process);
                 }
             }
@@ -182,7 +182,7 @@ impl Shard {
         let Some(room) = packets::room(channel, plan.room) else {
             return;
         };
-        let process = (&mut self.regions, &mut self.notes);
+        let process = &mut self.process;
         let Some(transmit) = self.dc.write(index, now, plan, room, process) else {
             return;
         };
@@ -221,7 +221,7 @@ impl Shard {
             return Turn::Done;
         };
         let mut path = DaemonPath::new(channel, &mut self.capture, self.slot, meta);
-        let shared = (&mut self.regions, &mut self.notes, &mut self.counters);
+        let shared = (&mut self.process, &mut self.counters);
         let turn = run_turn(entry, shared, now, &mut path);
         if path.has_sent {
             self.channels.note_doorbell(SlotId::DAEMON);
@@ -235,7 +235,7 @@ impl Shard {
         let (Some(entry), Some(lease)) = (self.qps.get_mut(index), &mut self.lease) else {
             return Turn::Done;
         };
-        let shared = (&mut self.regions, &mut self.notes, &mut self.counters);
+        let shared = (&mut self.process, &mut self.counters);
         let turn = run_turn(entry, shared, now, &mut LeasePath::new(lease, route));
         self.is_blocked |= !lease.flush();
         turn
@@ -246,7 +246,7 @@ impl Shard {
 #[inline]
 pub(super) fn run_turn<P: TransmitPath>(
     entry: &mut QpEntry,
-    shared: (&mut MrTable, &mut Vec<Note>, &mut PacketCounters),
+    shared: (&mut Process, &mut PacketCounters),
     now: Time,
     path: &mut P,
 ) -> Turn {
@@ -258,7 +258,7 @@ pub(super) fn run_turn<P: TransmitPath>(
 #[inline]
 fn write_turn<P: TransmitPath>(
     entry: &mut QpEntry,
-    (regions, notes, counters): (&mut MrTable, &mut Vec<Note>, &mut PacketCounters),
+    (process, counters): (&mut Process, &mut PacketCounters),
     now: Time,
     path: &mut P,
 ) -> Turn {
@@ -267,16 +267,16 @@ fn write_turn<P: TransmitPath>(
         let Some(plan) = entry.conn.plan_transmit() else {
             return Turn::Done;
         };
-        let mut host = host!(entry, *regions, *notes);
+        let (conn, mut host) = entry.with_host(process);
         let sent = if plan.run() > 1 {
             path.begin_run(plan.room(), plan.run().min(left))
-                .map(|rooms| entry.conn.write_run(now, plan, rooms, &mut host))
+                .map(|rooms| conn.write_run(now, plan, rooms, &mut host))
                 .map(|run| {
                     path.commit_run(&run);
                     run.count
                 })
         } else {
-            send_one(&mut entry.conn, plan, now, path, &mut host)
+            send_one(conn, plan, now, path, &mut host)
         };
         match sent {
             Ok(sent) => {

@@ -7,7 +7,7 @@
 //! lost. A peer that runs takes messages whatever its application does.
 
 use super::path::PeerPath;
-use super::shard::{host, Shard};
+use super::shard::Shard;
 use super::sleep_control::FOREVER;
 use super::types::QpAttributes;
 
@@ -59,8 +59,8 @@ impl Shard {
             if limit_ns.is_none_or(|limit| self.channels.stalled_ns(slot) < limit) {
                 continue;
             }
-            let mut host = host!(entry, self.regions, self.notes);
-            entry.conn.give_up(&mut host);
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            conn.give_up(&mut host);
             self.set_timer(index);
         }
         has_outstanding

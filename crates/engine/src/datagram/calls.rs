@@ -35,7 +35,7 @@ impl Engine {
         if shard.datagrams.handle_count >= LIMITS.max_ah {
             return Err(EngineError::NoMemory);
         }
-        shard.pds.acquire(pd)?;
+        shard.process.pds.acquire(pd)?;
         shard.datagrams.handle_count += 1;
         Ok(Arc::new(AddressHandle {
             pd,
@@ -54,7 +54,7 @@ impl Engine {
     pub fn destroy_ah(&self, handle: &AddressHandle) -> Result<(), EngineError> {
         self.not_forked()?;
         let mut shard = self.shard.lock();
-        shard.pds.release(handle.pd);
+        shard.process.pds.release(handle.pd);
         shard.datagrams.handle_count -= 1;
         Ok(())
     }

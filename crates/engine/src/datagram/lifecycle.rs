@@ -30,7 +30,7 @@ impl Shard {
     /// The queues of a datagram queue pair that exists, and its host.
     pub(super) fn datagram_host(&mut self, qp: &Qp) -> Option<(Queues<'_>, QpHost<'_>)> {
         let entry = self.datagrams.entry(qp)?;
-        Some(split(entry, &mut self.regions, &mut self.notes))
+        Some(split(entry, &mut self.process))
     }
 
     pub(super) fn create_datagram_qp(
@@ -77,7 +77,7 @@ impl Shard {
         self.datagrams.entries.take(index);
         purge(qp);
         detach(qp);
-        self.pds.release(qp.pd());
+        self.process.pds.release(qp.pd());
         self.give_index(index);
         self.qp_count -= 1;
         self.note_removed();
@@ -100,11 +100,11 @@ impl Shard {
                 polled.get(qp.number().index()).reset(&entry.counts);
             }
             Some(QpState::Error) => {
-                let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+                let (mut queues, mut host) = split(entry, &mut self.process);
                 queues.fail(&mut host);
             }
             Some(QpState::Sqd) => {
-                let (_, mut host) = split(entry, &mut self.regions, &mut self.notes);
+                let (_, mut host) = split(entry, &mut self.process);
                 host.event(Event::SqDrained);
             }
             _ => {}
@@ -115,7 +115,7 @@ impl Shard {
     /// Fails every datagram queue pair: urdmad has ended.
     pub(in super::super) fn fail_datagrams(&mut self) {
         for entry in self.datagrams.entries.iter_mut() {
-            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+            let (mut queues, mut host) = split(entry, &mut self.process);
             queues.fail(&mut host);
         }
     }

@@ -91,7 +91,7 @@ impl Shard {
             self.counters.datagrams_dropped += 1;
             return;
         };
-        let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+        let (mut queues, mut host) = split(entry, &mut self.process);
         let len = body.len() - HEADER_LEN;
         let mut list = [Sge::default(); SGE_MAX];
         let octets = (GRH_LEN + len) as u64;

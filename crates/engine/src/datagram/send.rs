@@ -80,7 +80,7 @@ impl Shard {
             let Some(entry) = self.datagrams.get(index) else {
                 return;
             };
-            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+            let (mut queues, mut host) = split(entry, &mut self.process);
             queues.complete_send(&mut host, status);
         }
         if let Some(lease) = &mut self.lease {
@@ -143,7 +143,7 @@ impl Shard {
         let Some(room) = room else {
             return Sent::NoRoom;
         };
-        let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+        let (queues, mut host) = split(entry, &mut self.process);
         if packet.write(&queues, &mut host, room).is_err() {
             return Sent::Failed(Status::LocalProtectionError);
         }
@@ -175,7 +175,7 @@ impl Shard {
         let room = buffer.data_mut().get_mut(..packet.len);
         let written = match (self.datagrams.get(index), room) {
             (Some(entry), Some(room)) => {
-                let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+                let (queues, mut host) = split(entry, &mut self.process);
                 packet.write(&queues, &mut host, room)
             }
             _ => Err(ProtectionError::Bounds),

@@ -4,8 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 
 use super::super::index_table::{FirstIndex, IndexTable};
-use super::super::mr::MrTable;
-use super::super::note::Note;
+use super::super::process::Process;
 use super::super::qp::Qp;
 use super::super::qp_host::QpHost;
 use super::super::types::{Access, EngineError, Gid, LIMITS};
@@ -103,18 +102,17 @@ impl DatagramTable {
 /// The queues of a queue pair, and its host.
 pub(super) fn split<'a>(
     entry: &'a mut DatagramEntry,
-    regions: &'a mut MrTable,
-    notes: &'a mut Vec<Note>,
+    process: &'a mut Process,
 ) -> (Queues<'a>, QpHost<'a>) {
     let (queues, counts, qp) = entry.parts();
     let host = QpHost {
         delivery: None,
-        regions,
+        regions: &mut process.regions,
         access: Access::empty(),
         qp,
         remote_qpn: 0,
         counts,
-        notes,
+        notes: &mut process.notes,
     };
     (queues, host)
 }

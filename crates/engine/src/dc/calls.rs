@@ -44,12 +44,10 @@ impl Engine {
         }
         let mut shard = self.shard.lock();
         let (index, now) = (qp.number().index(), clock::now());
-        let Shard {
-            dc, regions, notes, ..
-        } = &mut *shard;
+        let Shard { dc, process, .. } = &mut *shard;
         let entry = dc.entry(qp).ok_or(EngineError::Invalid)?;
         let attributes = entry.attributes.with(change);
-        entry.change(now, attributes, change.state, (regions, notes))?;
+        entry.change(now, attributes, change.state, process)?;
         if change.state == Some(QpState::Reset) {
             purge(qp);
             self.polled.get(index).reset(&entry.counts);
@@ -90,7 +88,7 @@ impl Engine {
         shard.wheel.cancel(index);
         purge(qp);
         detach(qp);
-        shard.pds.release(qp.pd());
+        shard.process.pds.release(qp.pd());
         shard.give_index(index);
         shard.qp_count -= 1;
         shard.note_removed();
@@ -138,15 +136,13 @@ impl Engine {
         };
         let mut shard = self.lock_for_post()?;
         let (index, now) = (qp.number().index(), clock::now());
-        let Shard {
-            dc, regions, notes, ..
-        } = &mut *shard;
+        let Shard { dc, process, .. } = &mut *shard;
         let entry = dc.entry(qp).ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).send_waiting(&entry.counts);
         if entry.sends_outstanding() + waiting >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
         }
-        entry.post(now, to, wr, (regions, notes))?;
+        entry.post(now, to, wr, process)?;
         shard.transmit_dc(index, now);
         self.sleep_control.wake_if_due(&mut shard);
         Ok(())

@@ -9,9 +9,8 @@ use proto_trp::dc::{
 };
 use proto_trp::wire::{ConnectionId, TrpHeader, DC_RESET_LEN};
 
-use super::super::mr::MrTable;
-use super::super::note::Note;
 use super::super::packet_body::PacketBody;
+use super::super::process::Process;
 use super::super::qp::{Counts, Qp};
 use super::super::qp_host::QpHost;
 use super::super::random::random_u64;
@@ -68,9 +67,6 @@ impl DcHandled {
             .map_or(Self::Done, |len| Self::Answer(octets, len))
     }
 }
-
-/// What an entry borrows of the process.
-pub(in super::super) type Process<'a> = (&'a mut MrTable, &'a mut Vec<Note>);
 
 /// One initiator or target.
 pub(in super::super) struct DcEntry {
@@ -133,7 +129,7 @@ impl DcEntry {
         now: Time,
         attributes: QpAttributes,
         to: Option<QpState>,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> Result<(), EngineError> {
         let to = to.filter(|to| *to != self.state() || !matches!(to, QpState::Rtr | QpState::Rts));
         if to.is_some_and(|to| !self.has_transition(to)) {
@@ -171,7 +167,7 @@ impl DcEntry {
     }
 
     /// To ERR: requests are flushed, and contexts are dropped.
-    pub(super) fn fail(&mut self, now: Time, process: Process<'_>) {
+    pub(super) fn fail(&mut self, now: Time, process: &mut Process) {
         let (end, mut host) = self.parts(process);
         match end {
             DcEnd::Initiator(initiator) => initiator.to_error(now, &mut host),
@@ -180,16 +176,15 @@ impl DcEntry {
         self.state = QpState::Error;
     }
 
-    fn parts<'a>(&'a mut self, process: Process<'a>) -> (&'a mut DcEnd, QpHost<'a>) {
-        let (regions, notes) = process;
+    fn parts<'a>(&'a mut self, process: &'a mut Process) -> (&'a mut DcEnd, QpHost<'a>) {
         let host = QpHost {
-            regions,
+            regions: &mut process.regions,
             qp: &self.qp,
             access: self.attributes.access,
             remote_qpn: 0,
             counts: &mut self.counts,
             delivery: None,
-            notes,
+            notes: &mut process.notes,
         };
         (&mut self.end, host)
     }
@@ -220,7 +215,7 @@ impl DcEntry {
         now: Time,
         to: DcTargetAddress,
         wr: &SendWr<'_>,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> Result<(), PostError> {
         if !self.state().takes_send() {
             return Err(PostError::InvalidState);
@@ -237,7 +232,7 @@ impl DcEntry {
         now: Time,
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> DcHandled {
         let is_init = self.state == QpState::Init;
         let (end, mut host) = self.parts(process);
@@ -265,7 +260,7 @@ impl DcEntry {
         now: Time,
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> bool {
         let (DcEnd::Target { target, .. }, mut host) = self.parts(process) else {
             return false;
@@ -282,7 +277,7 @@ impl DcEntry {
     }
 
     /// Handles the timers that have expired.
-    pub(super) fn handle_timeout(&mut self, now: Time, process: Process<'_>) {
+    pub(super) fn handle_timeout(&mut self, now: Time, process: &mut Process) {
         match self.parts(process) {
             (DcEnd::Initiator(initiator), mut host) => initiator.handle_timeout(now, &mut host),
             (DcEnd::Target { target, .. }, mut host) => {
@@ -302,7 +297,7 @@ impl DcEntry {
     }
 
     /// What would be sent next.
-    pub(super) fn plan(&mut self, now: Time, process: Process<'_>) -> Option<DcPlan> {
+    pub(super) fn plan(&mut self, now: Time, process: &mut Process) -> Option<DcPlan> {
         match self.parts(process) {
             (DcEnd::Initiator(initiator), mut host) => initiator.plan_transmit(now, &mut host),
             (DcEnd::Target { target, .. }, _) => target.as_mut()?.plan_transmit(),
@@ -315,7 +310,7 @@ impl DcEntry {
         now: Time,
         plan: &DcPlan,
         buf: &mut [u8],
-        process: Process<'_>,
+        process: &mut Process,
     ) -> Option<Transmit> {
         match self.parts(process) {
             (DcEnd::Initiator(initiator), mut host) => {

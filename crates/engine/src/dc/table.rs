@@ -10,8 +10,9 @@ use urdma_types::Qpn;
 
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::packet_body::PacketBody;
+use super::super::process::Process;
 use super::super::qp::Qp;
-use super::entry::{DcEntry, DcHandled, Process};
+use super::entry::{DcEntry, DcHandled};
 
 /// The address that stands for this host, and comes from no other.
 pub(in super::super) const THIS_HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -70,7 +71,7 @@ impl DcTable {
         now: Time,
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> DcHandled {
         let Some(entry) = self.entries.get_mut(index) else {
             return DcHandled::NoQueuePair;
@@ -86,24 +87,29 @@ impl DcTable {
         now: Time,
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
-        (regions, notes): Process<'_>,
+        process: &mut Process,
     ) -> Option<u16> {
         let header = TrpHeader::parse(datagram.head, datagram.len).ok()?;
         if let Some(&index) = self.by_id.get(&header.connection_id) {
             let entry = self.entries.get_mut(index)?;
             // A RESET is not answered.
-            let _ = entry.handle(now, arrival, datagram, (regions, notes));
+            let _ = entry.handle(now, arrival, datagram, process);
             return Some(index);
         }
         // A target has streams under ids of its peers, and looks them up.
         self.targets.iter().copied().find(|&index| {
             let entry = self.entries.get_mut(index);
-            entry.is_some_and(|entry| entry.takes_reset(now, arrival, datagram, (regions, notes)))
+            entry.is_some_and(|entry| entry.takes_reset(now, arrival, datagram, process))
         })
     }
 
     /// Handles the timers of a queue pair that have expired.
-    pub(in super::super) fn handle_timeout(&mut self, index: u16, now: Time, process: Process<'_>) {
+    pub(in super::super) fn handle_timeout(
+        &mut self,
+        index: u16,
+        now: Time,
+        process: &mut Process,
+    ) {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.handle_timeout(now, process);
         }
@@ -131,7 +137,7 @@ impl DcTable {
         &mut self,
         index: u16,
         now: Time,
-        process: Process<'_>,
+        process: &mut Process,
     ) -> Option<DcPlan> {
         let entry = self.entries.get_mut(index)?;
         let plan = entry.plan(now, process);
@@ -155,7 +161,7 @@ impl DcTable {
         now: Time,
         plan: &DcPlan,
         buf: &mut [u8],
-        process: Process<'_>,
+        process: &mut Process,
     ) -> Option<Transmit> {
         let entry = self.entries.get_mut(index)?;
         entry.write(now, plan, buf, process)
@@ -167,9 +173,9 @@ impl DcTable {
     }
 
     /// Fails every queue pair: urdmad has ended.
-    pub(in super::super) fn fail_all(&mut self, now: Time, (regions, notes): Process<'_>) {
+    pub(in super::super) fn fail_all(&mut self, now: Time, process: &mut Process) {
         for entry in self.entries.iter_mut() {
-            entry.fail(now, (regions, notes));
+            entry.fail(now, process);
         }
     }
 }

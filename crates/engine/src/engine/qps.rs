@@ -8,11 +8,11 @@ use urdma_types::Qpn;
 
 use super::Engine;
 use crate::clock;
-use crate::mr::MrTable;
-use crate::note::Note;
+use crate::entry::QpEntry;
 use crate::path::{self, NextHop, PeerPath, PeerSource};
+use crate::process::Process;
 use crate::qp::{Qp, QpConfig};
-use crate::shard::{host, QpEntry, Shard};
+use crate::shard::Shard;
 use crate::trace;
 use crate::types::{EngineError, QpAttributes, QpModify};
 
@@ -232,10 +232,10 @@ impl Engine {
                 return Err(PostError::QueueFull);
             }
         }
-        let found = shard.entry_and_host(qp);
-        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
-        let mut host = host!(entry, *regions, *notes);
-        let octets = entry.conn.post_send(clock::now, wr, &mut host)?;
+        let found = shard.entry_and_process(qp);
+        let (entry, process) = found.ok_or(PostError::InvalidState)?;
+        let (conn, mut host) = entry.with_host(process);
+        let octets = conn.post_send(clock::now, wr, &mut host)?;
         shard.transmit_posted(index, octets);
         if shard.batch.has_begun() {
             self.has_batch.store(true, Ordering::Relaxed);
@@ -260,8 +260,8 @@ impl Engine {
     pub fn post_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
-        let found = shard.entry_and_host(qp);
-        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
+        let found = shard.entry_and_process(qp);
+        let (entry, process) = found.ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).recv_waiting(&entry.counts);
         if entry.conn.recvs_outstanding() + waiting >= qp.caps().max_recv_wr {
             return Err(PostError::QueueFull);
@@ -269,7 +269,7 @@ impl Engine {
         if let Some(stored) = entry.conn.store_recv(wr) {
             return stored;
         }
-        post_recv_aside(entry, (regions, notes), wr)?;
+        post_recv_aside(entry, process, wr)?;
         if !entry.is_queued && entry.conn.may_have_tx() {
             shard.transmit(index, clock::now());
         }
@@ -281,9 +281,9 @@ impl Engine {
 #[cold]
 fn post_recv_aside(
     entry: &mut QpEntry,
-    (regions, notes): (&mut MrTable, &mut Vec<Note>),
+    process: &mut Process,
     wr: &RecvWr<'_>,
 ) -> Result<(), PostError> {
-    let mut host = host!(entry, *regions, *notes);
-    entry.conn.post_recv(wr, &mut host)
+    let (conn, mut host) = entry.with_host(process);
+    conn.post_recv(wr, &mut host)
 }

@@ -24,11 +24,11 @@ impl Engine {
     pub fn create_cq(&self, config: CqConfig) -> Result<Arc<Cq>, EngineError> {
         self.usable()?;
         let mut shard = self.shard.lock();
-        if shard.cq_count >= LIMITS.max_cq {
+        if shard.process.cq_count >= LIMITS.max_cq {
             return Err(EngineError::NoMemory);
         }
         let cq = Cq::of(config, self.info.slot)?;
-        shard.cq_count += 1;
+        shard.process.cq_count += 1;
         Ok(cq)
     }
 
@@ -52,7 +52,7 @@ impl Engine {
         if cq.is_used() {
             return Err(EngineError::Busy);
         }
-        shard.cq_count -= 1;
+        shard.process.cq_count -= 1;
         Ok(())
     }
 
@@ -158,12 +158,12 @@ impl Engine {
     pub fn create_srq(&self, config: SrqConfig) -> Result<Arc<Srq>, EngineError> {
         self.usable()?;
         let mut shard = self.shard.lock();
-        if shard.srq_count >= LIMITS.max_srq {
+        if shard.process.srq_count >= LIMITS.max_srq {
             return Err(EngineError::NoMemory);
         }
         let srq = Srq::new(config)?;
-        shard.pds.acquire(srq.pd())?;
-        shard.srq_count += 1;
+        shard.process.pds.acquire(srq.pd())?;
+        shard.process.srq_count += 1;
         Ok(srq)
     }
 
@@ -202,8 +202,8 @@ impl Engine {
         if srq.is_used() {
             return Err(EngineError::Busy);
         }
-        shard.pds.release(srq.pd());
-        shard.srq_count -= 1;
+        shard.process.pds.release(srq.pd());
+        shard.process.srq_count -= 1;
         Ok(())
     }
 

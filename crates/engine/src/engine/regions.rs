@@ -16,7 +16,7 @@ impl Engine {
     pub fn alloc_pd(&self) -> Result<Pd, EngineError> {
         self.usable()?;
         let _lanes = self.lanes.lock();
-        let pd = self.shard.lock().pds.alloc()?;
+        let pd = self.shard.lock().process.pds.alloc()?;
         self.copy_pd_to_lanes(pd, usize::MAX);
         Ok(pd)
     }
@@ -27,7 +27,7 @@ impl Engine {
     /// [`EngineError::Invalid`]: there is none.
     pub fn find_pd(&self, number: u32) -> Result<Pd, EngineError> {
         self.usable()?;
-        self.shard.lock().pds.find(number)
+        self.shard.lock().process.pds.find(number)
     }
 
     /// Ends a protection domain.
@@ -38,7 +38,7 @@ impl Engine {
         self.not_forked()?;
         let _lanes = self.lanes.lock();
         self.remove_pd_from_lanes(pd)?;
-        let outcome = self.shard.lock().pds.dealloc(pd);
+        let outcome = self.shard.lock().process.pds.dealloc(pd);
         if outcome == Err(EngineError::Busy) {
             self.copy_pd_to_lanes(pd, usize::MAX);
         }
@@ -73,7 +73,7 @@ impl Engine {
     /// [`EngineError::Invalid`]: there is none.
     pub fn find_mr(&self, pd: Pd, lkey: u32) -> Result<(u64, MrKeys), EngineError> {
         self.usable()?;
-        let len = self.shard.lock().regions.length_of(pd, lkey)?;
+        let len = self.shard.lock().process.regions.length_of(pd, lkey)?;
         // The key is the same for both.
         Ok((len, MrKeys { lkey, rkey: lkey }))
     }
@@ -95,8 +95,8 @@ impl Engine {
     ) -> Result<MrKeys, EngineError> {
         let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
-        let keys = shard.in_domain(pd, |shard| make(&mut shard.regions))?;
-        let copy = shard.regions.copy_of(keys.lkey);
+        let keys = shard.in_domain(pd, |shard| make(&mut shard.process.regions))?;
+        let copy = shard.process.regions.copy_of(keys.lkey);
         drop(shard);
         self.copy_region_to_lanes(copy.as_ref());
         Ok(keys)
@@ -109,7 +109,7 @@ impl Engine {
     /// Nothing has changed.
     pub fn reregister_mr(&self, lkey: u32, change: &MrChange) -> Result<(), EngineError> {
         self.usable()?;
-        let before = self.shard.lock().regions.access_of(lkey)?;
+        let before = self.shard.lock().process.regions.access_of(lkey)?;
         let access = change.access.unwrap_or(before);
         if !access.contains(Access::ON_DEMAND) {
             if let Some((addr, len, _)) = change.translation {
@@ -119,14 +119,14 @@ impl Engine {
         let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
         if let Some(pd) = change.pd {
-            shard.pds.acquire(pd)?;
+            shard.process.pds.acquire(pd)?;
         }
-        let memory = shard.regions.memory_of(lkey);
-        let outcome = shard.regions.reregister(lkey, change);
+        let memory = shard.process.regions.memory_of(lkey);
+        let outcome = shard.process.regions.reregister(lkey, change);
         if let Some(pd) = change.pd {
-            shard.pds.release(*outcome.as_ref().unwrap_or(&pd));
+            shard.process.pds.release(*outcome.as_ref().unwrap_or(&pd));
         }
-        let copy = shard.regions.copy_of(lkey);
+        let copy = shard.process.regions.copy_of(lkey);
         drop(shard);
         self.copy_region_to_lanes(copy.as_ref());
         if outcome.is_ok() && change.translation.is_some() {
@@ -149,11 +149,12 @@ impl Engine {
             Access::LOCAL
         };
         let len = u64::from(sge.length);
-        let found = self
-            .shard
-            .lock()
-            .regions
-            .find(sge.lkey, sge.addr, len, (pd, 0), needed);
+        let found =
+            self.shard
+                .lock()
+                .process
+                .regions
+                .find(sge.lkey, sge.addr, len, (pd, 0), needed);
         match found {
             Ok(Place::OnDemand(addr)) => populate(addr, len, write),
             Ok(Place::Memory(_) | Place::Null) => Ok(()),
@@ -167,7 +168,7 @@ impl Engine {
     /// [`EngineError::Invalid`]: it has ended.
     pub fn share_pd(&self, pd: Pd) -> Result<(), EngineError> {
         self.usable()?;
-        self.shard.lock().pds.acquire(pd)
+        self.shard.lock().process.pds.acquire(pd)
     }
 
     /// Undoes [`Engine::share_pd`].
@@ -176,7 +177,7 @@ impl Engine {
     /// [`EngineError::Forked`].
     pub fn unshare_pd(&self, pd: Pd) -> Result<(), EngineError> {
         self.not_forked()?;
-        self.shard.lock().pds.release(pd);
+        self.shard.lock().process.pds.release(pd);
         Ok(())
     }
 
@@ -189,12 +190,12 @@ impl Engine {
         self.not_forked()?;
         let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
-        let memory = shard.regions.memory_of(lkey);
-        let pd = shard.regions.deregister(lkey)?;
-        shard.pds.release(pd);
+        let memory = shard.process.regions.memory_of(lkey);
+        let pd = shard.process.regions.deregister(lkey)?;
+        shard.process.pds.release(pd);
         drop(shard);
         for lane in self.lanes.others() {
-            lane.shard.lock().regions.drop_copy(lkey);
+            lane.shard.lock().process.regions.drop_copy(lkey);
         }
         unmapped::release(memory);
         Ok(())
@@ -207,10 +208,10 @@ impl Engine {
     pub fn alloc_window(&self, pd: Pd, is_type_2: bool) -> Result<u32, EngineError> {
         self.usable()?;
         let mut shard = self.shard.lock();
-        shard.pds.acquire(pd)?;
-        let key = shard.regions.alloc_window(pd, is_type_2);
+        shard.process.pds.acquire(pd)?;
+        let key = shard.process.regions.alloc_window(pd, is_type_2);
         if key.is_err() {
-            shard.pds.release(pd);
+            shard.process.pds.release(pd);
         }
         key
     }
@@ -222,8 +223,8 @@ impl Engine {
     pub fn dealloc_window(&self, key: u32) -> Result<(), EngineError> {
         self.not_forked()?;
         let mut shard = self.shard.lock();
-        let pd = shard.regions.dealloc_window(key)?;
-        shard.pds.release(pd);
+        let pd = shard.process.regions.dealloc_window(key)?;
+        shard.process.pds.release(pd);
         Ok(())
     }
 }
