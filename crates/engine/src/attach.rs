@@ -291,8 +291,8 @@ pub(super) fn start(
         lease: lease_state,
         limits: LIMITS,
     };
-    shard.datagrams.path_mtu_octets = info.path_mtu_octets();
-    shard.dc.max_datagram_octets = info.max_datagram_octets();
+    shard.qps.datagrams.path_mtu_octets = info.path_mtu_octets();
+    shard.qps.dc.max_datagram_octets = info.max_datagram_octets();
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,
@@ -437,7 +437,7 @@ extern "C" fn settle_at_exit() {
         if let Some(shard) = &mut shard {
             if !shard.is_dead {
                 shard.drain(&engine.info);
-                shard.acknowledge_all();
+                shard.qps.acknowledge_all();
             }
             shard.flush();
             shard.capture = None;

@@ -303,8 +303,12 @@ impl Engine {
         let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
         let has_notes = !shard.process.notes.is_empty();
-        let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
-        let _ = shard.wheel.take_moved();
+        let timer = shard
+            .qps
+            .wheel
+            .next_look()
+            .map_or(FOREVER, |time| time.as_ns());
+        let _ = shard.qps.wheel.take_moved();
         self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
         turns.note_work(now_ns, taken, has_sent);
         if application_polls {
@@ -513,7 +517,10 @@ mod tests {
         while !asks.cq.has_completions() {
             if engine.background_turn(&mut turns, &mut bells) > 0 {
                 let shard = engine.shard.lock();
-                assert!(shard.is_blocked || shard.ready.is_empty(), "rests: {rests}");
+                assert!(
+                    shard.is_blocked || shard.qps.ready.is_empty(),
+                    "rests: {rests}"
+                );
                 rests += 1;
             }
             assert!(rests < 1000, "the read does not end");

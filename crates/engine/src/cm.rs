@@ -133,7 +133,7 @@ impl Driver for EngineDriver {
             return true;
         };
         let shard = engine.shard.lock();
-        let entry = shard.qps.get(qpn.index());
+        let entry = shard.qps.connected.get(qpn.index());
         entry.is_none_or(|entry| !matches!(entry.conn.state(), QpState::Reset | QpState::Init))
     }
 

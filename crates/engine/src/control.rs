@@ -147,7 +147,7 @@ impl Engine {
     fn own_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let qpn = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == self.info.slot)?;
         let shard = self.shard.lock();
-        let entry = shard.qps.get(qpn.index())?;
+        let entry = shard.qps.connected.get(qpn.index())?;
         Some(Arc::clone(&entry.qp))
     }
 
@@ -236,7 +236,7 @@ impl Engine {
         let of_lane = |engine: &Engine| {
             let shard = engine.shard.lock();
             if shard.channels.is_with(slot, generation) {
-                shard.connected_to(slot)
+                shard.qps.connected_to(slot)
             } else {
                 Vec::new()
             }

@@ -135,6 +135,7 @@ mod process;
 mod progress;
 mod qp;
 mod qp_host;
+mod queue_pairs;
 mod random;
 mod receive;
 mod report;

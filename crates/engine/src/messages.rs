@@ -44,7 +44,7 @@ impl Shard {
     /// The path of a queue pair.
     #[inline]
     pub(super) fn path_of(&self, index: u16) -> Option<PeerPath> {
-        self.qps.get(index)?.path
+        self.qps.connected.get(index)?.path
     }
 
     /// Gives a queue pair one turn on the channel to `slot`, and puts it into the ready list if it
@@ -61,7 +61,7 @@ impl Shard {
         }
         match self.write_messages_or_read_counts(index, slot) {
             Turn::Done => {}
-            Turn::More => self.make_ready(index),
+            Turn::More => self.qps.make_ready(index),
             Turn::Blocked => self.wait_for_room(index, slot, false),
         }
     }
@@ -80,7 +80,7 @@ impl Shard {
     /// Lets a queue pair wait for room on a channel, instead of in the ready list: with thousands
     /// of them a walk through all would be in vain at each poll.
     fn wait_for_room(&mut self, index: u16, slot: SlotId, is_next: bool) {
-        let Some(entry) = self.qps.get_mut(index) else {
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             return;
         };
         self.is_blocked = true;
@@ -95,17 +95,17 @@ impl Shard {
             let Some(index) = self.channels.next_waiting(slot) else {
                 break;
             };
-            if let Some(entry) = self.qps.get_mut(index) {
+            if let Some(entry) = self.qps.connected.get_mut(index) {
                 entry.is_queued = false;
             }
             if !matches!(self.path_of(index), Some(PeerPath::Channel(at)) if at == slot) {
                 // The channel has ended, or the queue pair has.
-                self.make_ready(index);
+                self.qps.make_ready(index);
                 continue;
             }
             match self.write_messages_or_read_counts(index, slot) {
                 Turn::Done => {}
-                Turn::More => self.make_ready(index),
+                Turn::More => self.qps.make_ready(index),
                 Turn::Blocked => {
                     self.wait_for_room(index, slot, true);
                     break;
@@ -131,7 +131,7 @@ impl Shard {
         self.take_turn_on_channel(index, slot);
         if self.counters.sent == before {
             // A request that cannot be sent may end with a timer.
-            self.set_timer(index);
+            self.qps.set_timer(index);
         }
     }
 
@@ -140,7 +140,7 @@ impl Shard {
     #[inline(always)]
     pub(super) fn post_in_cell(&mut self, qp: &Qp, polled: &Polled, wr: &SendWr<'_>) -> bool {
         let index = qp.number().index();
-        let entry = self.qps.get_mut(index);
+        let entry = self.qps.connected.get_mut(index);
         let Some(entry) = entry.filter(|entry| std::ptr::eq(&*entry.qp, qp)) else {
             return false;
         };
@@ -184,8 +184,10 @@ impl Shard {
 
     #[inline]
     fn write_messages(&mut self, index: u16, slot: SlotId) -> Turn {
-        let (Some(entry), Some(channel)) = (self.qps.get_mut(index), self.channels.get_mut(slot))
-        else {
+        let (Some(entry), Some(channel)) = (
+            self.qps.connected.get_mut(index),
+            self.channels.get_mut(slot),
+        ) else {
             return self.lose_peer(index);
         };
         let before = channel.outgoing().written();
@@ -221,7 +223,7 @@ impl Shard {
     /// The queue pair's peer has ended.
     #[cold]
     pub(super) fn lose_peer(&mut self, index: u16) -> Turn {
-        if let Some(entry) = self.qps.get_mut(index) {
+        if let Some(entry) = self.qps.connected.get_mut(index) {
             let (conn, mut host) = entry.with_host(&mut self.process);
             conn.peer_gone(&mut host);
         }
@@ -336,7 +338,7 @@ impl Shard {
         let Ok(head) = MessageHead::decode(head) else {
             return false;
         };
-        let Some(entry) = self.qps.get_mut(head.destination) else {
+        let Some(entry) = self.qps.connected.get_mut(head.destination) else {
             return false;
         };
         let is_placed = match entry.conn.takes_in_cell(slot, &head, payload.len()) {
@@ -419,7 +421,7 @@ impl Shard {
         self.counters.received += 1;
         let message = Message::parse(from, cell, frame_octets, body)?;
         let index = message.head.destination;
-        let Some(entry) = self.qps.get_mut(index) else {
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             self.counters.unknown_qp += 1;
             return Ok(answer_unknown(&message.head).map_or(Handled::Settled, Handled::Answer));
         };
@@ -427,11 +429,11 @@ impl Shard {
         let handled = conn.handle_message(clock::now, &message, &mut host);
         if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
-            self.ready.push_back(index);
+            self.qps.ready.push_back(index);
         }
         // Only answers and the end of the peer's queue pair set timers.
         if !message.head.kind.is_of_work_request() {
-            self.wheel.set(index, entry.conn.next_deadline());
+            self.qps.wheel.set(index, entry.conn.next_deadline());
         }
         Ok(handled)
     }
@@ -473,7 +475,7 @@ impl Shard {
             let Some(channel) = self.channels.get_mut(slot) else {
                 continue;
             };
-            let qps = &self.qps;
+            let qps = &self.qps.connected;
             let is_blocked = self.is_blocked;
             // Successive messages are often of one queue pair.
             let mut asked = (Owner::NONE, None);
@@ -491,7 +493,9 @@ impl Shard {
 
     /// Reads what the peer of a queue pair has settled, if it is over a channel.
     pub(super) fn read_counts_of(&mut self, index: u16) {
-        if let Some(Some(PeerPath::Channel(slot))) = self.qps.get(index).map(|entry| entry.path) {
+        if let Some(Some(PeerPath::Channel(slot))) =
+            self.qps.connected.get(index).map(|entry| entry.path)
+        {
             self.read_counts(slot);
         }
     }
@@ -521,7 +525,7 @@ impl Shard {
         while let Some((owner, end)) = channel.settle_run(position) {
             let index = Owner(owner).index();
             // The queue pair may be one after it with its index, connected to another slot.
-            let entry = index.and_then(|index| self.qps.get_mut(index));
+            let entry = index.and_then(|index| self.qps.connected.get_mut(index));
             let Some(entry) = entry.filter(|entry| entry.is_over(slot)) else {
                 continue;
             };
@@ -537,7 +541,7 @@ impl Shard {
             // Requests may have waited for these.
             if entry.conn.has_unsent() && !entry.is_queued {
                 entry.is_queued = true;
-                self.ready.extend(index);
+                self.qps.ready.extend(index);
             }
         }
     }
@@ -604,10 +608,10 @@ mod tests {
         }
         {
             let mut shard = engine.shard.lock();
-            assert!(shard.ready.is_empty());
+            assert!(shard.qps.ready.is_empty());
             assert_eq!(shard.channels.waiting(slot), pairs.len());
             while shard.progress(&engine.info) > 0 {}
-            assert!(shard.ready.is_empty() && !shard.channels.has_waiting());
+            assert!(shard.qps.ready.is_empty() && !shard.channels.has_waiting());
         }
         let completed = |[a, _]: &[End; 2]| a.wait(DEPTH as usize).len() as u64;
         assert_eq!(pairs.iter().map(completed).sum::<u64>(), posted);

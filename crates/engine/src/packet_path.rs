@@ -187,7 +187,7 @@ mod tests {
         };
         let remote = peer.qp.number();
         let mut shard = end.engine.shard.lock();
-        let entry = shard.entry(&end.qp).unwrap();
+        let entry = shard.qps.entry(&end.qp).unwrap();
         entry.attributes.remote_qpn = remote.to_u32();
         entry.path = Some(PeerPath::Daemon(metadata(
             IP,
@@ -196,8 +196,7 @@ mod tests {
         )));
         entry.source = PeerSource::new(hop, remote);
         for state in [QpState::Rtr, QpState::Rts] {
-            let now = clock::now();
-            shard.step_qp(index, now, state, DATAGRAM).unwrap();
+            shard.step_qp(index, state, DATAGRAM).unwrap();
         }
     }
 
@@ -211,14 +210,14 @@ mod tests {
             burst: Vec::new(),
         };
         let mut shard = from.engine.shard.lock();
-        shard.acknowledge(number.index());
+        shard.qps.acknowledge(number.index());
         let Shard {
             qps,
             process,
             counters,
             ..
         } = &mut *shard;
-        let entry = qps.get_mut(number.index()).unwrap();
+        let entry = qps.connected.get_mut(number.index()).unwrap();
         let turn = run_turn(entry, (process, counters), clock::now(), &mut path);
         drop(shard);
         let mut shard = to.engine.shard.lock();

@@ -74,7 +74,7 @@ impl Shard {
     /// Whether a queue pair waits for a turn, or for room on a channel.
     #[inline]
     fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || self.channels.has_waiting()
+        !self.qps.ready.is_empty() || self.channels.has_waiting()
     }
 
     /// Sends what was put off or is ready.
@@ -106,12 +106,12 @@ impl Shard {
             return;
         }
         if self.batch.add(octets) {
-            self.make_ready(index);
+            self.qps.make_ready(index);
             return;
         }
         if self.is_put_off || !self.batch.is_empty() {
             self.is_put_off = false;
-            self.make_ready(index);
+            self.qps.make_ready(index);
             self.give_turns(clock::now());
         } else {
             self.give_turn(index, clock::now());
@@ -121,23 +121,23 @@ impl Shard {
 
     /// Handles the timers that are due and sends what they cause.
     pub(super) fn run_timers(&mut self, now: Time) {
-        if !self.wheel.is_due(now) {
+        if !self.qps.wheel.is_due(now) {
             return;
         }
-        while let Some(index) = self.wheel.expired(now) {
-            let Some(entry) = self.qps.get_mut(index) else {
+        while let Some(index) = self.qps.wheel.expired(now) {
+            let Some(entry) = self.qps.connected.get_mut(index) else {
                 let process = &mut self.process;
-                self.dc.handle_timeout(index, now, process);
-                self.settle_dc(index);
+                self.qps.dc.handle_timeout(index, now, process);
+                self.qps.settle_dc(index);
                 continue;
             };
             if entry.conn.next_deadline().is_some_and(|at| at <= now) {
                 let (conn, mut host) = entry.with_host(&mut self.process);
                 conn.handle_timeout(now, &mut host);
             }
-            self.wheel.set(index, entry.conn.next_deadline());
+            self.qps.wheel.set(index, entry.conn.next_deadline());
             if entry.conn.may_have_tx() {
-                self.make_ready(index);
+                self.qps.make_ready(index);
             }
         }
         if self.has_ready() {

@@ -108,7 +108,7 @@ impl Shard {
         meta: &Meta,
         datagrams: &mut impl Iterator<Item = (PacketBody<'b>, Meta)>,
     ) -> (usize, Option<(PacketBody<'b>, Meta)>) {
-        let entry = self.qps.get_mut(self.handled);
+        let entry = self.qps.connected.get_mut(self.qps.handled);
         let Some(entry) = entry.filter(|entry| entry.source.sent(meta)) else {
             return (0, datagrams.next());
         };
@@ -183,7 +183,7 @@ impl Shard {
             }
             // C7.1-1
             Ok(kind) if matches!(origin, Origin::Local(_)) => {
-                if kind != PacketType::Reset && self.qps.get(index_of(fixed)).is_some() {
+                if kind != PacketType::Reset && self.qps.connected.get(index_of(fixed)).is_some() {
                     self.counters.malformed += 1;
                 } else {
                     self.handle_dc(fixed, (head, body), origin);
@@ -204,7 +204,7 @@ impl Shard {
         // If this thread has waited for a processor, the datagram came after an earlier reading of
         // the clock, and round trips would seem shorter than the path.
         let now = clock::now();
-        let Some(entry) = self.qps.get_mut(index) else {
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             self.handle_dc(fixed, (head, body), origin);
             return 1;
         };
@@ -222,9 +222,9 @@ impl Shard {
         };
         let (conn, mut host) = entry.with_host(&mut self.process);
         let handled = conn.handle_datagram(now, &datagram, &mut host);
-        if self.handled != index {
+        if self.qps.handled != index {
             self.settle_handled();
-            self.handled = index;
+            self.qps.handled = index;
         }
         match handled {
             Ok(packets) => packets as usize,
@@ -257,15 +257,15 @@ impl Shard {
         };
         let process = &mut self.process;
         if PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset) {
-            let found = self.dc.handle_reset(now, &arrival, &datagram, process);
+            let found = self.qps.dc.handle_reset(now, &arrival, &datagram, process);
             match found {
-                Some(index) => self.settle_dc(index),
+                Some(index) => self.qps.settle_dc(index),
                 None => self.counters.unknown_qp += 1,
             }
             return;
         }
         let index = index_of(fixed);
-        match self.dc.handle(index, now, &arrival, &datagram, process) {
+        match self.qps.dc.handle(index, now, &arrival, &datagram, process) {
             DcHandled::Done => {}
             DcHandled::Answer(octets, len) => self.send_reset(now, origin, &octets[..len]),
             DcHandled::NoQueuePair => {
@@ -274,21 +274,21 @@ impl Shard {
                 return self.answer_reset(now, offender, origin, ResetReason::NoQueuePair);
             }
         }
-        self.settle_dc(index);
+        self.qps.settle_dc(index);
     }
 
     /// Sets the timer of the queue pair that took the last datagrams, and puts it into the ready
     /// list if it may send: after a burst, and before another one takes a datagram.
     #[inline]
     pub(super) fn settle_handled(&mut self) {
-        let index = std::mem::take(&mut self.handled);
-        let Some(entry) = self.qps.get_mut(index) else {
+        let index = std::mem::take(&mut self.qps.handled);
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             return;
         };
-        self.wheel.set(index, entry.conn.next_deadline());
+        self.qps.wheel.set(index, entry.conn.next_deadline());
         if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
-            self.ready.push_back(index);
+            self.qps.ready.push_back(index);
         }
     }
 
@@ -297,7 +297,7 @@ impl Shard {
     fn index_of_reset(&self, fixed: &[u8; trp::HEADER_LEN]) -> u16 {
         let at = trp::field::CONNECTION_ID;
         let id = u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
-        self.by_id.get(&id).copied().unwrap_or(0)
+        self.qps.by_id.get(&id).copied().unwrap_or(0)
     }
 
     #[cold]

@@ -17,10 +17,10 @@ impl Engine {
     /// Objects and counters of this process, for `urdma status`.
     pub(super) fn report(&self) -> ProcessReport {
         let shard = self.shard.lock();
-        let live = || shard.qps.iter().map(|entry| &entry.conn);
+        let live = || shard.qps.connected.iter().map(|entry| &entry.conn);
         let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
         ProcessReport {
-            qps: shard.qp_count,
+            qps: shard.qps.count,
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
             cqs: shard.process.cq_count,
             mrs: shard.process.regions.count(),
@@ -50,7 +50,7 @@ impl Engine {
 /// The counters by name.
 fn counters(shard: &Shard, unmapped_pages: u64) -> BTreeMap<String, u64> {
     let of_all = |count: fn(&ConnStats) -> u64| {
-        let connections = shard.qps.iter().map(|entry| &entry.conn);
+        let connections = shard.qps.connected.iter().map(|entry| &entry.conn);
         connections.map(|conn| count(conn.stats())).sum()
     };
     let packets = &shard.counters;
@@ -93,7 +93,7 @@ fn counters(shard: &Shard, unmapped_pages: u64) -> BTreeMap<String, u64> {
 fn busiest(shard: &Shard, reported: &mut HashMap<u32, u64>) -> Vec<ConnectionReport> {
     let before = std::mem::take(reported);
     let mut connected: Vec<(u64, &QpEntry)> = Vec::new();
-    for entry in shard.qps.iter() {
+    for entry in shard.qps.connected.iter() {
         let qpn = entry.qp.number().to_u32();
         let stats = entry.conn.stats();
         let packets = stats.tx_datagrams + stats.rx_datagrams;

@@ -286,7 +286,7 @@ impl SleepControl {
     /// only it does.
     #[inline]
     pub(super) fn wake_if_due(&self, shard: &mut Shard) {
-        if shard.wheel.take_moved()
+        if shard.qps.wheel.take_moved()
             || shard.is_blocked
             || !shard.process.notes.is_empty()
             || shard.batch.has_begun()
@@ -301,7 +301,11 @@ impl SleepControl {
         let due = if !shard.process.notes.is_empty() {
             1
         } else {
-            let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
+            let timer = shard
+                .qps
+                .wheel
+                .next_look()
+                .map_or(FOREVER, |time| time.as_ns());
             if shard.is_blocked || !shard.batch.is_empty() {
                 timer.min(clock::now_ns() + NAP_MAX_NS)
             } else {

@@ -18,7 +18,7 @@ impl Shard {
         let mut total = self.published.ended;
         total += self.counters.of_datagrams;
         total.malformed += self.counters.malformed;
-        for entry in self.qps.iter() {
+        for entry in self.qps.connected.iter() {
             total += of_connection(entry.conn.stats());
         }
         total
@@ -52,7 +52,7 @@ impl Shard {
     /// since: each is then added up once or twice if all are removed.
     pub(super) fn note_removed(&mut self) {
         self.published.removed += 1;
-        if self.published.removed >= self.qp_count {
+        if self.published.removed >= self.qps.count {
             self.publish_traffic();
         }
     }

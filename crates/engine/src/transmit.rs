@@ -67,18 +67,18 @@ impl Shard {
     #[inline]
     pub(super) fn give_turns(&mut self, now: Time) {
         self.batch.clear();
-        let ready = self.ready.len();
+        let ready = self.qps.ready.len();
         if self.channels.has_waiting() {
             self.resume_all();
         }
         for _ in 0..ready {
-            let Some(index) = self.ready.pop_front() else {
+            let Some(index) = self.qps.ready.pop_front() else {
                 break;
             };
-            if let Some(entry) = self.qps.get_mut(index) {
+            if let Some(entry) = self.qps.connected.get_mut(index) {
                 entry.is_queued = false;
                 self.give_turn(index, now);
-            } else if self.dc.unqueue(index) {
+            } else if self.qps.dc.unqueue(index) {
                 self.give_dc_turn(index, now);
             } else {
                 self.transmit_datagrams(index, now);
@@ -96,7 +96,7 @@ impl Shard {
     /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
     #[inline]
     pub(super) fn give_turn(&mut self, index: u16, now: Time) {
-        let Some(entry) = self.qps.get_mut(index) else {
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             return;
         };
         let turn = match entry.path {
@@ -110,9 +110,9 @@ impl Shard {
             Some(PeerPath::Lease(route)) => self.transmit_leased(index, now, route),
             None => Turn::Done,
         };
-        self.set_timer(index);
+        self.qps.set_timer(index);
         if turn != Turn::Done {
-            self.make_ready(index);
+            self.qps.make_ready(index);
             self.is_blocked |= turn != Turn::More;
         }
     }
@@ -123,32 +123,23 @@ impl Shard {
         self.publish();
     }
 
-    /// Sets the timer of an initiator or a target that has processed something, and puts it into
-    /// the ready list.
-    pub(super) fn settle_dc(&mut self, index: u16) {
-        self.wheel.set(index, self.dc.next_deadline(index));
-        if self.dc.queue(index) {
-            self.ready.push_back(index);
-        }
-    }
-
     /// Gives an initiator or a target one turn.
     fn give_dc_turn(&mut self, index: u16, now: Time) {
         if self.is_dead {
             return;
         }
         let turn = self.take_dc_turn(index, now);
-        self.wheel.set(index, self.dc.next_deadline(index));
+        self.qps.wheel.set(index, self.qps.dc.next_deadline(index));
         if turn != Turn::Done {
             self.is_blocked |= turn != Turn::More;
-            self.settle_dc(index);
+            self.qps.settle_dc(index);
         }
     }
 
     fn take_dc_turn(&mut self, index: u16, now: Time) -> Turn {
         for _ in 0..TURN {
             let process = &mut self.process;
-            let Some(plan) = self.dc.plan(index, now, process) else {
+            let Some(plan) = self.qps.dc.plan(index, now, process) else {
                 return Turn::Done;
             };
             let to = if plan.address == THIS_HOST {
@@ -166,7 +157,7 @@ impl Shard {
                     // Lost, as in any network.
                     let mut lost = vec![0; plan.room];
                     let process = &mut self.process;
-                    let _ = self.dc.write(index, now, &plan, &mut lost, process);
+                    let _ = self.qps.dc.write(index, now, &plan, &mut lost, process);
                 }
             }
         }
@@ -175,7 +166,7 @@ impl Shard {
 
     /// Sends the packet of a plan, for which there is room.
     fn send_dc(&mut self, index: u16, now: Time, to: SlotId, plan: &DcPlan) {
-        let (Some(channel), Some(number)) = (self.channels.get_mut(to), self.dc.number(index))
+        let (Some(channel), Some(number)) = (self.channels.get_mut(to), self.qps.dc.number(index))
         else {
             return;
         };
@@ -183,7 +174,7 @@ impl Shard {
             return;
         };
         let process = &mut self.process;
-        let Some(transmit) = self.dc.write(index, now, plan, room, process) else {
+        let Some(transmit) = self.qps.dc.write(index, now, plan, room, process) else {
             return;
         };
         if let Some(capture) = &mut self.capture {
@@ -202,18 +193,10 @@ impl Shard {
         self.counters.sent += 1;
     }
 
-    /// Sets the timer of a queue pair.
-    #[inline]
-    pub(super) fn set_timer(&mut self, index: u16) {
-        if let Some(entry) = self.qps.get_mut(index) {
-            self.wheel.set(index, entry.conn.next_deadline());
-        }
-    }
-
     /// Gives a queue pair a turn through urdmad.
     #[inline]
     fn transmit_to_daemon(&mut self, index: u16, now: Time, meta: Meta) -> Turn {
-        let Some(entry) = self.qps.get_mut(index) else {
+        let Some(entry) = self.qps.connected.get_mut(index) else {
             return Turn::Done;
         };
         // Without it nothing is sent, and the connection times out.
@@ -232,7 +215,8 @@ impl Shard {
     /// Gives a queue pair a turn on a route of the lease.
     #[inline]
     fn transmit_leased(&mut self, index: u16, now: Time, route: RouteId) -> Turn {
-        let (Some(entry), Some(lease)) = (self.qps.get_mut(index), &mut self.lease) else {
+        let (Some(entry), Some(lease)) = (self.qps.connected.get_mut(index), &mut self.lease)
+        else {
             return Turn::Done;
         };
         let shared = (&mut self.process, &mut self.counters);

@@ -44,8 +44,8 @@ impl Shard {
     /// waited for too long.
     fn give_up_stalled(&mut self) -> bool {
         let mut has_outstanding = false;
-        for index in self.qps.indices() {
-            let Some(entry) = self.qps.get_mut(index) else {
+        for index in self.qps.connected.indices() {
+            let Some(entry) = self.qps.connected.get_mut(index) else {
                 continue;
             };
             let Some(PeerPath::Channel(slot)) = entry.path else {
@@ -61,7 +61,7 @@ impl Shard {
             }
             let (conn, mut host) = entry.with_host(&mut self.process);
             conn.give_up(&mut host);
-            self.set_timer(index);
+            self.qps.set_timer(index);
         }
         has_outstanding
     }

@@ -29,7 +29,7 @@ fn caps_of(config: &QpConfig) -> QpCaps {
 impl Shard {
     /// The queues of a datagram queue pair that exists, and its host.
     pub(super) fn datagram_host(&mut self, qp: &Qp) -> Option<(Queues<'_>, QpHost<'_>)> {
-        let entry = self.datagrams.entry(qp)?;
+        let entry = self.qps.datagrams.entry(qp)?;
         Some(split(entry, &mut self.process))
     }
 
@@ -48,23 +48,23 @@ impl Shard {
         polled: &PolledTable,
     ) -> Result<Arc<Qp>, EngineError> {
         let caps = caps_of(config);
-        let index = self.take_index()?;
+        let index = self.qps.take_index()?;
         if let Err(error) = attach(config, caps) {
-            self.give_index(index);
+            self.qps.give_index(index);
             return Err(error);
         }
         let qp = Qp::new(Qpn::new(self.slot, index), caps, config, &self.recorder);
         let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
         polled.get(index).reset(&entry.counts);
-        self.datagrams.entries.put(index, entry);
-        self.qp_count += 1;
+        self.qps.datagrams.entries.put(index, entry);
+        self.qps.count += 1;
         self.recorder.qp_create(qp.number().to_u32(), DATAGRAM_TYPE);
         Ok(qp)
     }
 
     pub(super) fn remove_datagram_qp(&mut self, qp: &Qp) -> Result<(), EngineError> {
         let index = qp.number().index();
-        let entry = self.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = self.qps.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
         if entry.group_count > 0 {
             return Err(EngineError::Busy);
         }
@@ -74,12 +74,12 @@ impl Shard {
                 lease.close_route(route);
             }
         }
-        self.datagrams.entries.take(index);
+        self.qps.datagrams.entries.take(index);
         purge(qp);
         detach(qp);
         self.process.pds.release(qp.pd());
-        self.give_index(index);
-        self.qp_count -= 1;
+        self.qps.give_index(index);
+        self.qps.count -= 1;
         self.note_removed();
         self.recorder.qp_destroy(qp.number().to_u32());
         Ok(())
@@ -91,7 +91,7 @@ impl Shard {
         change: &DatagramModify,
         polled: &PolledTable,
     ) -> Result<(), EngineError> {
-        let entry = self.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = self.qps.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
         entry.change(change)?;
         match change.state {
             Some(QpState::Reset) => {
@@ -114,7 +114,7 @@ impl Shard {
 
     /// Fails every datagram queue pair: urdmad has ended.
     pub(in super::super) fn fail_datagrams(&mut self) {
-        for entry in self.datagrams.entries.iter_mut() {
+        for entry in self.qps.datagrams.entries.iter_mut() {
             let (mut queues, mut host) = split(entry, &mut self.process);
             queues.fail(&mut host);
         }

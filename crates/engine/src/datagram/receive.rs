@@ -70,9 +70,9 @@ impl Shard {
         is_own: bool,
     ) {
         let mut place = 0;
-        while let Some(index) = self.datagrams.member(group, place) {
+        while let Some(index) = self.qps.datagrams.member(group, place) {
             place += 1;
-            let sender = self.datagrams.get(index).filter(|entry| {
+            let sender = self.qps.datagrams.get(index).filter(|entry| {
                 is_own && entry.qp.number().to_u32() == header.source_qpn && !entry.hears_itself
             });
             if sender.is_none() {
@@ -84,6 +84,7 @@ impl Shard {
     fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &PacketBody) {
         // R12-7
         let Some(entry) = self
+            .qps
             .datagrams
             .get(index)
             .filter(|entry| entry.state.receives() && entry.attributes.qkey == header.qkey)

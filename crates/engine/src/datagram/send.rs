@@ -48,17 +48,17 @@ impl Shard {
     /// Gives a datagram queue pair one turn; what waits for room is tried again by the background
     /// thread.
     pub(in super::super) fn transmit_datagrams(&mut self, index: u16, now: Time) {
-        if let Some(entry) = self.datagrams.get(index) {
+        if let Some(entry) = self.qps.datagrams.get(index) {
             entry.is_queued = false;
         }
         for _ in 0..TURN {
-            let outcome = match self.datagrams.get(index) {
+            let outcome = match self.qps.datagrams.get(index) {
                 Some(entry) if entry.state == QpState::Rts && entry.sends.len() > 0 => {
                     self.send_oldest(index)
                 }
                 _ => return,
             };
-            let Some(entry) = self.datagrams.get(index) else {
+            let Some(entry) = self.qps.datagrams.get(index) else {
                 return;
             };
             let lost = entry
@@ -77,7 +77,7 @@ impl Shard {
                 }
                 Sent::Failed(status) => status,
             };
-            let Some(entry) = self.datagrams.get(index) else {
+            let Some(entry) = self.qps.datagrams.get(index) else {
                 return;
             };
             let (mut queues, mut host) = split(entry, &mut self.process);
@@ -91,18 +91,18 @@ impl Shard {
 
     /// Puts a queue pair that has something to send into the ready list.
     fn queue_datagrams(&mut self, index: u16) {
-        if let Some(entry) = self.datagrams.get(index) {
+        if let Some(entry) = self.qps.datagrams.get(index) {
             if !entry.is_queued && entry.sends.len() > 0 {
                 entry.is_queued = true;
-                self.ready.push_back(index);
+                self.qps.ready.push_back(index);
             }
         }
     }
 
     /// Sends the oldest request of a queue pair, which has one.
     fn send_oldest(&mut self, index: u16) -> Sent {
-        let path_mtu_octets = self.datagrams.path_mtu_octets;
-        let Some(entry) = self.datagrams.get(index) else {
+        let path_mtu_octets = self.qps.datagrams.path_mtu_octets;
+        let Some(entry) = self.qps.datagrams.get(index) else {
             return Sent::Gone;
         };
         let hop = match plan(entry, path_mtu_octets, self.lease.as_deref_mut()) {
@@ -135,7 +135,8 @@ impl Shard {
             // There is no process in the slot: lost.
             Err(NoRoom::Dead) => return Sent::Gone,
         }
-        let (Some(channel), Some(entry)) = (self.channels.get_mut(to), self.datagrams.get(index))
+        let (Some(channel), Some(entry)) =
+            (self.channels.get_mut(to), self.qps.datagrams.get(index))
         else {
             return Sent::Gone;
         };
@@ -173,7 +174,7 @@ impl Shard {
             return Sent::NoRoom;
         };
         let room = buffer.data_mut().get_mut(..packet.len);
-        let written = match (self.datagrams.get(index), room) {
+        let written = match (self.qps.datagrams.get(index), room) {
             (Some(entry), Some(room)) => {
                 let (queues, mut host) = split(entry, &mut self.process);
                 packet.write(&queues, &mut host, room)

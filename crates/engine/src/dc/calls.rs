@@ -44,8 +44,8 @@ impl Engine {
         }
         let mut shard = self.shard.lock();
         let (index, now) = (qp.number().index(), clock::now());
-        let Shard { dc, process, .. } = &mut *shard;
-        let entry = dc.entry(qp).ok_or(EngineError::Invalid)?;
+        let Shard { qps, process, .. } = &mut *shard;
+        let entry = qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
         let attributes = entry.attributes.with(change);
         entry.change(now, attributes, change.state, process)?;
         if change.state == Some(QpState::Reset) {
@@ -63,7 +63,7 @@ impl Engine {
             return (QpState::Error, QpAttributes::default());
         }
         let mut shard = self.shard.lock();
-        let entry = shard.dc.entry(qp);
+        let entry = shard.qps.dc.entry(qp);
         entry.map_or((QpState::Reset, QpAttributes::default()), |entry| {
             (entry.state(), entry.attributes)
         })
@@ -81,16 +81,16 @@ impl Engine {
             // As a device would have by now.
             shard.drain(&self.info);
         }
-        let entry = shard.dc.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = shard.qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
         entry.close();
         shard.transmit_dc(index, clock::now());
-        shard.dc.remove(qp);
-        shard.wheel.cancel(index);
+        shard.qps.dc.remove(qp);
+        shard.qps.wheel.cancel(index);
         purge(qp);
         detach(qp);
         shard.process.pds.release(qp.pd());
-        shard.give_index(index);
-        shard.qp_count -= 1;
+        shard.qps.give_index(index);
+        shard.qps.count -= 1;
         shard.note_removed();
         shard.recorder.qp_destroy(qp.number().to_u32());
         Ok(())
@@ -136,8 +136,8 @@ impl Engine {
         };
         let mut shard = self.lock_for_post()?;
         let (index, now) = (qp.number().index(), clock::now());
-        let Shard { dc, process, .. } = &mut *shard;
-        let entry = dc.entry(qp).ok_or(PostError::InvalidState)?;
+        let Shard { qps, process, .. } = &mut *shard;
+        let entry = qps.dc.entry(qp).ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).send_waiting(&entry.counts);
         if entry.sends_outstanding() + waiting >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
@@ -176,16 +176,16 @@ fn add(
     polled: &PolledTable,
 ) -> Result<Arc<Qp>, EngineError> {
     let caps = caps_of(config, role);
-    let index = shard.take_index()?;
+    let index = shard.qps.take_index()?;
     if let Err(error) = attach(config, caps) {
-        shard.give_index(index);
+        shard.qps.give_index(index);
         return Err(error);
     }
     let qp = Qp::new(Qpn::new(shard.slot, index), caps, config, &shard.recorder);
-    let entry = DcEntry::new(Arc::clone(&qp), role, shard.dc.max_datagram_octets);
+    let entry = DcEntry::new(Arc::clone(&qp), role, shard.qps.dc.max_datagram_octets);
     polled.get(index).reset(&entry.counts);
-    shard.dc.put(index, entry);
-    shard.qp_count += 1;
+    shard.qps.dc.put(index, entry);
+    shard.qps.count += 1;
     shard.recorder.qp_create(qp.number().to_u32(), DRIVER_TYPE);
     Ok(qp)
 }

@@ -40,7 +40,7 @@ impl Engine {
         let index = qp.number().index();
         let (attributes, state) = {
             let mut shard = self.shard.lock();
-            let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+            let entry = shard.qps.entry(qp).ok_or(EngineError::Invalid)?;
             (entry.attributes.with(change), entry.conn.state())
         };
         let to = change.state.unwrap_or(state);
@@ -65,6 +65,7 @@ impl Engine {
         }
         self.apply(&mut shard, qp, attributes, to, hop)?;
         let ready = shard
+            .qps
             .entry(qp)
             .is_some_and(|entry| entry.conn.state() != state)
             && to == QpState::Rtr;
@@ -86,7 +87,7 @@ impl Engine {
         hop: Option<NextHop>,
     ) -> Result<(), EngineError> {
         let index = qp.number().index();
-        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = shard.qps.entry(qp).ok_or(EngineError::Invalid)?;
         let (state, before) = (entry.conn.state(), entry.attributes);
         entry.attributes = attributes;
         let outcome = match to {
@@ -95,13 +96,13 @@ impl Engine {
                 Ok(())
             }
             QpState::Error => {
-                shard.fail_qp(index);
+                shard.qps.fail(index, &mut shard.process);
                 Ok(())
             }
             _ if to == state && state != QpState::Init => Ok(()),
             _ => self.step(shard, qp, to, hop),
         };
-        if let Some(entry) = shard.entry(qp) {
+        if let Some(entry) = shard.qps.entry(qp) {
             if outcome.is_err() {
                 entry.attributes = before;
             }
@@ -127,14 +128,14 @@ impl Engine {
             max_datagram = path::max_datagram(&self.info, hop);
             let path = self.path_for(shard, qp, hop)?;
             shard.forget_path(index);
-            if let Some(entry) = shard.entry(qp) {
+            if let Some(entry) = shard.qps.entry(qp) {
                 entry.path = Some(path);
                 let remote = Qpn::from_u32(entry.attributes.remote_qpn);
                 entry.source =
                     remote.map_or(PeerSource::NONE, |remote| PeerSource::new(hop, remote));
             }
         }
-        let outcome = shard.step_qp(index, clock::now(), to, max_datagram);
+        let outcome = shard.step_qp(index, to, max_datagram);
         if outcome.is_err() && hop.is_some() {
             shard.forget_path(index);
         }
@@ -142,7 +143,7 @@ impl Engine {
     }
 
     fn path_for(&self, shard: &mut Shard, qp: &Qp, hop: NextHop) -> Result<PeerPath, EngineError> {
-        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = shard.qps.entry(qp).ok_or(EngineError::Invalid)?;
         let remote = Qpn::from_u32(entry.attributes.remote_qpn).ok_or(EngineError::Invalid)?;
         let sgid_index = entry.attributes.sgid_index;
         Ok(match hop {
@@ -165,6 +166,7 @@ impl Engine {
         }
         let mut shard = self.shard.lock();
         shard
+            .qps
             .entry(qp)
             .map_or((QpState::Reset, QpAttributes::default()), |entry| {
                 (entry.conn.state(), entry.attributes)
@@ -180,7 +182,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         let now = clock::now();
         self.settle(&mut shard, qp.number().index());
-        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = shard.qps.entry(qp).ok_or(EngineError::Invalid)?;
         entry.conn.close();
         shard.transmit(qp.number().index(), now);
         shard.remove_qp(qp);
@@ -192,7 +194,7 @@ impl Engine {
     fn settle(&self, shard: &mut Shard, index: u16) {
         if !shard.is_dead {
             shard.drain(&self.info);
-            shard.acknowledge(index);
+            shard.qps.acknowledge(index);
             shard.transmit(index, clock::now());
         }
     }
@@ -205,7 +207,7 @@ impl Engine {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
         shard.read_counts_of(index);
-        let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
+        let entry = shard.qps.entry(qp).ok_or(PostError::InvalidState)?;
         if !entry.conn.state().takes_send() {
             return Err(PostError::InvalidState);
         }
@@ -247,7 +249,7 @@ impl Engine {
     /// Places of the send queue in use: by requests, and by completions that were not polled.
     #[inline]
     fn sends_in_use(&self, shard: &mut Shard, qp: &Qp) -> Result<u32, PostError> {
-        let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
+        let entry = shard.qps.entry(qp).ok_or(PostError::InvalidState)?;
         let polled = self.polled.get(qp.number().index());
         Ok(entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts))
     }
