@@ -147,7 +147,7 @@ fn end_of_region(address: u64) -> Option<u64> {
         let held = unsafe { lock.as_ref() }.filter(|lock| lock.is_held_here())?;
         // SAFETY: the thread holds the lock, and is in a copy, which changes no table: see the
         // module.
-        unsafe { (*held.value()).regions.end_of_memory_at(address) }
+        unsafe { (*held.value()).process.regions.end_of_memory_at(address) }
     });
     LOOKING.fetch_sub(1, Ordering::SeqCst);
     end

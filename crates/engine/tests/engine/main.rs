@@ -18,5 +18,4 @@ mod operations;
 mod rig;
 mod rights;
 mod strangers;
-mod unmapped;
 mod unreliable;

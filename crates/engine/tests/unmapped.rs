@@ -1,8 +1,14 @@
-//! Memory that is unmapped while it is registered, in a process without the stand-in.
+//! Memory that is unmapped while it is registered, in a process without the stand-in. It is the only
+//! test of its program: other threads would map their memory where pages were unmapped.
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code)]
+#[path = "engine/rig.rs"]
+mod rig;
 
 use urdma_engine::{Access, MrChange, SendOp, Sge, Status};
 
-use crate::rig::{pair, End};
+use rig::{pair, End};
 
 const PAGE: usize = 4096;
 
