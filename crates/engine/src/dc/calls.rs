@@ -102,7 +102,7 @@ impl Engine {
     /// As [`Engine::send_room`].
     pub fn dc_send_room(&self, qp: &Qp) -> Result<u32, PostError> {
         let mut shard = self.lock_for_post()?;
-        let entry = shard.dc.entry(qp).ok_or(PostError::InvalidState)?;
+        let entry = shard.qps.dc.entry(qp).ok_or(PostError::InvalidState)?;
         if !entry.state().takes_send() {
             return Err(PostError::InvalidState);
         }
