@@ -1,5 +1,5 @@
-//! What the engine's lock protects: the channels, the lease, the queue pairs, what they reach of the
-//! process, and what is put off.
+//! What the engine's lock protects: the channels, the lease, the queue pairs, what they reach of
+//! the process, and what is put off.
 
 use std::sync::Arc;
 

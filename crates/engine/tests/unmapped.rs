@@ -1,5 +1,5 @@
-//! Memory that is unmapped while it is registered, in a process without the stand-in. It is the only
-//! test of its program: other threads would map their memory where pages were unmapped.
+//! Memory that is unmapped while it is registered, in a process without the stand-in. It is the
+//! only test of its program: other threads would map their memory where pages were unmapped.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 #[allow(dead_code)]
