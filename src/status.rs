@@ -109,14 +109,18 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
 
 fn render_sockets(text: &mut String, status: &Status) -> std::fmt::Result {
     let sockets = &status.sockets;
-    if sockets.offered == 0 {
-        return Ok(());
+    if sockets.offered > 0 {
+        writeln!(
+            text,
+            "sockets  {} connections over rings, {} since the start, {} octets; {} wait for their \
+             peer",
+            sockets.open, sockets.joined, sockets.ring_octets, sockets.waiting
+        )?;
     }
-    writeln!(
-        text,
-        "sockets  {} connections over rings, {} since the start, {} octets; {} wait for their peer",
-        sockets.open, sockets.joined, sockets.ring_octets, sockets.waiting
-    )
+    for (reason, count) in sockets.reasons.iter().filter(|(_, count)| **count > 0) {
+        writeln!(text, "{:<28} {count}", format!("sockets_{}", reason.name()))?;
+    }
+    Ok(())
 }
 
 fn render_leases(text: &mut String, status: &Status) -> std::fmt::Result {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use urdma_harness::instance::{LeasePolicy, Scratch};
 use urdma_harness::process::Process;
+use urdma_ipc::SocketReason;
 use urdma_tests::{alone, OneHost, SHORT};
 
 /// The first block of `language` in a document.
@@ -100,6 +101,17 @@ fn readme_has_a_link_to_each_page() {
         let found = linked.iter().any(|link| Path::new(link) == name);
         assert!(found, "README.md has no link to {}", name.display());
     }
+}
+
+#[test]
+fn reasons_of_sockets_with_tcp_are_those_of_the_page() {
+    let page = std::fs::read_to_string(repository().join("doc/sockets.md")).unwrap();
+    let (_, section) = page.split_once("### Reasons").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    let reasons: Vec<&str> = SocketReason::ALL.iter().map(|of| of.name()).collect();
+    assert_eq!(names, reasons);
 }
 
 #[test]

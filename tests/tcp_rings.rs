@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -13,7 +14,7 @@ use urdma_harness::pair::is_ready;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
 use urdma_ipc::message::Event;
-use urdma_ipc::{ControlClient, JoinedSocket, RunDir, SocketStatus};
+use urdma_ipc::{ControlClient, JoinedSocket, RunDir, SocketReason, SocketStatus};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// Both ends of a connection of this host.
@@ -297,6 +298,87 @@ fn octets_stay_in_order_around_calls_of_the_kernel() {
         status.joined > 6 && status.ring_octets > 1 << 14,
         "{status:?}"
     );
+    one.down();
+}
+
+/// The reasons that status has counted.
+fn reasons(client: &ControlClient) -> Vec<(SocketReason, u64)> {
+    let all = status(client).reasons;
+    assert_eq!(all.len(), SocketReason::ALL.len());
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn status_says_why_connections_move_to_tcp() {
+    const NUMBER: u64 = 5;
+    /// The one whose socket is not offered by one end.
+    const LIMITED: u64 = 3;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = listening(&one, &format!("serve {port} {NUMBER}"));
+    let dir = one.scratch.path();
+    let client = end(&one, &format!("reasons {port} {}", dir.display()));
+    let observer = self::client(&one);
+    let mut joined = 0;
+    for number in 0..NUMBER {
+        joined += u64::from(number != LIMITED);
+        let is_there = || status(&observer).joined == joined;
+        wait_until("the meeting", SHORT, is_there).unwrap();
+        File::create(dir.join(number.to_string())).unwrap();
+    }
+    output(client);
+    output(server);
+    let expected = [
+        SocketReason::PeerAbsent,
+        SocketReason::Option,
+        SocketReason::Flags,
+        SocketReason::Ioctl,
+        SocketReason::Dup,
+        SocketReason::Exec,
+    ];
+    let expected = expected.map(|reason| (reason, 1));
+    let are_counted = || reasons(&observer) == expected;
+    if let Err(error) = wait_until("the counts", SHORT, are_counted) {
+        panic!("{error}: {:?}", reasons(&observer));
+    }
+    let mut command = one.host.subcommand("status").unwrap();
+    let shown = output(Process::start(&mut command).unwrap());
+    let lines = shown.lines().filter(|line| line.starts_with("sockets_"));
+    let lines = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let expected = expected.map(|(reason, count)| format!("sockets_{} {count}", reason.name()));
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
+    one.down();
+}
+
+#[test]
+fn socket_whose_peer_has_no_rings_is_counted() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let begin = one.scratch.path().join("begin");
+    let client = end(
+        &one,
+        &format!("ping {port} 50 {} /dev/null", begin.display()),
+    );
+    let (mut socket, _) = listener.accept().unwrap();
+    let echo = std::thread::spawn(move || {
+        let mut octets = [0; 1 << 10];
+        loop {
+            match socket.read(&mut octets).unwrap() {
+                0 => break,
+                count => socket.write_all(&octets[..count]).unwrap(),
+            }
+        }
+    });
+    let observer = self::client(&one);
+    wait_until("the offer", SHORT, || status(&observer).waiting == 1).unwrap();
+    File::create(begin).unwrap();
+    assert!(output(client).contains("done"));
+    echo.join().unwrap();
+    let is_counted = || reasons(&observer) == [(SocketReason::PeerAbsent, 1)];
+    wait_until("the count", SHORT, is_counted).unwrap();
     one.down();
 }
 

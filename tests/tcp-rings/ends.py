@@ -2,16 +2,18 @@
 few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many again,
 or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from `pour PORT OCTETS
 BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the kernel does,
-each on a connection of its own to `serve PORT`; `events PORT CONNECTIONS TRIGGER` echoes with
-epoll, level-triggered or by `edge` or `once`, to `visit PORT CONNECTIONS COUNT BEGIN`, which
-sends COUNT messages of random lengths on each; `branch PORT FORK END` echoes with epoll to
-`stages PORT COUNT FILE...`, which makes COUNT round trips when there is a FILE, and has a child
-from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once` with several threads; `duplex
-PORT OCTETS BEGIN` sends to `echo` in one thread and receives in another; `spawning PORT` is
-`echo` and starts programs; `choose PORT CONNECTIONS SELECTOR` is `events` with another class of
-Python's selectors, and `serve_tasks PORT CONNECTIONS` with asyncio and select; `herd PORT OCTETS
-WAYS` receives in several threads that sleep, in recv, poll, select and epoll_wait, from `feed
-PORT OCTETS BEGIN`; `keys PORT COUNT BEGIN` stores, saves and reads keys of a redis server."""
+each on a connection of its own to `serve PORT`; `reasons PORT FOLDER` does so for calls that
+`urdma status` tells apart, to `serve PORT COUNT`, each when there is a file in FOLDER; `events
+PORT CONNECTIONS TRIGGER` echoes with epoll, level-triggered or by `edge` or `once`, to `visit
+PORT CONNECTIONS COUNT BEGIN`, which sends COUNT messages of random lengths on each; `branch PORT
+FORK END` echoes with epoll to `stages PORT COUNT FILE...`, which makes COUNT round trips when
+there is a FILE, and has a child from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once`
+with several threads; `duplex PORT OCTETS BEGIN` sends to `echo` in one thread and receives in
+another; `spawning PORT` is `echo` and starts programs; `choose PORT CONNECTIONS SELECTOR` is
+`events` with another class of Python's selectors, and `serve_tasks PORT CONNECTIONS` with asyncio
+and select; `herd PORT OCTETS WAYS` receives in several threads that sleep, in recv, poll, select
+and epoll_wait, from `feed PORT OCTETS BEGIN`; `keys PORT COUNT BEGIN` stores, saves and reads
+keys of a redis server."""
 
 import array
 import asyncio
@@ -25,6 +27,7 @@ import select
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import termios
@@ -419,12 +422,38 @@ def change(port, count):
     print("done", flush=True)
 
 
-def serve(port):
+def reasons(port, folder):
+    """What moves connections to TCP: the last one executes a program."""
+    for number, action in enumerate(REASONS):
+        end = socket.socket()
+        if action is by_limit:
+            by_limit(end)
+        end.connect(("127.0.0.1", port))
+        trips(end, 0, FEW)
+        wait_for(f"{folder}/{number}")
+        end = action(end)
+        trips(end, FEW, FEW)
+        end.close()
+
+
+def by_limit(end):
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
+    return end
+
+
+def by_exec(_):
+    os.execv("/bin/true", ["true"])
+
+
+REASONS = [by_dup, by_peek, by_count, by_limit, by_exec]
+
+
+# One of the actions of `change` makes another connection.
+def serve(port, count=len(CHANGES) + 1):
     with socket.create_server(("127.0.0.1", port)) as listener:
         print("ready", flush=True)
         threads = []
-        # One of the actions makes another connection.
-        for _ in range(len(CHANGES) + 1):
+        for _ in range(count):
             threads.append(threading.Thread(target=serve_one, args=[listener.accept()[0]]))
             threads[-1].start()
         for thread in threads:
@@ -792,7 +821,7 @@ def inherited(fd, begin=None):
     trips(socket.socket(fileno=fd), 8000, 50)
 
 
-ALL = [change, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit, spawning,
-       branch, stages, keys, inherited, echo, ping, drain, pour]
+ALL = [change, reasons, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit,
+       spawning, branch, stages, keys, inherited, echo, ping, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

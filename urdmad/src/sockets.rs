@@ -12,11 +12,15 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::unistd::Uid;
-use urdma_ipc::SocketStatus;
+use urdma_ipc::{SocketReason, SocketStatus};
 use urdma_socket_switch::{layout, Block, End};
 
 use crate::fair;
 use crate::slots::Token;
+
+use self::reasons::Reasons;
+
+mod reasons;
 
 /// Connections of one user but the owner and root, those whose other end is unknown among them.
 const PER_USER_MAX: usize = 256;
@@ -107,6 +111,7 @@ pub(crate) struct Sockets {
     known: BTreeMap<OfferId, Known>,
     next: u64,
     counters: SocketStatus,
+    reasons: Reasons,
 }
 
 impl Sockets {
@@ -125,32 +130,48 @@ impl Sockets {
             known: BTreeMap::new(),
             next: 0,
             counters: SocketStatus::default(),
+            reasons: Reasons::default(),
         }
     }
 
     /// Counts an offer that is refused.
-    pub(crate) fn refuse(&mut self) {
+    pub(crate) fn refuse(&mut self, reason: SocketReason) {
         self.counters.offered += 1;
         self.counters.refused += 1;
+        self.reasons.count(reason);
+    }
+
+    /// Both ends of a connection have met, and cannot have its memory.
+    pub(crate) fn part(&mut self, ends: [OfferId; 2]) {
+        for id in ends {
+            self.forget(id);
+            self.reasons.count(SocketReason::NoRoom);
+        }
+    }
+
+    /// Takes the memory in which a process counts its reasons, which was checked. False if it has
+    /// some already.
+    pub(crate) fn add_reasons(&mut self, token: Token, memory: OwnedFd) -> bool {
+        self.reasons.add(token, memory)
     }
 
     /// Takes an offer.
     ///
     /// # Errors
     /// Why the connection stays with TCP.
-    pub(crate) fn offer(&mut self, offer: Offer) -> Result<Outcome, &'static str> {
+    pub(crate) fn offer(&mut self, offer: Offer) -> Result<Outcome, SocketReason> {
         let outcome = self.take(offer);
         match &outcome {
             Ok(_) => self.counters.offered += 1,
-            Err(_) => self.refuse(),
+            Err(reason) => self.refuse(*reason),
         }
         outcome
     }
 
-    fn take(&mut self, offer: Offer) -> Result<Outcome, &'static str> {
+    fn take(&mut self, offer: Offer) -> Result<Outcome, SocketReason> {
         let place = offer.place;
         if place == place.mirrored() {
-            return Err("its ends are one socket");
+            return Err(SocketReason::NotConnected);
         }
         if let Some(waited) = self.waiting.remove(&place.mirrored()) {
             return self.join(waited, offer);
@@ -158,32 +179,32 @@ impl Sockets {
         if let Some(earlier) = self.waiting.get(&place) {
             // The same socket again, or one that has its addresses after it.
             if earlier.cookie == offer.cookie {
-                return Err("it is offered already");
+                return Err(SocketReason::NotConnected);
             }
             let id = earlier.id;
             self.forget(id);
         }
         if self.descriptors() + FDS_OF_OFFER > self.descriptors_max {
-            return Err("urdmad's limit of open files");
+            return Err(SocketReason::NoRoom);
         }
         let is_member = offer.uid != 0 && offer.uid != self.owner;
         let of_user = self.of_user(offer.uid);
         if is_member && of_user >= PER_USER_MAX {
-            return Err("the user has too many connections");
+            return Err(SocketReason::TooMany);
         }
         let free = (self.descriptors_max - self.descriptors()) / FDS_OF_OFFER;
         if is_member && !fair::may_take(of_user, free) {
-            return Err("what is left of urdmad's limit of open files is kept for other users");
+            return Err(SocketReason::NoRoom);
         }
         self.known.insert(offer.id, Known::Waits(place));
         self.waiting.insert(place, offer);
         Ok(Outcome::Waits)
     }
 
-    fn join(&mut self, waited: Offer, offer: Offer) -> Result<Outcome, &'static str> {
+    fn join(&mut self, waited: Offer, offer: Offer) -> Result<Outcome, SocketReason> {
         self.known.remove(&waited.id);
-        let memory = new_memory().map_err(|_| "no memory for its rings")?;
-        let kept = memory.try_clone().map_err(|_| "no descriptor left")?;
+        let memory = new_memory().map_err(|_| SocketReason::NoRoom)?;
+        let kept = memory.try_clone().map_err(|_| SocketReason::NoRoom)?;
         let connection = Connection {
             uid: waited.uid,
             memory: File::from(kept),
@@ -232,6 +253,7 @@ impl Sockets {
         for id in ids {
             self.forget(id);
         }
+        self.reasons.end(token);
     }
 
     /// One end of a connection has no process any more. With the last, its octets are counted.
@@ -253,7 +275,8 @@ impl Sockets {
             waiting: self.waiting.len() as u64,
             open: self.connections.len() as u64,
             ring_octets: open.fold(self.counters.ring_octets, u64::saturating_add),
-            ..self.counters
+            reasons: self.reasons.status(),
+            ..self.counters.clone()
         }
     }
 }

@@ -484,6 +484,18 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
+    /// Gives urdmad the memory in which this process counts why its sockets stay with TCP. Does not
+    /// wait.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn offer_reasons(&self, memory: BorrowedFd<'_>) -> Result<(), ControlError> {
+        let id = self.take_id();
+        let request = Request::SocketReasons;
+        let message = FromClient { id, request };
+        Ok(self.socket.try_send(&message, &[memory])?)
+    }
+
     fn call_done(&self, request: Request) -> Result<(), ControlError> {
         match self.call(request)? {
             (Answer::Done, _) => Ok(()),

@@ -4,8 +4,8 @@
 //! - [`paths`]: the run directory of an instance; [`trust`]: whether a client uses it.
 //! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
 //! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
-//!   [`process_counters`]: those of its counters that processes report; [`fault`]: the parameters
-//!   of `urdma fault`.
+//!   [`process_counters`]: those of its counters that processes report; [`socket_reasons`]: why
+//!   sockets stay with TCP; [`fault`]: the parameters of `urdma fault`.
 //! - [`capture`]: the options of a capture.
 //! - [`metrics`]: a status as text for Prometheus.
 //! - [`recordings`]: the flight recordings that urdmad has.
@@ -33,6 +33,7 @@ pub mod personality;
 pub mod port_table;
 pub mod process_counters;
 pub mod recordings;
+pub mod socket_reasons;
 pub mod status;
 pub mod trust;
 
@@ -48,7 +49,8 @@ pub use personality::Personality;
 pub use port_table::{CmPort, PortSharing, PortTable};
 pub use process_counters::ProcessCounter;
 pub use recordings::{Ended, RecordingInfo};
+pub use socket_reasons::SocketReason;
 pub use status::{ProcessReport, SocketStatus, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;

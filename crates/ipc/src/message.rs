@@ -128,6 +128,10 @@ pub enum Request {
         /// The id of the offer.
         offer: u64,
     },
+    /// Gives urdmad the memory in which this process counts why its sockets stay with TCP, with one
+    /// descriptor, sealed as those of channels are: a u64 for each
+    /// [`SocketReason`](crate::SocketReason), in their order. Once. Answer: none.
+    SocketReasons,
     /// The recordings that this client may read: root and the owner of the instance those of all
     /// users. Answer: [`Answer::Recordings`].
     Recordings,

@@ -11,6 +11,7 @@ use crate::fault::Impairment;
 use crate::personality::Personality;
 use crate::port_table::PortTable;
 use crate::process_counters::ProcessCounter;
+use crate::socket_reasons::SocketReason;
 
 /// The state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ pub struct Status {
 }
 
 /// TCP connections whose programs run with `urdma run --sockets` (doc/sockets.md).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketStatus {
     /// Sockets that were offered since the start.
     pub offered: u64,
@@ -77,6 +78,8 @@ pub struct SocketStatus {
     pub open: u64,
     /// Octets that were sent over rings since the start, as the programs' memory says.
     pub ring_octets: u64,
+    /// Sockets that stay with TCP or have moved back since the start, by the reason.
+    pub reasons: BTreeMap<SocketReason, u64>,
 }
 
 /// Ports or groups that a status which is too long keeps of each list.

@@ -21,6 +21,7 @@ use crate::connection::{Connection, Parts};
 use crate::host::Call;
 use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
+use crate::reasons::{self, Reason};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
 use crate::{bell, leave, own, process, real, sets, spawned};
@@ -47,8 +48,15 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let _masked = Masked::sleeping();
     let before = real::errno();
     let is_lent = || cell.is_lent() || sets::is_lent(cell);
-    if process::run_dir().is_none() || !is_of_this_host(fd) || has_limits(fd) {
+    if process::run_dir().is_none() {
         cell.advance(generation, State::Alone, State::Kernel);
+    } else if !is_of_this_host(fd) {
+        stays_with_tcp(cell, (generation, State::Alone), Some(Reason::OtherHost));
+    } else if has_limits(fd) {
+        stays_with_tcp(cell, (generation, State::Alone), Some(Reason::Option));
+        if is_running() {
+            bell::notice();
+        }
     } else if is_lent() {
         cell.restart();
     } else if is_running() {
@@ -61,6 +69,9 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
             // A fork that has begun before has not seen the new state.
             if is_lent() {
                 cell.advance(generation, State::Offered, State::Alone);
+            } else if has_limits(fd) {
+                // Another thread has given them after they were looked at.
+                stays_with_tcp(cell, (generation, State::Offered), Some(Reason::Option));
             } else {
                 asked.push((fd, generation));
             }
@@ -171,6 +182,8 @@ struct Agent {
     connections: Vec<Watched>,
     /// The bells of the agents of peers, by urdmad's number of their processes.
     agents: HashMap<u64, Weak<Own>>,
+    /// The memory in which reasons are counted.
+    reasons: Option<Own>,
 }
 
 impl Agent {
@@ -182,6 +195,7 @@ impl Agent {
             offers: HashMap::new(),
             connections: Vec::new(),
             agents: HashMap::new(),
+            reasons: None,
         }
     }
 
@@ -199,6 +213,10 @@ impl Agent {
                 self.take_events();
             }
             retire(spawned::handed_on());
+            if reasons::has_early() {
+                // urdmad gets to know them.
+                self.urdmad();
+            }
             self.attend();
             self.forget();
         }
@@ -243,6 +261,12 @@ impl Agent {
             let dir = RunDir::at(process::run_dir()?);
             let client = ControlClient::connect(&dir, &program()).ok()?;
             let _marked = Marked::new(client.as_fd().as_raw_fd());
+            self.reasons = self.reasons.take().or_else(reasons::share);
+            if let Some(memory) = &self.reasons {
+                // SAFETY: open as long as `self` has it.
+                let memory = unsafe { BorrowedFd::borrow_raw(memory.as_raw_fd()) };
+                client.offer_reasons(memory).ok()?;
+            }
             self.urdmad = Some(Urdmad { _marked, client });
         }
         self.urdmad.as_ref().map(|urdmad| &urdmad.client)
@@ -257,29 +281,30 @@ impl Agent {
             self.offers.remove(&id);
             self.tell_forgotten(id);
         }
-        if self.try_offer(fd, generation).is_none() {
-            stays_with_tcp(fd, generation);
+        if let Err(reason) = self.try_offer(fd, generation) {
+            offered_stays(fd, generation, Some(reason));
         }
     }
 
-    fn try_offer(&mut self, fd: c_int, generation: u64) -> Option<()> {
-        let bell = Own::bell()?;
+    fn try_offer(&mut self, fd: c_int, generation: u64) -> Result<(), Reason> {
+        let bell = Own::bell().ok_or(Reason::NoDescriptor)?;
         let agent = self.bell.as_raw_fd();
-        let client = self.urdmad()?;
-        let socket = copy_of(fd, generation)?;
+        let client = self.urdmad().ok_or(Reason::UrdmadGone)?;
+        let socket = copy_of(fd, generation).ok_or(Reason::NoDescriptor)?;
         let borrow = |fd: c_int| {
             // SAFETY: open as long as this function runs.
             unsafe { BorrowedFd::borrow_raw(fd) }
         };
         let fds = [socket.as_raw_fd(), bell.as_raw_fd(), agent].map(borrow);
-        let id = client.offer_socket(fds).ok()?;
+        let sent = client.offer_socket(fds);
+        let id = sent.map_err(|_| Reason::UrdmadGone)?;
         let offered = Offered {
             fd,
             generation,
             bell,
         };
         self.offers.insert(id, offered);
-        Some(())
+        Ok(())
     }
 
     fn take_events(&mut self) {
@@ -290,8 +315,10 @@ impl Agent {
                 Err(_) => {
                     // Connections go on; sockets that wait stay with TCP.
                     self.urdmad = None;
+                    reasons::restart();
                     for (_, offered) in self.offers.drain() {
-                        stays_with_tcp(offered.fd, offered.generation);
+                        let reason = Some(Reason::UrdmadGone);
+                        offered_stays(offered.fd, offered.generation, reason);
                     }
                 }
             }
@@ -309,7 +336,8 @@ impl Agent {
             }
             Event::SocketRefused { offer } => {
                 if let Some(offered) = self.offers.remove(&offer) {
-                    stays_with_tcp(offered.fd, offered.generation);
+                    // urdmad has counted why.
+                    offered_stays(offered.fd, offered.generation, None);
                 }
             }
             Event::SocketJoined(joined) => {
@@ -318,7 +346,7 @@ impl Agent {
                 };
                 let (fd, generation) = (offered.fd, offered.generation);
                 if self.join(joined, offered, fds).is_none() {
-                    stays_with_tcp(fd, generation);
+                    offered_stays(fd, generation, Some(Reason::NoDescriptor));
                     self.tell_forgotten(joined.offer);
                 }
             }
@@ -496,11 +524,20 @@ fn is_state(fd: c_int, generation: u64, states: &[State]) -> bool {
     })
 }
 
-/// A socket that is offered gets no rings.
-fn stays_with_tcp(fd: c_int, generation: u64) {
+/// A socket gets no rings, if it has a generation and a state; urdmad has counted it without a
+/// reason.
+fn stays_with_tcp(cell: &Cell, (generation, state): (u64, State), reason: Option<Reason>) {
+    let is_done = cell.advance(generation, state, State::Kernel).is_some();
+    if let Some(reason) = reason.filter(|_| is_done) {
+        reasons::count(reason);
+    }
+}
+
+/// The same of a socket that is offered.
+fn offered_stays(fd: c_int, generation: u64, reason: Option<Reason>) {
     for state in [State::Offered, State::Waits] {
         if let Some(cell) = table::cell(fd) {
-            cell.advance(generation, state, State::Kernel);
+            stays_with_tcp(cell, (generation, state), reason);
         }
     }
 }
@@ -521,10 +558,14 @@ fn retire(fds: Vec<c_int>) {
     }
     let list = fds.clone();
     let thread = std::thread::Builder::new().name("urdma-sockets".to_owned());
-    let started = thread.spawn(move || list.into_iter().for_each(leave::retire));
+    let started = thread.spawn(move || list.into_iter().for_each(hand_on));
     if started.is_err() {
-        fds.into_iter().for_each(leave::retire);
+        fds.into_iter().for_each(hand_on);
     }
+}
+
+fn hand_on(fd: c_int) {
+    leave::retire(fd, Reason::Inherited);
 }
 
 /// The name of the program.

@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::host::Call;
 use crate::octets::{Octets, Window};
 use crate::real::{self, set_errno};
+use crate::reasons::Reason;
 use crate::signals::{self, Masked};
 use crate::sleepers::Begun as Begin;
 use crate::table::{self, Cell, State};
@@ -123,11 +124,11 @@ pub(crate) unsafe fn transfer(
     };
     let Some(octets) = octets.filter(|octets| octets.len() > 0 && way.is_known()) else {
         if !way.is_look() {
-            leave::retire(fd);
+            leave::retire(fd, Reason::Flags);
         }
         while let Begun::Rings(_) = begin(cell) {
             cell.leave();
-            leave::retire(fd);
+            leave::retire(fd, Reason::Flags);
         }
         let result = kernel();
         cell.leave();
@@ -168,7 +169,7 @@ pub(crate) unsafe fn transfer(
         if connection.is_violated.load(SeqCst) {
             connection.reset();
             cell.leave();
-            leave::retire(fd);
+            leave::retire(fd, Reason::Violated);
             return failed(libc::ECONNRESET);
         }
         match attempt {
@@ -201,7 +202,7 @@ pub(crate) unsafe fn transfer(
             }
             Attempt::Broken => {
                 cell.leave();
-                leave::retire(fd);
+                leave::retire(fd, Reason::Error);
             }
             Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
                 cell.leave();
@@ -214,7 +215,7 @@ pub(crate) unsafe fn transfer(
             // SAFETY: this call has entered; as for the caller.
             Attempt::Waits(event) => match unsafe { sleep(cell, connection, event, taken) } {
                 Slept::Again => {}
-                Slept::Never => leave::retire(fd),
+                Slept::Never => leave::retire(fd, Reason::NoDescriptor),
                 Slept::Interrupted if done > 0 => return moved_so_far(done),
                 Slept::Interrupted => return failed(libc::EINTR),
                 Slept::Closed => return failed(libc::EBADF),

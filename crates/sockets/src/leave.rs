@@ -11,6 +11,7 @@ use crate::begin::{begin_as_is, Begun};
 use crate::connection::Connection;
 use crate::host::Call;
 use crate::octets::Window;
+use crate::reasons::{self, Reason};
 use crate::sets::{self, Set};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
@@ -26,25 +27,25 @@ pub(crate) const FOR_GOOD: u64 = 1 << 32;
 
 /// From now on a descriptor is the kernel's: both directions have moved to TCP. If it is an epoll
 /// set, this is so for its members.
-pub(crate) fn retire(fd: c_int) {
+pub(crate) fn retire(fd: c_int, reason: Reason) {
     let (cell, set) = (table::hit(fd), sets::known(fd));
     if (cell.is_some() || set.is_some()) && !process::is_home() {
         return spawned::hand_on(fd);
     }
     keep_one(fd);
     if let Some(cell) = cell {
-        retire_cell(fd, cell);
+        retire_cell(fd, cell, reason);
     }
     if let Some(set) = set {
-        give_up(set);
+        give_up(set, reason);
     }
 }
 
 /// The members of a set are the kernel's for good, and so is what is added later.
 #[cold]
-pub(crate) fn give_up(set: &'static Set) {
+pub(crate) fn give_up(set: &'static Set, reason: Reason) {
     if let Some(members) = set.begin_plain() {
-        members.into_iter().for_each(retire);
+        members.into_iter().for_each(|fd| retire(fd, reason));
         set.end_plain();
     }
 }
@@ -81,29 +82,43 @@ fn keep_all(is_exec: bool) {
 }
 
 #[cold]
-fn retire_cell(fd: c_int, cell: &'static Cell) {
+fn retire_cell(fd: c_int, cell: &'static Cell, reason: Reason) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::sleeping();
     let before = real::errno();
     if let Begun::Rings(connection) = begin_as_is(cell) {
         move_to_tcp(connection, FOR_GOOD);
     }
-    cell.end(false);
+    count(cell.end(false), reason);
     sets::part(fd, cell, false);
     cell.leave();
     bell::notice();
     real::set_errno(before);
 }
 
+/// Counts a socket that had a state when it became the kernel's. One that is shut down before it
+/// has rings is at its end.
+fn count(state: State, reason: Reason) {
+    match state {
+        State::Kernel | State::Ending | State::Pausing => {}
+        State::Alone if reason == Reason::Shutdown => {}
+        State::Offered | State::Waits if reason == Reason::Shutdown => {
+            reasons::count(Reason::PeerAbsent);
+        }
+        _ => reasons::count(reason),
+    }
+}
+
 /// Moves both directions to TCP, with one refusal and `more`.
 fn move_to_tcp(connection: &Connection, more: u64) {
     let nothing = Window::NONE;
     let call = Call::to_the_end(connection, &nothing);
+    // Before the demotion, at whose end the peer looks whether it may offer its end again.
+    let refusals = connection.block().word(Word::Refusals(connection.end));
+    refusals.fetch_add(more, SeqCst);
     if Call::run(demote(&call)) == Some(Demotion::Stranded) {
         connection.reset();
     }
-    let refusals = connection.block().word(Word::Refusals(connection.end));
-    refusals.fetch_add(more, SeqCst);
     // Its end may get rings again too.
     connection.call_peer();
 }
@@ -127,6 +142,7 @@ pub(crate) fn pause_all() {
         };
         if let Begun::Rings(connection) = begin_as_is(cell) {
             move_to_tcp(connection, 0);
+            reasons::count(Reason::Fork);
         }
         pause_cell(fd, cell);
         cell.leave();
@@ -135,12 +151,12 @@ pub(crate) fn pause_all() {
     real::set_errno(before);
 }
 
-/// All descriptors, before this process starts another one that may use them; `is_exec`: by exec.
-pub(crate) fn retire_all(is_exec: bool) {
-    keep_all(is_exec);
+/// All descriptors, before this process starts another one that may use them.
+pub(crate) fn retire_all(reason: Reason) {
+    keep_all(reason == Reason::Exec);
     if process::is_home() {
-        table::hits(0, u32::MAX).for_each(retire);
-        sets::known_in(0, u32::MAX).for_each(give_up);
+        table::hits(0, u32::MAX).for_each(|fd| retire(fd, reason));
+        sets::known_in(0, u32::MAX).for_each(|set| give_up(set, reason));
     }
 }
 
@@ -150,7 +166,8 @@ pub(crate) fn retire_surviving() {
     let before = real::errno();
     let sets = sets::known_in(0, u32::MAX).map(Set::fd);
     let fds = table::hits(0, u32::MAX).chain(sets);
-    fds.filter(|fd| survives(*fd)).for_each(retire);
+    fds.filter(|fd| survives(*fd))
+        .for_each(|fd| retire(fd, Reason::Inherited));
     real::set_errno(before);
 }
 
@@ -181,7 +198,9 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
         // SAFETY: no memory is named.
         unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
     }
-    cell.end(true);
+    if matches!(cell.end(true), State::Offered | State::Waits) {
+        reasons::count(Reason::PeerAbsent);
+    }
     sets::part(fd, cell, state != State::Alone);
     cell.leave();
     if state != State::Alone {
@@ -234,6 +253,11 @@ fn timespec_ms(ms: c_int) -> libc::timespec {
 pub(crate) fn settle_all() {
     let _masked = Masked::sleeping();
     for cell in table::hits(0, u32::MAX).filter_map(table::cell) {
+        let generation = cell.seen().generation();
+        let mut waiting = [State::Offered, State::Waits].into_iter();
+        if waiting.any(|state| cell.advance(generation, state, State::Kernel).is_some()) {
+            reasons::count(Reason::PeerAbsent);
+        }
         if let Begun::Rings(connection) = begin_as_is(cell) {
             let nothing = Window::NONE;
             Call::run(settle(&Call::new(connection, &nothing, 0)));

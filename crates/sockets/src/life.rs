@@ -1,6 +1,6 @@
 //! What happens when the library is loaded, the program forks, and exits.
 
-use crate::{agent, leave, lent, process, real, sets, sleepers, table};
+use crate::{agent, leave, lent, process, real, reasons, sets, sleepers, table};
 
 /// Called by the dynamic linker when the library is loaded.
 #[used]
@@ -47,6 +47,7 @@ unsafe extern "C" fn after_fork() {
 unsafe extern "C" fn in_child() {
     process::take_table();
     agent::in_child();
+    reasons::in_child();
     sleepers::in_child();
     lent::in_child();
     table::in_child();

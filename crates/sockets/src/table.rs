@@ -249,7 +249,8 @@ impl Cell {
     }
 
     /// From now on the descriptor is the kernel's. The caller has entered, and leaves after this.
-    pub(crate) fn end(&self, is_closed: bool) {
+    /// Returns the state before.
+    pub(crate) fn end(&self, is_closed: bool) -> State {
         loop {
             let seen = self.seen();
             let new = if seen.state() == State::Kernel {
@@ -263,7 +264,7 @@ impl Cell {
                 new
             };
             if self.exchange(seen, new) {
-                return;
+                return seen.state();
             }
         }
     }

@@ -44,13 +44,19 @@ impl Control {
         if matches!(message.request, Request::OfferRecording) {
             return self.take_recording(token, fds);
         }
-        if matches!(message.request, Request::SocketOffer) {
+        if matches!(
+            message.request,
+            Request::SocketOffer | Request::SocketReasons
+        ) {
             let mut offers = Offers {
                 clients: &mut self.clients,
                 sockets: &mut self.sockets,
                 closer: &self.closer,
             };
-            return offers.take(token, message.id, fds);
+            return match message.request {
+                Request::SocketOffer => offers.take(token, message.id, fds),
+                _ => offers.take_reasons(token, fds),
+            };
         }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {
@@ -96,7 +102,10 @@ impl Control {
                 .and_then(|slot| self.shared.groups().leave(slot, group))
                 .map(|()| self.groups_changed()),
             // Handled above.
-            Request::OfferChannel { .. } | Request::OfferRecording | Request::SocketOffer => return,
+            Request::OfferChannel { .. }
+            | Request::OfferRecording
+            | Request::SocketOffer
+            | Request::SocketReasons => return,
             Request::SocketForget { offer } => return self.sockets.forget((token, offer)),
             Request::Recordings => self.readable_recordings(token),
             Request::Recording { number } => return self.send_recording(token, id, number),

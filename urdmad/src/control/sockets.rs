@@ -9,10 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use urdma_ipc::message::FromDaemon;
-use urdma_ipc::{Event, JoinedSocket};
+use urdma_ipc::{Event, JoinedSocket, SocketReason};
 
 use crate::client::Client;
 use crate::closing::Closer;
+use crate::descriptors::is_region;
 use crate::slots::Token;
 use crate::sockets::{Joined, Offer, Outcome, Place, Sockets};
 
@@ -47,8 +48,9 @@ impl Offers<'_> {
         self.closer.close(uid, None, vec![socket]);
         let taken = match identity {
             Err(_) => {
-                self.sockets.refuse();
-                Err("it is no TCP connection")
+                let reason = SocketReason::NotConnected;
+                self.sockets.refuse(reason);
+                Err(reason)
             }
             Ok((place, cookie)) => self.sockets.offer(Offer {
                 id: (token, offer),
@@ -62,6 +64,7 @@ impl Offers<'_> {
             Ok(Outcome::Waits) => self.tell(token, Event::SocketWaits { offer }),
             Ok(Outcome::Joined(joined)) => self.pass_memory(&joined),
             Err(reason) => {
+                let reason = reason.name();
                 tracing::debug!("a socket of user {uid} stays with TCP: {reason}");
                 self.tell(token, Event::SocketRefused { offer });
             }
@@ -98,10 +101,26 @@ impl Offers<'_> {
 
     /// The ends of a connection cannot have its memory.
     fn part(&mut self, joined: &Joined) {
-        for end in [&joined.waited, &joined.offer] {
-            self.sockets.forget(end.id);
+        let ends = [&joined.waited, &joined.offer];
+        self.sockets.part(ends.map(|end| end.id));
+        for end in ends {
             let offer = end.id.1;
             self.tell(end.id.0, Event::SocketRefused { offer });
+        }
+    }
+
+    /// Takes the memory in which a process counts why its sockets stay with TCP.
+    pub(super) fn take_reasons(&mut self, token: Token, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let memory = match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([memory]) if client.program.is_some() && is_region(&memory) => memory,
+            Ok(fds) => return client.reject(fds.into()),
+            Err(fds) => return client.reject(fds),
+        };
+        if !self.sockets.add_reasons(token, memory) {
+            client.is_broken = true;
         }
     }
 

@@ -23,14 +23,14 @@ fn offer(id: OfferId, uid: u32, place: Place) -> Offer {
     }
 }
 
-fn joined(outcome: Result<Outcome, &'static str>) -> Joined {
+fn joined(outcome: Result<Outcome, SocketReason>) -> Joined {
     match outcome {
         Ok(Outcome::Joined(joined)) => *joined,
         other => panic!("{other:?}"),
     }
 }
 
-fn waits(outcome: Result<Outcome, &'static str>) {
+fn waits(outcome: Result<Outcome, SocketReason>) {
     assert!(matches!(outcome, Ok(Outcome::Waits)), "{outcome:?}");
 }
 
@@ -137,4 +137,24 @@ fn one_user_leaves_room_for_others_and_all_for_urdmad() {
     assert_eq!(fill(&mut sockets, B), 129);
     assert_eq!(fill(&mut sockets, B + 1), 65);
     assert_eq!(fill(&mut sockets, 0), 64);
+}
+
+#[test]
+fn reasons_of_a_process_stay_counted_whatever_it_writes() {
+    let mut sockets = Sockets::within(100);
+    let memory = new_memory().unwrap();
+    let written = File::from(memory.try_clone().unwrap());
+    assert!(sockets.add_reasons(1, memory));
+    let option = SocketReason::Option;
+    let at = (option as u64) * 8;
+    written.write_all_at(&7_u64.to_ne_bytes(), at).unwrap();
+    assert_eq!(sockets.status().reasons[&option], 7);
+    written.write_all_at(&u64::MAX.to_ne_bytes(), at).unwrap();
+    sockets.forget_all(1);
+    sockets.refuse(option);
+    assert_eq!(sockets.status().reasons[&option], u64::MAX);
+
+    let short = File::from(new_memory().unwrap());
+    assert!(sockets.add_reasons(2, short.try_clone().unwrap().into()));
+    assert!(!sockets.add_reasons(2, short.into()));
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::{sockaddr, socklen_t};
 
 use crate::begin::{begin_as_is, Begun};
+use crate::reasons::Reason;
 use crate::table::{self, State};
 use crate::{bell, leave, process, real};
 
@@ -124,7 +125,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_in
 
 /// A descriptor gets another number, which is closed if it is open.
 fn before_copy(fd: c_int, new_fd: c_int) {
-    leave::retire(fd);
+    leave::retire(fd, Reason::Dup);
     if fd != new_fd && table::hit(new_fd).is_some() {
         // SAFETY: the command takes no argument.
         let is_open = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
@@ -174,10 +175,9 @@ fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
     const F_SETOWN_EX: c_int = 15;
     let is_async = argument as usize & libc::O_ASYNC.unsigned_abs() as usize != 0;
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => {
-            leave::retire(fd);
-        }
-        libc::F_SETFL if is_async => leave::retire(fd),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => leave::retire(fd, Reason::Dup),
+        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => leave::retire(fd, Reason::Option),
+        libc::F_SETFL if is_async => leave::retire(fd, Reason::Option),
         libc::F_SETFD if argument as usize & libc::FD_CLOEXEC.unsigned_abs() as usize == 0 => {
             keep_open(fd);
         }
@@ -189,7 +189,7 @@ fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
 /// before: its parent looks before the vfork.
 fn keep_open(fd: c_int) {
     if !process::is_home() {
-        leave::retire(fd);
+        leave::retire(fd, Reason::Inherited);
     }
 }
 
@@ -201,7 +201,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     let is_count = matches!(request, libc::FIONREAD | libc::TIOCOUTQ);
     let has_none = || table::hit(fd).is_none_or(|cell| cell.seen().state() < State::Ready);
     if !(is_mode || is_count && has_none()) {
-        leave::retire(fd);
+        leave::retire(fd, Reason::Ioctl);
     }
     if request == libc::FIONCLEX {
         keep_open(fd);
@@ -222,23 +222,34 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if table::hit(fd).is_some() && is_of_kernel(level, name) {
-        leave::retire(fd);
+    // What a socket has is looked at when it is offered.
+    let is_limit = is_limit(level, name);
+    let is_offered = || table::hit(fd).is_some_and(|cell| cell.seen().state() != State::Alone);
+    let is_hit = table::hit(fd).is_some();
+    if is_hit && is_of_kernel(level, name) || is_limit && is_offered() {
+        leave::retire(fd, Reason::Option);
     }
     // SAFETY: the arguments of the caller.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if is_limit && is_offered() {
+        leave::retire(fd, Reason::Option);
+    }
+    result
 }
 
-/// Options that change what sending and receiving do, in a way that the switch does not know.
+/// Limits of time and octets.
+fn is_limit(level: c_int, name: c_int) -> bool {
+    let names = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
+    level == libc::SOL_SOCKET && names.contains(&name)
+}
+
+/// Other options that change what sending and receiving do, in a way that the switch does not know.
 fn is_of_kernel(level: c_int, name: c_int) -> bool {
     const SO_ZEROCOPY: c_int = 60;
     match level {
         libc::SOL_SOCKET => matches!(
             name,
-            libc::SO_RCVTIMEO
-                | libc::SO_SNDTIMEO
-                | libc::SO_RCVLOWAT
-                | libc::SO_OOBINLINE
+            libc::SO_OOBINLINE
                 | libc::SO_PEEK_OFF
                 | libc::SO_TIMESTAMP
                 | libc::SO_TIMESTAMPNS

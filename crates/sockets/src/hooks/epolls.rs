@@ -10,6 +10,7 @@ use urdma_abi::cancel::Disabled;
 
 use super::polls::duration;
 use crate::begin::{begin, joined, Begun};
+use crate::reasons::Reason;
 use crate::sets::{self, Events, Set};
 use crate::table::{self, Cell};
 use crate::{leave, process, real};
@@ -38,7 +39,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if let Some(inner) = sets::known(fd).filter(|_| process::is_home()) {
-        leave::give_up(inner);
+        leave::give_up(inner, Reason::Epoll);
     }
     let Some(cell) = table::hit(fd) else {
         // SAFETY: the arguments of the caller.
@@ -53,14 +54,14 @@ unsafe extern "C-unwind" fn epoll_ctl(
     match sets::known(epfd) {
         Some(set) if !(set.is_plain() || is_add && is_exclusive()) && process::is_home() => {
             if !sets::leave_other(set, fd, cell, op) {
-                leave::retire(fd);
+                leave::retire(fd, Reason::Epoll);
             }
             // SAFETY: the arguments of the caller.
             unsafe { control(set, (op, fd), cell, event) }
         }
         _ => {
             if is_add {
-                leave::retire(fd);
+                leave::retire(fd, Reason::Epoll);
             }
             // SAFETY: the arguments of the caller.
             unsafe { real::epoll_ctl(epfd, op, fd, event) }
@@ -88,7 +89,7 @@ unsafe fn control(
     }
     cell.leave();
     if !is_ours {
-        leave::retire(fd);
+        leave::retire(fd, Reason::Epoll);
     }
     result
 }

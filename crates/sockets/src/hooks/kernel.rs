@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicPtr;
 use urdma_abi::next::lookup;
 
 use super::{polls, selects};
+use crate::reasons::Reason;
 use crate::table::{self, State};
 use crate::{leave, process, real};
 
@@ -161,8 +162,10 @@ before! {
     all_for_good: io_uring_queue_init before_io_uring
         io_uring_queue_init_params before_io_uring_params;
     connected: connect before_connect;
-    first: dup before_dup shutdown before_shutdown fdopen before_fdopen
-        recvmmsg before_recvmmsg preadv2 before_preadv2 pwritev2 before_pwritev2
+    duplicated: dup before_dup;
+    shut_down: shutdown before_shutdown;
+    first: fdopen before_fdopen recvmmsg before_recvmmsg
+        preadv2 before_preadv2 pwritev2 before_pwritev2
         preadv64v2 before_preadv64v2 pwritev64v2 before_pwritev64v2
         sockatmark before_sockatmark dprintf before_dprintf vdprintf before_vdprintf
         __dprintf_chk before_dprintf_chk __vdprintf_chk before_vdprintf_chk;
@@ -173,7 +176,7 @@ before! {
 
 fn all(_: &Arguments) {
     process::note_child();
-    leave::retire_all(false);
+    leave::retire_all(Reason::Clone);
 }
 
 /// The child executes a program, or ends.
@@ -183,20 +186,28 @@ fn surviving(_: &Arguments) {
 }
 
 fn all_by_exec(_: &Arguments) {
-    leave::retire_all(true);
+    leave::retire_all(Reason::Exec);
 }
 
 fn all_for_good(_: &Arguments) {
     process::turn_off();
-    leave::retire_all(false);
+    leave::retire_all(Reason::IoUring);
+}
+
+fn duplicated(arguments: &Arguments) {
+    leave::retire(arguments.int(0), Reason::Dup);
+}
+
+fn shut_down(arguments: &Arguments) {
+    leave::retire(arguments.int(0), Reason::Shutdown);
 }
 
 fn first(arguments: &Arguments) {
-    leave::retire(arguments.int(0));
+    leave::retire(arguments.int(0), Reason::OtherCall);
 }
 
 fn second(arguments: &Arguments) {
-    leave::retire(arguments.int(1));
+    leave::retire(arguments.int(1), Reason::Inherited);
 }
 
 /// A socket that was connected before may get another peer.
@@ -208,13 +219,13 @@ fn connected(arguments: &Arguments) {
 }
 
 fn first_two(arguments: &Arguments) {
-    leave::retire(arguments.int(0));
-    leave::retire(arguments.int(1));
+    leave::retire(arguments.int(0), Reason::Splice);
+    leave::retire(arguments.int(1), Reason::Splice);
 }
 
 fn spliced(arguments: &Arguments) {
-    leave::retire(arguments.int(0));
-    leave::retire(arguments.int(2));
+    leave::retire(arguments.int(0), Reason::Splice);
+    leave::retire(arguments.int(2), Reason::Splice);
 }
 
 /// System calls by syscall(2).
@@ -247,19 +258,19 @@ fn by_number(arguments: &Arguments) {
         | libc::SYS_recvmmsg
         | libc::SYS_shutdown
         | libc::SYS_dup
-        | libc::SYS_dup3 => leave::retire(fd),
+        | libc::SYS_dup3 => leave::retire(fd, Reason::Syscall),
         libc::SYS_sendfile | libc::SYS_splice | libc::SYS_tee => {
             for index in 1..4 {
-                leave::retire(arguments.int(index));
+                leave::retire(arguments.int(index), Reason::Syscall);
             }
         }
         libc::SYS_epoll_ctl => {
-            leave::retire(fd);
-            leave::retire(arguments.int(3));
+            leave::retire(fd, Reason::Syscall);
+            leave::retire(arguments.int(3), Reason::Syscall);
         }
-        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => leave::retire(fd),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => leave::retire(fd, Reason::Syscall),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => leave::retire(fd),
+        libc::SYS_epoll_wait => leave::retire(fd, Reason::Syscall),
         libc::SYS_ppoll => listed(arguments),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => listed(arguments),
@@ -274,12 +285,12 @@ fn by_number(arguments: &Arguments) {
 fn listed(arguments: &Arguments) {
     let list = arguments.0[1] as *const libc::pollfd;
     // SAFETY: the list of the caller.
-    unsafe { polls::retire_list(list, arguments.0[2]) };
+    unsafe { polls::retire_list(list, arguments.0[2], Reason::Syscall) };
 }
 
 /// select and pselect6 by number.
 fn named(arguments: &Arguments) {
     let set = |index: usize| arguments.0[index] as *mut libc::fd_set;
     // SAFETY: the sets of the caller.
-    unsafe { selects::retire_sets(arguments.int(1), [set(2), set(3), set(4)]) };
+    unsafe { selects::retire_sets(arguments.int(1), [set(2), set(3), set(4)], Reason::Syscall) };
 }

@@ -12,6 +12,7 @@ use urdma_abi::cancel::Disabled;
 use crate::begin::{begin, Begun};
 use crate::connection::Connection;
 use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
+use crate::reasons::Reason;
 use crate::table::{self, Cell};
 use crate::{bell, leave, real, sets};
 
@@ -81,7 +82,7 @@ unsafe fn has_hit(list: *const pollfd, count: nfds_t) -> bool {
         let fd = unsafe { (*list.add(index)).fd };
         if let Some(set) = sets::known(fd) {
             // The kernel does not know whether its members with rings are ready.
-            leave::give_up(set);
+            leave::give_up(set, Reason::Epoll);
         }
         has_hit |= table::hit(fd).is_some();
     }
@@ -154,7 +155,7 @@ pub(super) unsafe fn poll_ours(
             Attempt::Again => {}
             Attempt::Impossible => {
                 // SAFETY: as above.
-                unsafe { retire_list(list, count) };
+                unsafe { retire_list(list, count, Reason::Poll) };
                 // SAFETY: as above.
                 return unsafe { ask(list, count, left, mask) };
             }
@@ -182,11 +183,11 @@ unsafe fn ask(
 ///
 /// # Safety
 /// It is null or has so many entries.
-pub(super) unsafe fn retire_list(list: *const pollfd, count: usize) {
+pub(super) unsafe fn retire_list(list: *const pollfd, count: usize, reason: Reason) {
     let count = if list.is_null() { 0 } else { count };
     for index in 0..count {
         // SAFETY: the list of the caller.
-        leave::retire(unsafe { (*list.add(index)).fd });
+        leave::retire(unsafe { (*list.add(index)).fd }, reason);
     }
 }
 

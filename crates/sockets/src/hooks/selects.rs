@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 
 use super::polls::{duration, poll_ours, MANY};
+use crate::reasons::Reason;
 use crate::{leave, real, sets, table};
 
 /// Descriptors of a list on the stack of a call that names few.
@@ -92,10 +93,10 @@ fn limit_of(timeout: &timeval) -> Option<Duration> {
 ///
 /// # Safety
 /// The sets are null or have `count` bits.
-pub(super) unsafe fn retire_sets(count: c_int, sets: [*mut fd_set; 3]) {
+pub(super) unsafe fn retire_sets(count: c_int, sets: [*mut fd_set; 3], reason: Reason) {
     // SAFETY: guaranteed by the caller.
     let fds = unsafe { Named { count, sets }.fds() };
-    fds.for_each(|(fd, _)| leave::retire(fd));
+    fds.for_each(|(fd, _)| leave::retire(fd, reason));
 }
 
 /// The sets that a call names: for reading, for writing, and of exceptions.
@@ -118,7 +119,7 @@ impl Named {
         for set in sets::known_in(0, last) {
             // SAFETY: guaranteed by the caller.
             if unsafe { self.events(set.fd()) } != 0 {
-                leave::give_up(set);
+                leave::give_up(set, Reason::Epoll);
             }
         }
         // SAFETY: as above.
@@ -152,7 +153,7 @@ impl Named {
             return unsafe { self.poll::<MANY>(limit, mask) };
         }
         // SAFETY: as above.
-        unsafe { retire_sets(self.count, self.sets) };
+        unsafe { retire_sets(self.count, self.sets, Reason::Poll) };
         // SAFETY: as above.
         unsafe { self.ask(limit, mask) }
     }

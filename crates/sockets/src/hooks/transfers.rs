@@ -7,6 +7,7 @@ use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::calls::{transfer, Way};
 use crate::octets::Octets;
+use crate::reasons::Reason;
 use crate::{leave, real, table};
 
 fn part(buf: *const c_void, len: size_t) -> iovec {
@@ -108,7 +109,7 @@ unsafe fn retire_passed(message: &msghdr) {
             let fds: *const c_int = unsafe { libc::CMSG_DATA(header) }.cast();
             for index in 0..count {
                 // SAFETY: the header says how many follow it.
-                leave::retire(unsafe { fds.add(index).read_unaligned() });
+                leave::retire(unsafe { fds.add(index).read_unaligned() }, Reason::Passed);
             }
         }
         // SAFETY: message and header as above.
@@ -134,7 +135,7 @@ unsafe extern "C-unwind" fn sendmmsg(
             unsafe { retire_passed(message) };
         }
     }
-    leave::retire(fd);
+    leave::retire(fd, Reason::OtherCall);
     // SAFETY: the arguments of the caller.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
