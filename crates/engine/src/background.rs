@@ -303,11 +303,7 @@ impl Engine {
         let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
         let has_notes = !shard.process.notes.is_empty();
-        let timer = shard
-            .qps
-            .wheel
-            .next_look()
-            .map_or(FOREVER, |time| time.as_ns());
+        let timer = shard.qps.next_look_ns().unwrap_or(FOREVER);
         let _ = shard.qps.wheel.take_moved();
         self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
         turns.note_work(now_ns, taken, has_sent);

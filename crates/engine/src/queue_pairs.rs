@@ -123,6 +123,11 @@ impl QueuePairs {
         }
     }
 
+    /// When a timer may be due, if one is set.
+    pub(super) fn next_look_ns(&self) -> Option<u64> {
+        self.wheel.next_look().map(Time::as_ns)
+    }
+
     /// Sets the timer of a connection.
     #[inline]
     pub(super) fn set_timer(&mut self, index: u16) {

@@ -301,11 +301,7 @@ impl SleepControl {
         let due = if !shard.process.notes.is_empty() {
             1
         } else {
-            let timer = shard
-                .qps
-                .wheel
-                .next_look()
-                .map_or(FOREVER, |time| time.as_ns());
+            let timer = shard.qps.next_look_ns().unwrap_or(FOREVER);
             if shard.is_blocked || !shard.batch.is_empty() {
                 timer.min(clock::now_ns() + NAP_MAX_NS)
             } else {

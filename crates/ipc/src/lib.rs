@@ -27,6 +27,7 @@ pub mod fault;
 pub mod hugepages;
 pub mod message;
 pub mod metrics;
+mod named;
 pub mod packet;
 pub mod paths;
 pub mod personality;

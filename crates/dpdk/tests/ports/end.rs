@@ -187,7 +187,7 @@ impl End {
     fn hold(&mut self, octets: usize) {
         let mut burst = Burst::new();
         while self.frame(&mut burst, octets) {
-            self.held.append(&mut burst.drain(..).collect());
+            self.held.extend(burst.drain(..));
         }
         println!("{}", self.held.len());
     }

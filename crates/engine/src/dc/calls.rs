@@ -106,8 +106,7 @@ impl Engine {
         if !entry.state().takes_send() {
             return Err(PostError::InvalidState);
         }
-        let waiting = self.polled.get(qp.number().index());
-        let used = entry.sends_outstanding() + waiting.send_waiting(&entry.counts);
+        let used = entry.sends_in_use(self.polled.get(qp.number().index()));
         Ok(qp.caps().max_send_wr.saturating_sub(used))
     }
 
@@ -138,8 +137,7 @@ impl Engine {
         let (index, now) = (qp.number().index(), clock::now());
         let Shard { qps, process, .. } = &mut *shard;
         let entry = qps.dc.entry(qp).ok_or(PostError::InvalidState)?;
-        let waiting = self.polled.get(index).send_waiting(&entry.counts);
-        if entry.sends_outstanding() + waiting >= qp.caps().max_send_wr {
+        if entry.sends_in_use(self.polled.get(index)) >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
         }
         entry.post(now, to, wr, process)?;

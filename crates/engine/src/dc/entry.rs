@@ -11,7 +11,7 @@ use proto_trp::wire::{ConnectionId, TrpHeader, DC_RESET_LEN};
 
 use super::super::packet_body::PacketBody;
 use super::super::process::Process;
-use super::super::qp::{Counts, Qp};
+use super::super::qp::{Counts, Polled, Qp};
 use super::super::qp_host::QpHost;
 use super::super::random::random_u64;
 use super::super::types::{EngineError, QpAttributes, LIMITS};
@@ -204,6 +204,11 @@ impl DcEntry {
             }
             DcEnd::Target { .. } => 0,
         }
+    }
+
+    /// Places of the send queue in use: by requests, and by completions that were not polled.
+    pub(super) fn sends_in_use(&self, polled: &Polled) -> u32 {
+        self.sends_outstanding() + polled.send_waiting(&self.counts)
     }
 
     /// Posts a request.
