@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::conn::{ConnConfig, Datagram, Payload, SendFlags, SendOp, SendWr, HEAD_OCTETS};
+use proto_trp::conn::{
+    ConnConfig, Datagram, Payload, SendFlags, SendOp, SendWr, Status, HEAD_OCTETS,
+};
 use proto_trp::dc::{
     DcArrival, DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig, DcVerdict,
 };
@@ -229,6 +231,65 @@ fn packet_of_another_process_than_the_initiators_is_dropped() {
     let verdict = target.handle_datagram(world.now, &other, &datagram(&packet), host);
     assert_eq!(verdict, DcVerdict::Dropped);
     assert_ne!(world.give(&peer, &packet), DcVerdict::Dropped);
+}
+
+#[test]
+fn end_of_a_process_ends_the_contexts_of_its_initiators_alone() {
+    let mut world = World::new(target(4, 4));
+    let other_slot = SlotId::new(2).unwrap();
+    let mut peers = [Peer::new(2, 10), Peer::new(3, 11), Peer::new(4, 10)];
+    for peer in &mut peers {
+        peer.send(world.now);
+    }
+    world.exchange(&mut peers);
+    // Pinned: the initiator does not learn that its request was executed.
+    peers[0].send(world.now);
+    let packet = peers[0].packet(world.now).unwrap();
+    assert_eq!(world.give(&peers[0], &packet), DcVerdict::Taken);
+    let (target, host) = (&mut world.target, &mut world.host);
+    assert_eq!((target.contexts(), target.contexts_at(address(10))), (3, 2));
+    for elsewhere in [
+        (address(10), other_slot),
+        (address(1), from(address(1)).sender),
+    ] {
+        target.slot_gone(elsewhere, host);
+        assert_eq!(target.contexts(), 3);
+    }
+    target.slot_gone((address(10), qpn(0).slot()), host);
+    assert_eq!((target.contexts(), target.contexts_at(address(10))), (1, 0));
+    assert_eq!(target.stats().gone, 2);
+    peers[1].send(world.now);
+    world.exchange(&mut peers[1..2]);
+    assert_eq!(peers[1].dc.sends_outstanding(), 0);
+    assert_eq!(world.target.stats().accepted, 3, "its context stays");
+}
+
+#[test]
+fn end_of_the_targets_process_fails_the_request_to_it_and_those_behind() {
+    let mut world = World::new(target(4, 4));
+    let mut peer = [Peer::new(2, 10)];
+    peer[0].send(world.now);
+    world.exchange(&mut peer);
+    let [Peer { dc, host, .. }] = &mut peer;
+    let gone = (address(1), qpn(0).slot());
+    // Without requests there is only a connection to be forgotten.
+    dc.slot_gone(world.now, gone, host);
+    assert!(!dc.has_failed());
+    assert_eq!(dc.stream_ids(), [None; 2]);
+    let before = peer[0].host.completions.len();
+    peer[0].send(world.now);
+    peer[0].send_to(world.now, 2);
+    assert!(peer[0].packet(world.now).is_some());
+    let [Peer { dc, host, .. }] = &mut peer;
+    dc.slot_gone(world.now, (address(2), gone.1), host);
+    assert!(!dc.has_failed(), "its turn has not come");
+    dc.slot_gone(world.now, gone, host);
+    let ended = host.completions.iter().skip(before);
+    assert_eq!(
+        ended.map(|ended| ended.status).collect::<Vec<_>>(),
+        [Status::RetryExceeded, Status::WorkRequestFlushed]
+    );
+    assert!(dc.has_failed());
 }
 
 #[test]

@@ -73,8 +73,10 @@ pub(super) fn publish_in(mut room: Room<'_>, head: &PacketHead, len: usize) {
 pub(super) enum NoRoom {
     /// For now.
     Full,
-    /// No process has the slot.
+    /// No process has the slot, or it has refused the channel.
     Dead,
+    /// There is no memory for a channel.
+    NoChannel,
 }
 
 impl Shard {
@@ -84,9 +86,7 @@ impl Shard {
     /// # Errors
     /// [`NoRoom`].
     pub(super) fn make_room(&mut self, to: SlotId, octets: usize) -> Result<(), NoRoom> {
-        if !self.has_channel(to) {
-            return Err(NoRoom::Dead);
-        }
+        self.ensure_channel(to)?;
         for _ in 0..2 {
             let channel = self.channels.get_mut(to);
             if channel.is_some_and(|channel| room(channel, octets).is_some()) {
@@ -120,24 +120,22 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether there is a channel to a slot; opens one to a process that there is none to.
-    fn has_channel(&mut self, slot: SlotId) -> bool {
+    /// Opens a channel to a process that there is none to.
+    fn ensure_channel(&mut self, slot: SlotId) -> Result<(), NoRoom> {
         if self.channels.has(slot) {
-            return true;
+            return Ok(());
         }
         let directory = self.channels.directory();
         let generation = directory.generation(slot.number());
         let may_be_opened =
             directory.has_process(slot.number()) && !self.channels.is_refused(slot, generation);
         if slot == SlotId::DAEMON || !may_be_opened {
-            return false;
+            return Err(NoRoom::Dead);
         }
-        // Without memory for a channel the packet is lost, as in any network.
         let offer = self.channels.create(slot, &ChannelConfig::default());
-        if let Ok(Some(offer)) = offer {
-            self.process.notes.push(Note::Offer(slot, offer));
-        }
-        self.channels.has(slot)
+        let offer = offer.ok().flatten().ok_or(NoRoom::NoChannel)?;
+        self.process.notes.push(Note::Offer(slot, offer));
+        Ok(())
     }
 
     /// Takes the offers of channels that were opened by messages out of the notes.

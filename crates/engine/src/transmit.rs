@@ -153,7 +153,11 @@ impl Shard {
                     self.counters.channel_full += 1;
                     return Turn::Blocked;
                 }
-                Err(NoRoom::Dead) => {
+                Err(NoRoom::Dead) if plan.address == THIS_HOST => {
+                    let process = &mut self.process;
+                    self.qps.dc.slot_gone(index, now, to, process);
+                }
+                Err(NoRoom::Dead | NoRoom::NoChannel) => {
                     // Lost, as in any network.
                     let mut lost = vec![0; plan.room];
                     let process = &mut self.process;

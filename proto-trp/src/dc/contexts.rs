@@ -1,6 +1,6 @@
 //! The contexts of a target: a table whose places, connections included, are used again, and the
 //! orders in which the target looks for one. No operation depends on the number of contexts but for
-//! the heap of deadlines, which takes its logarithm.
+//! the heap of deadlines, which takes its logarithm, and the end of a process.
 
 use super::ends::DcSource;
 use super::fault::{Fault, Faults};
@@ -10,7 +10,7 @@ use crate::conn::Connection;
 use crate::wire::ConnectionId;
 use std::collections::hash_map::{Entry, HashMap};
 use std::net::IpAddr;
-use urdma_types::{Psn, Time};
+use urdma_types::{Psn, SlotId, Time};
 
 /// The state of one connection of an initiator.
 #[derive(Debug)]
@@ -146,6 +146,15 @@ impl Contexts {
     /// The context of which a stream has this id.
     pub(super) fn find_by_id(&self, address: IpAddr, id: ConnectionId) -> Option<u32> {
         self.by_id.get(&(address, id)).copied()
+    }
+
+    /// The places of the contexts of a process: that with a slot of the host with an address.
+    pub(super) fn of_slot(&self, address: IpAddr, slot: SlotId) -> impl Iterator<Item = u32> + '_ {
+        let is_of =
+            move |source: &DcSource| (source.address, source.initiator.slot()) == (address, slot);
+        let all = self.by_source.iter();
+        all.filter(move |(source, _)| is_of(source))
+            .map(|(_, place)| *place)
     }
 
     /// The initiator of the context in a place.

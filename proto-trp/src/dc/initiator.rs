@@ -14,7 +14,8 @@ use crate::wire::{
     connection_id, ConnectionId, DcConnect, DcRefused, PacketType, ResetReason, TrpHeader,
     DC_CONNECT_LEN, DC_RESET_REASON,
 };
-use urdma_types::Time;
+use std::net::IpAddr;
+use urdma_types::{SlotId, Time};
 
 /// The configuration of an initiator.
 #[derive(Clone, Copy, Debug)]
@@ -363,6 +364,28 @@ impl DcInitiator {
         } else {
             self.disconnect();
         }
+    }
+
+    /// The process that had a slot of the host with an address has ended, and everything that it
+    /// sent has been handled.
+    pub fn slot_gone<H: Host>(
+        &mut self,
+        now: Time,
+        (address, slot): (IpAddr, SlotId),
+        host: &mut H,
+    ) {
+        let is_target =
+            |open: &&mut Open| (open.target.address, open.target.number.slot()) == (address, slot);
+        let Some(open) = self.open.as_mut().filter(is_target) else {
+            return;
+        };
+        // R17.5-9
+        if open.handed > 0 {
+            open.conn.give_up(host);
+        } else {
+            self.disconnect();
+        }
+        self.advance(now, host);
     }
 
     /// Handles the timers that have expired.

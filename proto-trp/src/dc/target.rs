@@ -15,7 +15,7 @@ use crate::wire::{
     DC_RESET_LEN, DC_RESET_REASON,
 };
 use std::net::IpAddr;
-use urdma_types::{Psn, Qpn, Time};
+use urdma_types::{Psn, Qpn, SlotId, Time};
 
 /// The configuration of a target.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,8 @@ pub struct DcTargetStats {
     pub evicted: u64,
     /// Contexts whose initiator was silent for too long.
     pub expired: u64,
+    /// Contexts of initiators whose process has ended.
+    pub gone: u64,
     /// Packets that were answered with DC_REFUSED.
     pub refused: u64,
     /// Packets that found every context in use.
@@ -78,7 +80,7 @@ pub struct DcTarget {
     contexts: Contexts,
     /// Connections of contexts that have ended, in RESET.
     spare: Vec<Connection>,
-    /// Contexts whose deadlines have passed, while they are handled.
+    /// Contexts whose deadlines have passed or whose initiators have ended, while they are handled.
     due: Vec<u32>,
     stats: DcTargetStats,
     faults: Faults,
@@ -401,6 +403,19 @@ impl DcTarget {
         // R17.5-4
         self.retire(place, host);
         DcVerdict::Taken
+    }
+
+    /// The process that had a slot of the host with an address has ended, and everything that it
+    /// sent has been handled: the contexts of its initiators end. This looks at all contexts.
+    pub fn slot_gone<H: Host>(&mut self, (address, slot): (IpAddr, SlotId), host: &mut H) {
+        let mut gone = std::mem::take(&mut self.due);
+        gone.extend(self.contexts.of_slot(address, slot));
+        for place in gone.drain(..) {
+            // R17.5-10
+            self.stats.gone += 1;
+            self.retire(place, host);
+        }
+        self.due = gone;
     }
 
     /// Ends a context; a message that has arrived in part completes as flushed.

@@ -133,7 +133,7 @@ impl Shard {
                 return Sent::NoRoom;
             }
             // There is no process in the slot: lost.
-            Err(NoRoom::Dead) => return Sent::Gone,
+            Err(NoRoom::Dead | NoRoom::NoChannel) => return Sent::Gone,
         }
         let (Some(channel), Some(entry)) =
             (self.channels.get_mut(to), self.qps.datagrams.get(index))

@@ -14,8 +14,7 @@ use super::super::qp::{PolledTable, Qp, QpConfig};
 use super::super::shard::{attach, check_sizes, detach, purge, Shard};
 use super::super::trace::DRIVER_TYPE;
 use super::super::types::{EngineError, QpAttributes, QpCaps, QpModify};
-use super::entry::{DcEntry, DcRole, CONTEXTS_MAX};
-use super::table::THIS_HOST;
+use super::entry::{DcEntry, DcRole, CONTEXTS_MAX, THIS_HOST};
 
 impl Engine {
     /// A new initiator or target in RESET. A target has a shared receive queue, an initiator none.
@@ -134,6 +133,18 @@ impl Engine {
             local: handle.gid_index(),
         };
         let mut shard = self.lock_for_post()?;
+        if to.address == THIS_HOST {
+            let before = self
+                .directory
+                .generation(number.slot().number())
+                .wrapping_sub(1);
+            if shard.channels.is_with(number.slot(), before) {
+                drop(shard);
+                // urdmad's report of the end of the earlier process is still to come.
+                self.peer_slot_gone(number.slot(), before);
+                shard = self.lock_for_post()?;
+            }
+        }
         let (index, now) = (qp.number().index(), clock::now());
         let Shard { qps, process, .. } = &mut *shard;
         let entry = qps.dc.entry(qp).ok_or(PostError::InvalidState)?;

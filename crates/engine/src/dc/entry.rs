@@ -1,5 +1,6 @@
 //! One initiator or target: its states, and what is between it and this process.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use proto_trp::conn::{ConnConfig, Datagram, PostError, QpState, SendWr, Time, Transmit};
@@ -8,6 +9,7 @@ use proto_trp::dc::{
     DcVerdict,
 };
 use proto_trp::wire::{ConnectionId, TrpHeader, DC_RESET_LEN};
+use urdma_types::SlotId;
 
 use super::super::packet_body::PacketBody;
 use super::super::process::Process;
@@ -16,6 +18,8 @@ use super::super::qp_host::QpHost;
 use super::super::random::random_u64;
 use super::super::types::{EngineError, QpAttributes, LIMITS};
 
+/// The address that stands for this host, and comes from no other.
+pub(in super::super) const THIS_HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// Contexts of a target, and of the initiators at one address.
 pub(super) const CONTEXTS_MAX: usize = 4096;
 const CONTEXTS_PER_ADDRESS_MAX: usize = 1024;
@@ -279,6 +283,19 @@ impl DcEntry {
     /// Whether it is a target.
     pub(super) fn is_target(&self) -> bool {
         matches!(self.end, DcEnd::Target { .. })
+    }
+
+    /// The process that had a slot of this host has ended.
+    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, process: &mut Process) {
+        let (end, mut host) = self.parts(process);
+        match end {
+            DcEnd::Initiator(initiator) => initiator.slot_gone(now, (THIS_HOST, slot), &mut host),
+            DcEnd::Target { target, .. } => {
+                if let Some(target) = target {
+                    target.slot_gone((THIS_HOST, slot), &mut host);
+                }
+            }
+        }
     }
 
     /// Handles the timers that have expired.

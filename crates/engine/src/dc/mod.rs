@@ -14,6 +14,6 @@ mod calls;
 mod entry;
 mod table;
 
-pub(super) use entry::DcHandled;
 pub use entry::DcRole;
-pub(super) use table::{DcTable, THIS_HOST};
+pub(super) use entry::{DcHandled, THIS_HOST};
+pub(super) use table::DcTable;

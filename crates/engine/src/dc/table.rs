@@ -1,21 +1,17 @@
 //! All initiators and targets by index, and initiators by the ids of their streams.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
 
 use proto_trp::conn::{Datagram, Time, Transmit};
 use proto_trp::dc::{DcArrival, DcPlan};
 use proto_trp::wire::{ConnectionId, TrpHeader};
-use urdma_types::Qpn;
+use urdma_types::{Qpn, SlotId};
 
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::packet_body::PacketBody;
 use super::super::process::Process;
 use super::super::qp::Qp;
 use super::entry::{DcEntry, DcHandled};
-
-/// The address that stands for this host, and comes from no other.
-pub(in super::super) const THIS_HOST: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// The initiators and targets of a process; a place is empty where no such queue pair has the
 /// index.
@@ -101,6 +97,25 @@ impl DcTable {
             let entry = self.entries.get_mut(index);
             entry.is_some_and(|entry| entry.takes_reset(now, arrival, datagram, process))
         })
+    }
+
+    /// The indices of all.
+    pub(in super::super) fn indices(&self) -> impl Iterator<Item = u16> + use<> {
+        self.entries.indices()
+    }
+
+    /// Tells a queue pair that the process that had a slot of this host has ended.
+    #[cold]
+    pub(in super::super) fn slot_gone(
+        &mut self,
+        index: u16,
+        now: Time,
+        slot: SlotId,
+        process: &mut Process,
+    ) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.slot_gone(now, slot, process);
+        }
     }
 
     /// Handles the timers of a queue pair that have expired.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use urdma_engine::{
-    Access, AddressHandle, CompletionOp, DcRole, Engine, EngineError, Gid, Payload, PostError, Qp,
-    QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Srq, SrqConfig, Status,
-    WorkCompletion,
+    Access, AddressHandle, CompletionOp, DcRole, Engine, EngineError, Gid, InProcess, Payload,
+    PostError, Qp, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Srq,
+    SrqConfig, Status, WorkCompletion,
 };
 
 use crate::rig::{engine, instance, qp_config, until, End, GID};
@@ -285,7 +285,7 @@ fn right_that_a_target_does_not_grant_fails_one_initiator_alone() {
 
 #[test]
 fn target_that_has_ended_fails_the_request() {
-    let (initiator, [target, _]) = initiator_and_targets(18);
+    let (initiator, [target, _]) = initiator_and_targets(PATIENT);
     target.receive(1, &[]);
     initiator.post(1, &target, SendOp::Send, &[]).unwrap();
     let of = &initiator.process;
@@ -298,14 +298,77 @@ fn target_that_has_ended_fails_the_request() {
         "it has ended"
     );
     initiator.post(2, &target, SendOp::Send, &[]).unwrap();
-    let mut found = Vec::new();
-    until("a completion", || {
-        found.extend(of.0.poll());
-        !found.is_empty()
-    });
-    let completion = found[0].completion;
-    assert_eq!(completion.wr_id, 2);
-    assert_ne!(completion.status, Status::Success);
+    expect(of, (2, Status::RetryExceeded), &mut || ());
+}
+
+/// A timeout code with which an initiator waits for longer than a test does: 69 s.
+const PATIENT: u8 = 20;
+
+/// Ends the process of a target, as the initiator learns it from urdmad.
+fn end(instance: &InProcess, of: &Initiator, target: &Target) {
+    let slot = target.qp.number().slot();
+    let generation = instance.end(slot);
+    of.process.0.engine.peer_slot_gone(slot, generation);
+}
+
+#[test]
+fn end_of_the_targets_process_fails_the_request_that_it_has_at_once() {
+    let instance = instance();
+    let initiator = Initiator::new(engine(&instance, 1), (0, GID), PATIENT);
+    let targets = [2, 3].map(|slot| Target::new(engine(&instance, slot)));
+    let [target, other] = &targets;
+    target.receive(1, &[]);
+    let of = &initiator.process;
+    for (wr_id, target) in [(1, target), (2, target), (3, target), (4, other)] {
+        initiator.post(wr_id, target, SendOp::Send, &[]).unwrap();
+    }
+    expect(of, (1, Status::Success), &mut || ());
+    // The second one waits for a receive request.
+    end(&instance, &initiator, target);
+    expect(of, (2, Status::RetryExceeded), &mut || ());
+    for wr_id in [3, 4] {
+        expect(of, (wr_id, Status::WorkRequestFlushed), &mut || ());
+    }
+    assert_eq!(initiator.state(), QpState::Error);
+}
+
+#[test]
+fn request_to_a_process_that_has_ended_fails_at_once() {
+    for is_known in [false, true] {
+        let instance = instance();
+        let initiator = Initiator::new(engine(&instance, 1), (0, GID), PATIENT);
+        let target = Target::new(engine(&instance, 2));
+        let of = &initiator.process;
+        if is_known {
+            target.receive(1, &[]);
+            initiator.post(1, &target, SendOp::Send, &[]).unwrap();
+            expect(of, (1, Status::Success), &mut || ());
+        }
+        end(&instance, &initiator, &target);
+        assert_eq!(initiator.state(), QpState::Rts, "an end alone is no error");
+        initiator.post(2, &target, SendOp::Send, &[]).unwrap();
+        expect(of, (2, Status::RetryExceeded), &mut || ());
+    }
+}
+
+// Its packets went to the process that had the slot before, until urdmad's report came.
+#[test]
+fn request_to_the_next_process_of_a_slot_does_not_wait_for_the_end_of_the_earlier_one() {
+    let instance = instance();
+    let initiator = Initiator::new(engine(&instance, 1), (0, GID), PATIENT);
+    let of = &initiator.process;
+    let earlier = Target::new(engine(&instance, 2));
+    earlier.receive(1, &[]);
+    initiator.post(1, &earlier, SendOp::Send, &[]).unwrap();
+    expect(of, (1, Status::Success), &mut || ());
+    let slot = earlier.qp.number().slot();
+    let generation = instance.end(slot);
+    let target = Target::new(engine(&instance, 2));
+    target.receive(2, &[]);
+    initiator.post(2, &target, SendOp::Send, &[]).unwrap();
+    expect(of, (2, Status::Success), &mut || ());
+    of.0.engine.peer_slot_gone(slot, generation);
+    assert_eq!(initiator.state(), QpState::Rts);
 }
 
 #[test]
