@@ -233,6 +233,25 @@ fn packet_of_another_process_than_the_initiators_is_dropped() {
     assert_ne!(world.give(&peer, &packet), DcVerdict::Dropped);
 }
 
+// The initiator counted the time in which it waited for a processor as the target's silence.
+#[test]
+fn first_contact_survives_that_its_refusal_is_processed_late() {
+    const LATE_NS: u64 = 60_000_000_000;
+    let mut world = World::new(target(1, 1));
+    let mut peer = [Peer::new(2, 10)];
+    peer[0].send(world.now);
+    let packet = peer[0].packet(world.now).unwrap();
+    let DcVerdict::Refused(refusal) = world.give(&peer[0], &packet) else {
+        panic!("a stranger is not refused");
+    };
+    world.now = world.now.plus_ns(LATE_NS);
+    peer[0].take(world.now, &refusal);
+    assert!(!peer[0].dc.has_failed());
+    world.exchange(&mut peer);
+    assert_eq!(peer[0].dc.sends_outstanding(), 0);
+    assert_eq!(world.target.stats().accepted, 1);
+}
+
 #[test]
 fn end_of_a_process_ends_the_contexts_of_its_initiators_alone() {
     let mut world = World::new(target(4, 4));

@@ -354,11 +354,11 @@ impl DcInitiator {
             };
         }
         // R17.5-6, R17.5-7, R17.5-8: what may have had an effect is not repeated.
-        let faults = self.faults;
-        let has_restarted = is_other_token && connect.token != 0;
-        let may_repeat = (!has_restarted || faults.has(Fault::RepeatAfterRestart))
-            && now.since_ns(open.heard) <= silence
-            && !open.conn.has_executed_atomic();
+        let is_contact = connect.token == 0;
+        let may_repeat = is_contact
+            || (!is_other_token || self.faults.has(Fault::RepeatAfterRestart))
+                && now.since_ns(open.heard) <= silence
+                && !open.conn.has_executed_atomic();
         if open.handed > 0 && !may_repeat {
             open.conn.give_up(host);
         } else {
