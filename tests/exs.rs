@@ -128,6 +128,27 @@ fn every_way_of_transfer_arrives() {
     one.down();
 }
 
+/// The ring that the client is offered at first holds a part of what the path holds.
+#[test]
+fn ring_grows_over_a_long_path() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let [a, b] = up_with_faults(&scratch, "[fault]\ndelay = \"10ms\"\n");
+    let indirect = ["--transfers", "indirect", "--sends", "64"];
+    let small_ring = ["--ring-octets", "262144", "--ring-max-octets", "4194304"];
+    let grown = pass_between([&a, &b], 100 << 20, &indirect, &small_ring);
+    println!("{grown}");
+    assert!((1..=4).contains(&count(&grown, "rings")), "{grown}");
+    let fixed = ["--ring-octets", "4194304", "--ring-max-octets", "0"];
+    let kept = pass_between([&a, &b], 100 << 20, &indirect, &fixed);
+    println!("{kept}");
+    assert_eq!(count(&kept, "rings"), 0, "{kept}");
+    for host in [a, b] {
+        expect_all_taken_back(&host);
+        host.down().unwrap();
+    }
+}
+
 #[test]
 fn streams_that_are_short_end_at_both_ends() {
     let _alone = alone();

@@ -83,6 +83,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(adverts());
     cases.extend(transfers());
     cases.extend(out_of_turn());
+    cases.extend(rings());
     cases.extend(outside());
     cases
 }
@@ -98,18 +99,18 @@ fn greetings() -> Vec<Case> {
     let ring = "00000000000010000000000000001000";
     vec![
         rejected("", "the greeting is malformed"),
-        rejected(&format!("75455853020000{tail}00{ring}"), "version 2"),
+        rejected(&format!("75455853010000{tail}00{ring}"), "version 1"),
         rejected(
-            &format!("7545585301010000{tail}{ring}"),
+            &format!("7545585302010000{tail}{ring}"),
             "one end is SOCK_STREAM",
         ),
         rejected(
-            &format!("75455853010000000001{}{ring}", &tail[4..]),
+            &format!("75455853020000000001{}{ring}", &tail[4..]),
             "a limit is too small",
         ),
         // A ring whose end has no address.
         rejected(
-            &format!("7545585301000000{tail}{}", "f".repeat(32)),
+            &format!("7545585302000000{tail}{}", "f".repeat(32)),
             "the greeting is malformed",
         ),
     ]
@@ -240,6 +241,31 @@ fn out_of_turn() -> Vec<Case> {
             &[message(5, &[1])],
             "the end of the stream is not where its data ends",
         ),
+    ]
+}
+
+/// The honest end has a ring of [`RING`] octets, numbered 0, and writes into one of 4096.
+fn rings() -> Vec<Case> {
+    let want = |octets| message(10, &[octets]);
+    let ring = |number, octets| message(11, &[number, 0x1000, octets, 0]);
+    let taken = |number| message(12, &[number]);
+    let unwanted = "a ring asked for out of turn";
+    let unasked = "a ring that was not asked for";
+    let unoffered = "a ring taken that was not offered";
+    let longer = u64::from(2 * RING);
+    let finish = message(5, &[0]);
+    vec![
+        refused(0, &[want(0)], unwanted),
+        refused(0, &[want(longer), want(longer)], unwanted),
+        refused(0, &[finish, want(longer)], unwanted),
+        refused(0, &[ring(1, 64)], unasked),
+        refused(0, &[ring(1, 0)], unasked),
+        refused(0, &[taken(1)], unoffered),
+        refused(0, &[want(longer), taken(2)], unoffered),
+        // A ring of the length that it has is refused.
+        refused(0, &[want(u64::from(RING)), taken(1)], unoffered),
+        refused(0, &[message(11, &[1, 0x1000, 64, 1])], MALFORMED),
+        refused(0, &[message(11, &[1, 0x1000])], MALFORMED),
     ]
 }
 

@@ -254,7 +254,7 @@ static void read_ring(void)
 /* A greeting with 8 receive slots and room for 8 adverts. */
 static void correct_hello(uint8_t *hello)
 {
-	static const uint8_t head[] = { 'u', 'E', 'X', 'S', 1, 0, 0, 0, 0, 8, 0, 8 };
+	static const uint8_t head[] = { 'u', 'E', 'X', 'S', 2, 0, 0, 0, 0, 8, 0, 8 };
 	uint32_t key = htobe32(region->rkey);
 	uint64_t addr = htobe64((uintptr_t)memory.ring), count = htobe64(RING_OCTETS);
 

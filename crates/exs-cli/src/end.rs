@@ -30,9 +30,12 @@ enum Transfers {
 /// The options of both ends.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct StreamArguments {
-    /// Octets of the ring of this end
+    /// Octets of the ring of this end when the stream begins
     #[arg(long, default_value_t = 4 << 20)]
     ring_octets: usize,
+    /// Octets to which the ring may grow if the path holds more
+    #[arg(long, default_value_t = 64 << 20)]
+    ring_max_octets: u64,
     /// How this end chooses between transfers
     #[arg(long, value_enum, default_value_t = Transfers::Dynamic)]
     transfers: Transfers,
@@ -48,6 +51,7 @@ impl StreamArguments {
             poll: Duration::from_micros(self.poll_us),
             ..Options::default()
         };
+        options.config.ring_max_octets = self.ring_max_octets;
         options.config.choice = match self.transfers {
             Transfers::Dynamic => Choice::Dynamic,
             Transfers::Direct => Choice::Direct,

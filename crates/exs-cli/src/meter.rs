@@ -55,13 +55,14 @@ pub(crate) fn print_stats(socket: &Socket) {
     let stats = socket.stats();
     println!(
         "transfers: {} direct, {} indirect ({:.1} % direct); adverts: {} sent, {} stale; \
-         {} pauses, {} octets copied, {} control messages",
+         {} pauses, {} rings taken, {} octets copied, {} control messages",
         stats.direct_transfers,
         stats.indirect_transfers,
         stats.direct_ratio() * 100.0,
         stats.adverts_sent,
         stats.adverts_stale,
         stats.pauses,
+        stats.rings_taken,
         stats.copied_octets,
         stats.controls_sent
     );

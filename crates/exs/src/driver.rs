@@ -22,6 +22,7 @@ use crate::ffi::memory::{Buffer, Memory};
 use crate::ffi::queue_pair::{Batch, Local, Operation};
 use crate::ffi::verbs::{Completion, POLLED};
 use crate::link::{of, Link, Of};
+use crate::rings::Rings;
 
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
@@ -87,8 +88,8 @@ struct Failing {
 pub(crate) struct Driver {
     /// Dropped first, so that no device uses a buffer that is freed.
     link: Option<Link>,
-    /// What the ring of a connection that has ended holds can still be received.
-    ring: Option<Buffer>,
+    /// What the rings of a connection that has ended hold can still be received.
+    rings: Rings,
     stream: Stream,
     /// Whether this end has connected; the other end ends the connection.
     is_active: bool,
@@ -128,7 +129,7 @@ impl Driver {
     ) -> Self {
         Self {
             link: Some(link),
-            ring: None,
+            rings: Rings::default(),
             stream,
             is_active,
             sends: VecDeque::new(),
@@ -338,7 +339,10 @@ impl Driver {
         };
         // It fails only if the connection has ended.
         let _ = link.id().disconnect();
-        self.ring = link.into_ring().filter(|_| !self.stream.is_drained());
+        self.rings = link.into_rings();
+        if self.stream.is_drained() {
+            self.rings = Rings::default();
+        }
         self.batch.clear();
         self.stream.handle_disconnected();
         self.drain();
@@ -346,7 +350,7 @@ impl Driver {
             self.cause = None;
             return;
         }
-        self.ring = None;
+        self.rings = Rings::default();
         let failure = self.failing.map_or(Failure::Disconnected, |f| f.failure);
         self.events.push_back(Event::Failed(failure));
     }
@@ -445,6 +449,7 @@ impl Driver {
         while let Some(copy) = self.stream.poll_copy() {
             self.copy(&copy);
         }
+        self.change_rings();
         while !self.is_lost {
             let Some(transmit) = self.stream.poll_transmit(self.now_ns) else {
                 break;
@@ -460,14 +465,25 @@ impl Driver {
     fn copy(&mut self, copy: &RingCopy) {
         let index = place_of(&self.recvs, copy.recv.0, |recv| recv.0 .0);
         let index = index.expect("a copy is for a receive in progress");
-        let ring = self
-            .link
-            .as_ref()
-            .map_or(self.ring.as_ref(), Link::ring_buffer);
-        let ring = ring.expect("only an end with a ring copies");
+        let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
+        let ring = rings.buffer(copy.ring);
+        let ring = ring.expect("a copy is from a ring that is in use");
         let in_memory = |number| usize::try_from(number).expect("a place in memory");
         let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
         self.recvs[index].1.copy_from(at, ring, from_at, len);
+    }
+
+    /// Frees rings that are no longer in use, and makes the one that the peer asks for.
+    fn change_rings(&mut self) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        link.free_rings(self.stream.oldest_ring());
+        if let Some(octets) = self.stream.poll_ring() {
+            // Without memory for it, the peer goes on with the ring that it has.
+            let ring = link.add_ring(octets).ok();
+            self.stream.offer_ring(ring);
+        }
     }
 
     /// Makes a work request, which is posted with others.
@@ -549,7 +565,7 @@ impl Driver {
                 }
                 Told::Closed => {
                     self.is_closed = true;
-                    self.ring = None;
+                    self.rings = Rings::default();
                     Event::Closed
                 }
                 Told::MustDisconnect(failure) => {

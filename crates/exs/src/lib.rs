@@ -34,10 +34,10 @@
 //! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code
 //! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
 //! completion queues, `ffi/queue_pair`: work requests); `registrations`, the memory regions of a
-//! connection; `control`, the slots of control messages; `link`, the verbs objects of a connection;
-//! `driver`, which executes what the protocol asks for; `socket`, the calls for a stream;
-//! `handshake`, how connections are made; `buffered`, a socket that is read and written;
-//! `byte_stream`, its blocking calls; `tokio`, the asynchronous ones.
+//! connection; `rings`, those into which the peer writes; `control`, the slots of control messages;
+//! `link`, the verbs objects of a connection; `driver`, which executes what the protocol asks for;
+//! `socket`, the calls for a stream; `handshake`, how connections are made; `buffered`, a socket
+//! that is read and written; `byte_stream`, its blocking calls; `tokio`, the asynchronous ones.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod buffered;
@@ -49,6 +49,7 @@ mod ffi;
 mod handshake;
 mod link;
 mod registrations;
+mod rings;
 mod socket;
 #[cfg(feature = "tokio")]
 pub mod tokio;

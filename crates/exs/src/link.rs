@@ -4,15 +4,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use urdma_stream::wire::{ControlOctets, Hello, CONTROL_MAX_LEN};
-use urdma_stream::{Choice, Config, Kind, SetupError, Stream};
+use urdma_stream::{Choice, Config, Kind, RingNo, SetupError, Stream};
 
 use crate::control::Slots;
 use crate::error::Error;
 use crate::ffi::cm::Id;
-use crate::ffi::memory::Buffer;
 use crate::ffi::queue_pair::{Batch, Local, QueuePair};
-use crate::ffi::verbs::{Access, Completion, CompletionQueue, Domain, Region, POLLED};
+use crate::ffi::verbs::{Completion, CompletionQueue, Domain, POLLED};
 use crate::registrations::Registrations;
+use crate::rings::Rings;
 
 /// Marks the work request of a receive; the other bits are its slot.
 const RECEIVE: u64 = 1 << 63;
@@ -44,7 +44,10 @@ pub(crate) struct Link {
     pub(crate) registrations: Registrations,
     received: Slots,
     sent: Slots,
-    ring: Option<(Region, Buffer)>,
+    rings: Rings,
+    /// The first ring as the peer is told of it; without octets if there is none.
+    ring: urdma_stream::Buffer,
+    domain: Arc<Domain>,
     config: Config,
 }
 
@@ -57,9 +60,10 @@ impl Link {
         let depths = [config.send_depth, usize::from(config.recv_slots)];
         let queue = Arc::new(CompletionQueue::new(&domain, depths[0] + depths[1])?);
         let has_ring = config.kind == Kind::Octets && config.choice != Choice::Direct;
+        let mut rings = Rings::default();
         let ring = match has_ring {
-            true => Some(ring(&domain, ring_octets)?),
-            false => None,
+            true => rings.add(&domain, ring_octets)?,
+            false => Default::default(),
         };
         let link = Self {
             qp: QueuePair::new(id, &domain, &queue, depths, config.gather_max)?,
@@ -67,8 +71,10 @@ impl Link {
             registrations: Registrations::new(&domain),
             received: Slots::new(&domain, depths[1])?,
             sent: Slots::new(&domain, depths[0])?,
+            rings,
             ring,
             config,
+            domain,
         };
         link.post_recvs(0..link.received.len())?;
         Ok(link)
@@ -78,25 +84,14 @@ impl Link {
         self.qp.id()
     }
 
-    /// The ring as the peer is told of it.
-    fn ring(&self) -> urdma_stream::Buffer {
-        self.ring
-            .as_ref()
-            .map_or_else(Default::default, |(region, buffer)| urdma_stream::Buffer {
-                addr: buffer.addr(),
-                len_octets: buffer.len() as u64,
-                rkey: region.rkey(),
-            })
-    }
-
     /// The greeting of this end.
     pub(crate) fn hello(&self) -> Hello {
-        self.config.hello(self.ring())
+        self.config.hello(self.ring)
     }
 
     /// The protocol with the peer that sent this greeting.
     pub(crate) fn stream(&self, peer: &Hello) -> Result<Stream, SetupError> {
-        Stream::new(&self.config, self.ring(), peer)
+        Stream::new(&self.config, self.ring, peer)
     }
 
     /// The descriptors that [`Link::arm`] and connection management make readable.
@@ -147,22 +142,27 @@ impl Link {
         self.sent.write(slot, message)
     }
 
-    /// The memory of the ring.
-    pub(crate) fn ring_buffer(&self) -> Option<&Buffer> {
-        self.ring.as_ref().map(|(_, buffer)| buffer)
+    /// The rings.
+    pub(crate) fn rings(&self) -> &Rings {
+        &self.rings
     }
 
-    /// Destroys all objects; what is left is the memory of the ring.
-    pub(crate) fn into_ring(self) -> Option<Buffer> {
+    /// Makes a ring that the peer has asked for.
+    pub(crate) fn add_ring(&mut self, octets: u64) -> Result<urdma_stream::Buffer, Error> {
+        self.rings
+            .add(&self.domain, usize::try_from(octets).unwrap_or(usize::MAX))
+    }
+
+    /// Frees the rings before one.
+    pub(crate) fn free_rings(&mut self, oldest: RingNo) {
+        self.rings.free_before(oldest);
+    }
+
+    /// Destroys all objects; what is left is the memory of the rings.
+    pub(crate) fn into_rings(mut self) -> Rings {
         // From here on the peer can write into no memory of this end.
         drop(self.qp);
-        self.ring.map(|(_, buffer)| buffer)
+        self.rings.deregister();
+        self.rings
     }
-}
-
-/// A ring into which the peer may write.
-fn ring(domain: &Arc<Domain>, octets: usize) -> Result<(Region, Buffer), Error> {
-    let buffer = Buffer::new(octets)?;
-    let region = Region::new(domain, buffer.pages(), Access::RemoteWrite)?;
-    Ok((region, buffer))
 }

@@ -24,7 +24,8 @@ const POLL: Duration = Duration::from_micros(10);
 pub struct Options {
     /// The protocol's configuration.
     pub config: Config,
-    /// The length of the ring for indirect transfers.
+    /// The length of the ring for indirect transfers when the stream begins. The peer may ask for
+    /// another, up to [`Config::ring_max_octets`].
     pub ring_octets: usize,
     /// How long [`Socket::wait`] polls before it sleeps; 10 microseconds by default, 0: it sleeps
     /// at once.

@@ -31,6 +31,9 @@ pub struct Config {
     /// Receives are advertised while they have at least so many octets on average; shorter ones are
     /// filled from the ring, if this end and its peer permit indirect transfers.
     pub advert_min_octets: u64,
+    /// The greatest length of this end's ring, which the peer may ask to be longer or shorter than
+    /// that of the greeting.
+    pub ring_max_octets: u64,
 }
 
 impl Default for Config {
@@ -46,6 +49,7 @@ impl Default for Config {
             pause_every: 32,
             gather_max: GATHER_MAX,
             advert_min_octets: SHORT_OCTETS,
+            ring_max_octets: 64 << 20,
         }
     }
 }
@@ -81,6 +85,8 @@ pub struct Stats {
     pub adverts_stale: u64,
     /// Pauses of indirect flows.
     pub pauses: u64,
+    /// Rings of the peer that this end has taken in the place of others.
+    pub rings_taken: u64,
     /// Octets copied out of the ring.
     pub copied_octets: u64,
     /// Control messages sent.

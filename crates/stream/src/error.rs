@@ -103,6 +103,18 @@ pub enum PeerError {
     /// The answer to a pause that was not made.
     #[error("a pause answered that was not made")]
     UnexpectedResume,
+    /// A wish for a ring before the last was answered, of no octets, or of an end without a ring.
+    #[error("a ring asked for out of turn")]
+    UnexpectedWant,
+    /// A ring that was not asked for, or of another number than the next.
+    #[error("a ring that was not asked for")]
+    UnexpectedRing,
+    /// A ring whose end has no address.
+    #[error("a ring beyond its buffer")]
+    RingBuffer,
+    /// A ring taken that was not offered.
+    #[error("a ring taken that was not offered")]
+    UnexpectedTaken,
     /// Data, or the end once more, after the end of the stream.
     #[error("data after the end of the stream")]
     AfterFinish,

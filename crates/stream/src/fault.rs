@@ -37,6 +37,18 @@ pub(crate) enum Fault {
     FinishEarly,
     /// Messages are sent without credit.
     NoCredit,
+    /// A new ring is taken while a transfer is in progress.
+    TakenInTransfer,
+    /// A new ring is written into before TAKEN is sent.
+    RingUsedUntold,
+    /// Places in a new ring are counted from the beginning of the stream.
+    RingPlaceKept,
+    /// The old ring is returned when TAKEN arrives, not when it is empty.
+    OldRingReturned,
+    /// A copy does not end where the old ring ends.
+    CopyAcrossRings,
+    /// Another ring is offered while an old one holds octets.
+    RingOverOld,
 }
 
 /// The faults of one end: none, but for tests.

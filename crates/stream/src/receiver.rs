@@ -5,14 +5,19 @@ use std::collections::VecDeque;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
+use crate::own_ring::OwnRing;
 use crate::sojourn::mean;
-use crate::types::{place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, Seq};
+use crate::types::{
+    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq,
+};
 use crate::wire::{Advert, Hello};
 
 /// Octets to be copied from the ring into the buffer of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingCopy {
-    /// Where they begin in the ring.
+    /// The ring.
+    pub ring: RingNo,
+    /// Where they begin in it.
     pub ring_offset: u64,
     /// The receive into whose buffer they go.
     pub recv: RecvId,
@@ -71,16 +76,6 @@ enum Renewal {
     Sent,
 }
 
-/// This end's ring. Octets are counted from the beginning of the stream.
-#[derive(Debug)]
-struct Ring {
-    len_octets: u64,
-    written: u64,
-    copied: u64,
-    /// What the peer was last told of `copied`.
-    announced: u64,
-}
-
 /// State of the receiving half.
 #[derive(Debug)]
 pub(crate) struct RecvHalf {
@@ -98,7 +93,7 @@ pub(crate) struct RecvHalf {
     estimate: Seq,
     /// P_r.
     phase: Phase,
-    ring: Ring,
+    ring: OwnRing,
     recvs: VecDeque<Recv>,
     /// How many receives have an advert: the first ones of the queue.
     advertised: usize,
@@ -129,12 +124,7 @@ impl RecvHalf {
             delivered: Seq(0),
             estimate: Seq(0),
             phase: Phase(0),
-            ring: Ring {
-                len_octets: own.ring.len_octets,
-                written: 0,
-                copied: 0,
-                announced: 0,
-            },
+            ring: OwnRing::new(own.ring.len_octets, config.ring_max_octets, faults),
             recvs: VecDeque::new(),
             advertised: 0,
             canceled: 0,
@@ -178,11 +168,6 @@ impl RecvHalf {
         Ok(id)
     }
 
-    /// Octets that are in the ring (b_r).
-    fn held(&self) -> u64 {
-        self.ring.written - self.ring.copied
-    }
-
     /// Whether a receive may be advertised if ring and phase permit it.
     fn may_advertise(&self) -> bool {
         let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
@@ -194,7 +179,7 @@ impl RecvHalf {
 
     /// Whether a copy or an advert can follow from the receives that are posted.
     pub(crate) fn is_due(&self) -> bool {
-        self.held() > 0 || self.may_advertise()
+        self.ring.held() > 0 || self.may_advertise()
     }
 
     /// The next advert, if the rule permits one (algorithm 2).
@@ -210,7 +195,7 @@ impl RecvHalf {
         } else {
             index
         };
-        if self.held() > 0 && !self.faults.has(Fault::AdvertOverRing) {
+        if self.ring.held() > 0 && !self.faults.has(Fault::AdvertOverRing) {
             return None;
         }
         // k_a: adverts are sent in order, so if any is of an earlier phase, the oldest is.
@@ -251,7 +236,7 @@ impl RecvHalf {
     /// The peer sends nothing after this position until it is answered. It has discarded all
     /// adverts, and discards those that are on the way.
     pub(crate) fn handle_pause(&mut self, position: Seq) -> Result<(), PeerError> {
-        let arrived = self.delivered.after(self.held());
+        let arrived = self.delivered.after(self.ring.held());
         if self.renewal != Renewal::None || self.finished || position != arrived {
             return Err(PeerError::UnexpectedPause);
         }
@@ -262,7 +247,7 @@ impl RecvHalf {
     /// Takes all adverts back if the peer waits for that, as soon as the ring is empty or cannot
     /// be emptied.
     pub(crate) fn renew(&mut self, events: &mut VecDeque<Event>) {
-        let settled = self.held() == 0 || self.recvs.is_empty();
+        let settled = self.ring.held() == 0 || self.recvs.is_empty();
         if self.renewal != Renewal::Asked || self.withdrawal.is_some() || !settled {
             return;
         }
@@ -333,18 +318,10 @@ impl RecvHalf {
         if len_octets == 0 {
             return Err(PeerError::FalseLength);
         }
-        if self.ring.len_octets == 0 {
-            return Err(PeerError::UnexpectedIndirect);
-        }
-        // The peer knows only of the octets that it was told to be free.
-        let known = self.ring.len_octets - (self.ring.written - self.ring.announced);
-        if len_octets > known {
-            return Err(PeerError::RingOverflow);
-        }
+        self.ring.handle_written(len_octets)?;
         if self.phase.is_direct() {
             self.phase = self.phase.next();
         }
-        self.ring.written += len_octets;
         // The peer has passed every advert that it has had, so canceled receives are free.
         self.retire_canceled(events);
         if self.stopped {
@@ -359,23 +336,22 @@ impl RecvHalf {
         stats: &mut Stats,
         events: &mut VecDeque<Event>,
     ) -> Option<RingCopy> {
-        let held = self.held();
-        let recv = self.recvs.front_mut().filter(|_| held > 0)?;
-        let ring_offset = self.ring.copied % self.ring.len_octets;
-        let to_end = self.ring.len_octets - ring_offset;
-        let len_octets = held.min(recv.left()).min(to_end);
+        let recv = self.recvs.front_mut()?;
+        let from = self.ring.first()?;
+        let len_octets = from.len_octets.min(recv.left());
         let copy = RingCopy {
-            ring_offset,
+            ring: from.ring,
+            ring_offset: from.offset,
             recv: recv.id,
             offset: recv.filled,
             addr: recv.buffer.addr + recv.filled,
             len_octets,
         };
         recv.filled += len_octets;
-        self.ring.copied += len_octets;
+        self.ring.copy(len_octets);
         self.delivered = self.delivered.after(len_octets);
         stats.copied_octets += len_octets;
-        let complete = recv.left() == 0 || (!recv.waitall && held == len_octets);
+        let complete = recv.left() == 0 || (!recv.waitall && self.ring.held() == 0);
         match recv.advert {
             // The line that the printed algorithm lacks: no advert has counted these octets.
             None => {
@@ -396,22 +372,41 @@ impl RecvHalf {
         Some(copy)
     }
 
-    /// The count of octets copied, for a control message that is now sent.
-    pub(crate) fn announce(&mut self) -> u64 {
-        let early = self.faults.has(Fault::EarlyRingCredit);
-        let emptied = if early {
-            self.ring.written
-        } else {
-            self.ring.copied
-        };
-        self.ring.announced = emptied;
-        emptied
+    /// The ring of this end.
+    pub(crate) fn ring(&mut self) -> &mut OwnRing {
+        &mut self.ring
+    }
+
+    /// The peer asks for a ring of so many octets.
+    pub(crate) fn handle_want(&mut self, octets: u64) -> Result<(), PeerError> {
+        match self.finished {
+            true => Err(PeerError::UnexpectedWant),
+            false => self.ring.handle_want(octets),
+        }
+    }
+
+    /// What the peer sends indirectly from now on is in the ring that it was offered.
+    pub(crate) fn handle_taken(&mut self, number: RingNo) -> Result<(), PeerError> {
+        match self.finished {
+            true => Err(PeerError::UnexpectedTaken),
+            false => self.ring.handle_taken(number),
+        }
+    }
+
+    /// The length of the ring that the peer wishes and this end has to make, while it is of use.
+    pub(crate) fn ring_wanted(&self) -> Option<u64> {
+        let may = !(self.finished || self.stopped);
+        self.ring.wanted().filter(|_| may)
+    }
+
+    /// The oldest ring in use.
+    pub(crate) fn oldest_ring(&self) -> RingNo {
+        self.ring.oldest()
     }
 
     /// Whether so much of the ring is free that the peer should know.
     pub(crate) fn owes_update(&self) -> bool {
-        let news = self.ring.copied.saturating_sub(self.ring.announced);
-        news > 0 && news >= self.ring.len_octets / 8
+        self.ring.owes_update()
     }
 
     /// Cancels a receive: at once if the peer cannot use its buffer, else after a withdrawal.
@@ -543,9 +538,9 @@ impl RecvHalf {
     }
 
     fn drop_ring(&mut self) {
-        self.delivered = self.delivered.after(self.held());
-        self.estimate = self.estimate.after(self.held());
-        self.ring.copied = self.ring.written;
+        self.delivered = self.delivered.after(self.ring.held());
+        self.estimate = self.estimate.after(self.ring.held());
+        self.ring.clear();
     }
 
     /// The peer has announced where its octets end.
@@ -557,7 +552,7 @@ impl RecvHalf {
         if self.finished {
             return Err(PeerError::AfterFinish);
         }
-        if end != self.delivered.after(self.held()) {
+        if end != self.delivered.after(self.ring.held()) {
             return Err(PeerError::FalseFinish);
         }
         self.finished = true;
@@ -572,12 +567,12 @@ impl RecvHalf {
 
     /// Whether the ring is empty.
     pub(crate) fn is_drained(&self) -> bool {
-        self.held() == 0
+        self.ring.held() == 0
     }
 
     /// Completes all receives if no octet follows.
     fn end_of_stream(&mut self, events: &mut VecDeque<Event>) {
-        while self.finished && self.held() == 0 && !self.recvs.is_empty() {
+        while self.finished && self.ring.held() == 0 && !self.recvs.is_empty() {
             self.retire(0, Outcome::EndOfStream, events);
         }
     }

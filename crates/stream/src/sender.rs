@@ -6,10 +6,12 @@ use crate::adverts::Adverts;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
+use crate::peer_ring::PeerRing;
 use crate::resync::{Pause, Resync};
 use crate::sojourn::{Sojourn, SHORT_OCTETS};
 use crate::types::{
-    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, SendId, Seq, GATHER_MAX,
+    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, RingNo, SendId, Seq,
+    GATHER_MAX,
 };
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
@@ -77,26 +79,6 @@ enum Target {
     Direct { addr: u64, rkey: u32 },
     /// The ring, from this count of octets since the beginning of the stream.
     Ring { position: u64 },
-}
-
-/// The ring of the peer. Octets are counted from the beginning of the stream.
-#[derive(Debug)]
-struct PeerRing {
-    buffer: Buffer,
-    written: u64,
-    emptied: u64,
-}
-
-impl PeerRing {
-    fn free(&self) -> u64 {
-        self.buffer.len_octets - (self.written - self.emptied)
-    }
-
-    /// The free octets up to the end of the ring.
-    fn contiguous(&self) -> u64 {
-        let at = self.written.checked_rem(self.buffer.len_octets);
-        self.free().min(self.buffer.len_octets - at.unwrap_or(0))
-    }
 }
 
 /// Short sends that wait for others to be carried with them.
@@ -178,11 +160,7 @@ impl SendHalf {
             max_adverts: usize::from(config.max_recvs),
             position: Seq(0),
             phase: if uses_adverts { Phase(0) } else { Phase(1) },
-            ring: PeerRing {
-                buffer: peer.ring,
-                written: 0,
-                emptied: 0,
-            },
+            ring: PeerRing::new(peer.ring, faults),
             adverts: Adverts::default(),
             next_advert: AdvertNo(0),
             last_advert: None,
@@ -296,12 +274,42 @@ impl SendHalf {
         }
     }
 
-    pub(crate) fn handle_emptied(&mut self, emptied: u64) -> Result<(), PeerError> {
-        if emptied < self.ring.emptied || emptied > self.ring.written {
-            return Err(PeerError::CreditBeyondRing);
-        }
-        self.ring.emptied = emptied;
-        Ok(())
+    pub(crate) fn handle_emptied(&mut self, emptied: u64, now_ns: u64) -> Result<(), PeerError> {
+        let least_ns = self.sojourn.least_ns();
+        self.ring.handle_emptied(emptied, now_ns, least_ns)
+    }
+
+    /// The peer answers the wish for another ring.
+    pub(crate) fn handle_ring(&mut self, number: RingNo, ring: Buffer) -> Result<(), PeerError> {
+        self.ring.handle_ring(number, ring)
+    }
+
+    /// The length of the ring that the peer is to be asked for.
+    pub(crate) fn want_due(&self) -> Option<u64> {
+        let may = self.finish != Finish::Said;
+        self.ring.want_due().filter(|_| may)
+    }
+
+    pub(crate) fn want_said(&mut self) {
+        self.ring.want_said();
+    }
+
+    /// The ring that is taken now. A transfer in progress ends in the old one.
+    pub(crate) fn taken_due(&self) -> Option<RingNo> {
+        let is_between = self.transfer.is_none() || self.faults.has(Fault::TakenInTransfer);
+        let may = is_between && self.finish != Finish::Said;
+        self.ring.taken_due().filter(|_| may)
+    }
+
+    pub(crate) fn taken_said(&mut self, stats: &mut Stats) {
+        self.ring.taken_said(self.position);
+        stats.rings_taken += 1;
+    }
+
+    /// The ring of the peer.
+    #[cfg(test)]
+    pub(crate) fn ring(&mut self) -> &mut PeerRing {
+        &mut self.ring
     }
 
     pub(crate) fn handle_advert(
@@ -428,20 +436,14 @@ impl SendHalf {
         if self.transfer.is_none() {
             self.transfer = self.begin(now_ns, stats);
         }
-        let ring = self.ring.buffer;
         let transfer = self.transfer.as_mut()?;
         let left = (transfer.len_octets - transfer.written).min(self.piece_max);
         let (addr, rkey, len) = match transfer.to {
             Target::Direct { addr, rkey } => (addr + transfer.written, rkey, left),
             Target::Ring { position } => {
-                let at = (position + transfer.written) % ring.len_octets;
-                let to_end = ring.len_octets - at;
+                let (addr, rkey, to_end) = self.ring.place(position + transfer.written);
                 let wraps = !self.faults.has(Fault::NoWrap);
-                (
-                    ring.addr + at,
-                    ring.rkey,
-                    if wraps { left.min(to_end) } else { left },
-                )
+                (addr, rkey, if wraps { left.min(to_end) } else { left })
             }
         };
         let first = transfer.written == 0;
@@ -459,6 +461,9 @@ impl SendHalf {
             Target::Ring { .. } => Immediate::Indirect(whole).encode(),
         });
         if last {
+            if let Target::Ring { position } = transfer.to {
+                self.ring.posted(position + transfer.len_octets, now_ns);
+            }
             self.transfer = None;
         }
         let [first, last] = parts.sends();
@@ -496,7 +501,11 @@ impl SendHalf {
             octets: len_octets,
             room: contiguous,
         };
-        if !is_possible || self.waits_for_sends(gathered, now_ns) {
+        if !is_possible {
+            self.ring.wait();
+            return None;
+        }
+        if self.waits_for_sends(gathered, now_ns) {
             return None;
         }
         let to = if let Some((advert, _)) = advert {
@@ -518,8 +527,7 @@ impl SendHalf {
             if self.phase.is_direct() {
                 self.phase = self.phase.next();
             }
-            let position = self.ring.written;
-            self.ring.written += len_octets;
+            let position = self.ring.take(len_octets);
             stats.indirect_transfers += 1;
             stats.indirect_octets += len_octets;
             Target::Ring { position }
@@ -597,6 +605,7 @@ impl SendHalf {
         };
         self.position = self.position.after(len_octets);
         self.resync.count(len_octets, self.phase.is_direct());
+        self.ring.reached(self.position);
         for part in parts.iter() {
             let send = &mut self.sends[self.cursor];
             send.taken += u64::from(part.len_octets);

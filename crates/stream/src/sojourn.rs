@@ -55,6 +55,11 @@ impl Sojourn {
         self.direct_octets = mean(self.direct_octets, octets);
     }
 
+    /// The least time until a completion or an answer.
+    pub(crate) fn least_ns(&self) -> u64 {
+        self.least_ns
+    }
+
     /// The last work request of a transfer, which is the message with this number, is posted.
     pub(crate) fn posted(&mut self, number: u64, at_ns: u64) {
         self.unanswered.push_back(Unanswered { number, at_ns });

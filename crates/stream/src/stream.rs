@@ -8,7 +8,7 @@ use crate::error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 use crate::fault::{Fault, Faults};
 use crate::receiver::{RecvHalf, RingCopy};
 use crate::sender::{Piece, SendHalf};
-use crate::types::{Buffer, Choice, Event, Kind, Outcome, RecvId, SendId};
+use crate::types::{Buffer, Choice, Event, Kind, Outcome, RecvId, RingNo, SendId};
 use crate::wire::{Body, Control, ControlOctets, Hello, Immediate};
 
 /// A work request for the send queue of the connection.
@@ -34,9 +34,9 @@ enum Posted {
 /// The driver passes in what happens on the connection: [`Stream::handle_control`] for a message
 /// received by SEND, [`Stream::handle_immediate`] for immediate data, [`Stream::handle_sent`] for
 /// completions of its own work requests, in the order in which they happen. After each of these,
-/// and after each call of the user, it drains [`Stream::poll_copy`], [`Stream::poll_transmit`] and
-/// [`Stream::poll_event`], in this order, until each returns `None`; and again at
-/// [`Stream::poll_timeout`], if there is a time then.
+/// and after each call of the user, it drains [`Stream::poll_copy`], [`Stream::poll_ring`],
+/// [`Stream::poll_transmit`] and [`Stream::poll_event`], in this order, until each returns `None`;
+/// and again at [`Stream::poll_timeout`], if there is a time then.
 ///
 /// `now_ns` is the time in nanoseconds since a moment of the driver's choice; it does not go back.
 /// A time that is late costs throughput only.
@@ -265,6 +265,24 @@ impl Stream {
         copy
     }
 
+    /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
+    pub fn poll_ring(&self) -> Option<u64> {
+        let may = self.failure.is_none() && !self.disconnected;
+        self.receiver.ring_wanted().filter(|_| may)
+    }
+
+    /// Offers the ring that [`Stream::poll_ring`] has told, or refuses it. Its number is one more
+    /// than that of the last one offered.
+    pub fn offer_ring(&mut self, ring: Option<Buffer>) {
+        self.receiver.ring().offer(ring);
+    }
+
+    /// The oldest ring in use: the peer writes into none before it, and copies are made from none
+    /// before it.
+    pub fn oldest_ring(&self) -> RingNo {
+        self.receiver.oldest_ring()
+    }
+
     /// The next work request. The driver posts them in this order.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
         if self.disconnected || self.posted.len() >= self.send_depth {
@@ -375,6 +393,9 @@ impl Stream {
             self.receiver.withdrawal_said();
             return Some((Body::Withdraw(from), Posted::Control));
         }
+        if let Some(body) = self.next_of_rings() {
+            return Some((body, Posted::Control));
+        }
         if let Some(end) = self.sender.finish_due() {
             self.sender.finish_said();
             return Some((Body::Finish(end), Posted::Finish));
@@ -394,6 +415,23 @@ impl Stream {
         None
     }
 
+    /// The message about rings that is to be sent next.
+    fn next_of_rings(&mut self) -> Option<Body> {
+        if let Some(number) = self.sender.taken_due() {
+            self.sender.taken_said(&mut self.stats);
+            return Some(Body::Taken(number));
+        }
+        if let Some((number, ring)) = self.receiver.ring().ring_due() {
+            self.receiver.ring().ring_said();
+            return Some(Body::Ring(number, ring));
+        }
+        if let Some(octets) = self.sender.want_due() {
+            self.sender.want_said();
+            return Some(Body::Want(octets));
+        }
+        None
+    }
+
     fn message(&mut self, body: Body, posted: Posted) -> Transmit {
         self.credits.take();
         self.posted.push_back(posted);
@@ -404,7 +442,7 @@ impl Stream {
         self.final_update_due = false;
         let control = Control {
             received: self.credits.announce(),
-            emptied: self.receiver.announce(),
+            emptied: self.receiver.ring().announce(),
             body,
         };
         Transmit::Control(control.encode())
@@ -426,7 +464,7 @@ impl Stream {
         self.credits.give_back(control.received)?;
         let received = self.credits.returned();
         self.sender.sojourn().answered(received, now_ns);
-        self.sender.handle_emptied(control.emptied)?;
+        self.sender.handle_emptied(control.emptied, now_ns)?;
         // The acknowledgement of FINISH may be lost with the connection that the peer has ended.
         if self.finish_number.is_some_and(|number| number <= received) {
             self.finish_complete = true;
@@ -445,6 +483,9 @@ impl Stream {
             Body::Stop => self.sender.peer_stopped(&mut self.events),
             Body::Pause(position) => self.receiver.handle_pause(position)?,
             Body::Resume => self.sender.handle_resume()?,
+            Body::Want(octets) => self.receiver.handle_want(octets)?,
+            Body::Ring(number, ring) => self.sender.handle_ring(number, ring)?,
+            Body::Taken(number) => self.receiver.handle_taken(number)?,
             Body::Abort(code) => self.fail(Failure::Reset(code)),
         }
         Ok(())
@@ -502,6 +543,11 @@ impl Stream {
             self.closed = true;
             self.events.push_back(Event::Closed);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sender(&mut self) -> &mut SendHalf {
+        &mut self.sender
     }
 
     #[cfg(test)]

@@ -33,6 +33,17 @@ impl Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdvertNo(pub u64);
 
+/// The number of a ring. The rings of one end are numbered from 0, which is that of the greeting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RingNo(pub u64);
+
+impl RingNo {
+    /// The ring that replaces it.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 /// A send that the user has posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);

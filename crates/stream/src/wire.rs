@@ -5,10 +5,10 @@
 //! is judged by the half that it concerns.
 
 use crate::error::{PeerError, SetupError};
-use crate::types::{AdvertNo, Buffer, Choice, Kind, Phase, Seq};
+use crate::types::{AdvertNo, Buffer, Choice, Kind, Phase, RingNo, Seq};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The length of a greeting.
 pub const HELLO_LEN: usize = 32;
 /// The greatest length of a control message.
@@ -148,6 +148,12 @@ pub enum Body {
     Pause(Seq),
     /// The answer: the adverts that are possible now have been sent.
     Resume,
+    /// The sender of this message asks for a ring of so many octets instead of the present one.
+    Want(u64),
+    /// The answer: a ring with this number, or, without octets, a refusal.
+    Ring(RingNo, Buffer),
+    /// The sender of this message has taken the ring with this number: later transfers are there.
+    Taken(RingNo),
     /// The stream is given up, with a code of the user's.
     Abort(u32),
 }
@@ -197,6 +203,9 @@ impl Control {
             Body::Abort(_) => ABORT,
             Body::Pause(_) => 8,
             Body::Resume => 9,
+            Body::Want(_) => 10,
+            Body::Ring(..) => 11,
+            Body::Taken(_) => 12,
         };
         out.put([code, 0, 0, 0]);
         out.put(self.received.to_be_bytes());
@@ -214,6 +223,15 @@ impl Control {
                 out.put(flags.to_be_bytes());
             }
             Body::Withdraw(number) | Body::Withdrawn(number) => out.put(number.0.to_be_bytes()),
+            Body::Ring(number, ring) => {
+                out.put(number.0.to_be_bytes());
+                out.put(ring.addr.to_be_bytes());
+                out.put(ring.len_octets.to_be_bytes());
+                out.put(ring.rkey.to_be_bytes());
+                out.put([0; 4]);
+            }
+            Body::Want(octets) => out.put(octets.to_be_bytes()),
+            Body::Taken(number) => out.put(number.0.to_be_bytes()),
             Body::Finish(seq) | Body::Pause(seq) => out.put(seq.0.to_be_bytes()),
             Body::Abort(code) => out.put(u64::from(code).to_be_bytes()),
         }
@@ -250,6 +268,9 @@ impl Control {
             ABORT => Body::Abort(u32::try_from(input.u64()?).ok()?),
             8 => Body::Pause(Seq(input.u64()?)),
             9 => Body::Resume,
+            10 => Body::Want(input.u64()?),
+            11 => parse_ring(&mut input)?,
+            12 => Body::Taken(RingNo(input.u64()?)),
             _ => return None,
         };
         input.0.is_empty().then_some(Self {
@@ -283,6 +304,19 @@ fn parse_advert(input: &mut Reader<'_>) -> Option<Advert> {
         waitall: flags & 1 != 0,
         renewed: flags & 2 != 0,
     })
+}
+
+fn parse_ring(input: &mut Reader<'_>) -> Option<Body> {
+    let number = RingNo(input.u64()?);
+    let addr = input.u64()?;
+    let len_octets = input.u64()?;
+    let rkey = input.u32()?;
+    let ring = Buffer {
+        addr,
+        len_octets,
+        rkey,
+    };
+    (input.u32()? == 0).then_some(Body::Ring(number, ring))
 }
 
 /// The immediate data of the last RDMA Write of a transfer.

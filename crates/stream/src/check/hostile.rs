@@ -4,8 +4,8 @@
 use super::{for_each_seed, Rng};
 use crate::wire::{Advert, Body, Control, Hello, Immediate};
 use crate::{
-    AdvertNo, Buffer, Choice, Config, Event, Failure, Kind, PeerError, Phase, RingCopy, Seq,
-    SetupError, Stream, Transmit, ABORT_PROTOCOL,
+    AdvertNo, Buffer, Choice, Config, Event, Failure, Kind, PeerError, Phase, RingCopy, RingNo,
+    Seq, SetupError, Stream, Transmit, ABORT_PROTOCOL,
 };
 
 const RING: Buffer = Buffer {
@@ -305,6 +305,73 @@ fn pauses_out_of_turn_are_refused() {
 }
 
 #[test]
+fn rings_out_of_turn_are_refused() {
+    let want = |s: &mut Stream, octets| tell(s, Body::Want(octets));
+    let ring = |s: &mut Stream, number, ring| tell(s, Body::Ring(RingNo(number), ring));
+    let taken = |s: &mut Stream, number| tell(s, Body::Taken(RingNo(number)));
+    let finished = || {
+        let mut stream = end();
+        tell(&mut stream, Body::Finish(Seq(0))).unwrap();
+        stream
+    };
+    assert_refused(end(), PeerError::UnexpectedWant, |s| want(s, 0));
+    assert_refused(finished(), PeerError::UnexpectedWant, |s| want(s, 128));
+    let mut wanting = end();
+    want(&mut wanting, 128).unwrap();
+    assert_refused(wanting, PeerError::UnexpectedWant, |s| want(s, 128));
+    let without = Config {
+        choice: Choice::Direct,
+        ..config()
+    };
+    assert_refused(end_with(&without), PeerError::UnexpectedWant, |s| {
+        want(s, 128)
+    });
+    let offering = || {
+        let mut stream = end();
+        want(&mut stream, 128).unwrap();
+        assert_eq!(stream.poll_ring(), Some(128));
+        stream.offer_ring(Some(buffer(128)));
+        stream
+    };
+    // It is not offered before RING is sent.
+    assert_eq!(taken(&mut offering(), 1), Err(PeerError::UnexpectedTaken));
+    assert_refused(offering(), PeerError::UnexpectedTaken, |s| taken(s, 2));
+    assert_refused(offering(), PeerError::UnexpectedTaken, |s| taken(s, 0));
+    assert_refused(finished(), PeerError::UnexpectedTaken, |s| taken(s, 1));
+    let mut wanting = end();
+    want(&mut wanting, 128).unwrap();
+    wanting.offer_ring(None);
+    assert_refused(wanting, PeerError::UnexpectedTaken, |s| taken(s, 1));
+    // What TAKEN has made free is the new ring, and no more.
+    let mut taking = offering();
+    drain(&mut taking);
+    indirect(&mut taking, 10).unwrap();
+    taken(&mut taking, 1).unwrap();
+    assert_refused(taking, PeerError::RingOverflow, |s| indirect(s, 129));
+
+    let wishing = || {
+        let mut stream = end();
+        stream.sender().ring().wish(128);
+        stream
+    };
+    let beyond = Buffer {
+        addr: u64::MAX - 10,
+        ..buffer(128)
+    };
+    assert_refused(end(), PeerError::UnexpectedRing, |s| ring(s, 1, buffer(9)));
+    assert_refused(wishing(), PeerError::UnexpectedRing, |s| {
+        ring(s, 2, buffer(9))
+    });
+    assert_refused(wishing(), PeerError::RingBuffer, |s| ring(s, 1, beyond));
+    let mut granted = wishing();
+    drain(&mut granted);
+    ring(&mut granted, 1, buffer(9)).unwrap();
+    assert_refused(granted, PeerError::UnexpectedRing, |s| {
+        ring(s, 1, buffer(9))
+    });
+}
+
+#[test]
 fn data_after_the_end_is_refused() {
     assert_refused(end(), PeerError::FalseFinish, |s| {
         tell(s, Body::Finish(Seq(1)))
@@ -363,7 +430,7 @@ fn greeting_malformed_is_refused() {
         Hello::decode(&octets).err()
     };
     assert_eq!(with(0, 0), Some(SetupError::Malformed));
-    assert_eq!(with(4, 2), Some(SetupError::Version(2)));
+    assert_eq!(with(4, 1), Some(SetupError::Version(1)));
     assert_eq!(with(5, 2), Some(SetupError::Malformed));
     assert_eq!(with(6, 3), Some(SetupError::Malformed));
     assert_eq!(with(7, 1), Some(SetupError::Malformed));
@@ -377,7 +444,10 @@ fn random_body(rng: &mut Rng) -> Body {
         0 => rng.bits(),
         _ => rng.below(6),
     };
-    match rng.below(10) {
+    match rng.below(13) {
+        10 => Body::Want(small(rng)),
+        11 => Body::Taken(RingNo(small(rng))),
+        12 => Body::Ring(RingNo(small(rng)), buffer(small(rng))),
         8 => Body::Pause(Seq(small(rng))),
         9 => Body::Resume,
         0 => Body::Withdraw(AdvertNo(small(rng))),
@@ -401,6 +471,7 @@ fn random_messages_touch_nothing_outside() {
     for_each_seed(4000, |seed| {
         let mut rng = Rng::new(seed);
         let mut stream = end();
+        let mut rings = vec![RING.len_octets];
         for _ in 0..200 {
             stream.recv(buffer(rng.between(1, 8)), rng.percent(30)).ok();
             stream.send(rng.between(1, 8)).ok();
@@ -424,9 +495,14 @@ fn random_messages_touch_nothing_outside() {
                 1 => drop(direct(&mut stream, len)),
                 _ => drop(indirect(&mut stream, len)),
             }
+            if let Some(octets) = stream.poll_ring() {
+                rings.push(octets);
+                stream.offer_ring(Some(buffer(octets)));
+            }
             let (copies, transmits, _) = drain(&mut stream);
             for copy in copies {
-                assert!(copy.ring_offset + copy.len_octets <= RING.len_octets);
+                let ring = &rings[copy.ring.0 as usize];
+                assert!(copy.ring_offset + copy.len_octets <= *ring);
                 assert!(copy.offset + copy.len_octets <= 8);
             }
             stream.handle_sent(rng.below(transmits.len() as u64 + 1) as usize, 0);

@@ -3,11 +3,13 @@
 //! `world` carries what the ends transmit and watches every octet; `schedules` runs it with random
 //! configurations and asserts that it finds each deliberate fault; `ends` loses the last
 //! completions of an end; `waits` lets a sender run out of adverts; `short` has short sends and
-//! receives; `hostile` feeds an end what no correct peer sends; `timed` measures both ends over
-//! links of a rate and a delay. A failing seed is printed; `URDMA_SEED` runs it alone.
+//! receives; `rings` has rings that grow and shrink; `hostile` feeds an end what no correct peer
+//! sends; `timed` measures both ends over links of a rate and a delay. A failing seed is printed;
+//! `URDMA_SEED` runs it alone.
 
 mod ends;
 mod hostile;
+mod rings;
 mod rng;
 mod schedules;
 mod short;

@@ -32,6 +32,7 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
         pause_every: [0, 1, 4][rng.below(3) as usize],
         gather_max: rng.between(1, 4) as usize,
         advert_min_octets: [0, 0, rng.between(1, 12)][rng.below(3) as usize],
+        ring_max_octets: rng.between(1, 80),
     };
     let configs = [config(kinds.choices[0]), config(kinds.choices[1])];
     Plan {
@@ -40,6 +41,7 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
         longest: rng.between(1, 24),
         waitall_percent: [0, 30, 100][rng.below(3) as usize],
         cancel_percent: [0, 10, 50][rng.below(3) as usize],
+        ring_percent: [0, 10, 50][rng.below(3) as usize],
         ending: {
             let end = rng.below(2) as usize;
             match rng.below(12) {
@@ -123,7 +125,7 @@ fn drain_failed(world: &mut World, aborted: usize) -> Result<(), Finding> {
     world.compare([false; 2])
 }
 
-const ACTIONS: usize = 7;
+const ACTIONS: usize = 8;
 
 /// How often each action of each end is chosen.
 fn new_weights(rng: &mut Rng) -> [u64; 2 * ACTIONS] {
@@ -172,6 +174,7 @@ fn step(
             end.copy()?;
         }
         5 if rng.percent(plan.cancel_percent) => end.cancel_any(rng),
+        6 if rng.percent(plan.ring_percent) => end.wish_ring(rng),
         _ => {
             world.deliver(index)?;
         }
@@ -199,6 +202,7 @@ fn drain(plan: &Plan, world: &mut World, rng: &mut Rng) -> Result<(), Finding> {
             any |= world.deliver(index)?;
             let end = &mut world.ends[index];
             any |= end.copy()?;
+            any |= end.ring(rng.percent(30));
             any |= end.transmit()?;
             any |= end.complete();
             world.ends[0].events()?;
@@ -253,16 +257,18 @@ fn octets_dynamic_equal_the_model() {
             total.indirect_transfers += stats.indirect_transfers;
             total.adverts_stale += stats.adverts_stale;
             total.pauses += stats.pauses;
+            total.rings_taken += stats.rings_taken;
         }
     });
     let total = total.lock().unwrap();
     println!(
-        "direct {} indirect {} ratio {:.3} stale adverts {} pauses {}",
+        "direct {} indirect {} ratio {:.3} stale adverts {} pauses {} rings {}",
         total.direct_transfers,
         total.indirect_transfers,
         total.direct_ratio(),
         total.adverts_stale,
-        total.pauses
+        total.pauses,
+        total.rings_taken
     );
 }
 
@@ -360,6 +366,12 @@ faults! {
     fault_withdrawn_early_is_found: WithdrawnEarly,
     fault_finish_early_is_found: FinishEarly,
     fault_no_credit_is_found: NoCredit,
+    fault_taken_in_transfer_is_found: TakenInTransfer,
+    fault_ring_used_untold_is_found: RingUsedUntold,
+    fault_ring_place_kept_is_found: RingPlaceKept,
+    fault_old_ring_returned_is_found: OldRingReturned,
+    fault_copy_across_rings_is_found: CopyAcrossRings,
+    fault_ring_over_old_is_found: RingOverOld,
 }
 
 #[test]

@@ -24,6 +24,8 @@ struct Case {
     /// Lengths are random, up to this one, and a quarter of the receives wait for all of it.
     is_random: bool,
     ring_octets: u64,
+    /// The length to which it may grow.
+    ring_max_octets: u64,
     /// Work requests complete when they leave, as those of a provider that writes into the memory
     /// of a peer on the same host.
     completes_early: bool,
@@ -40,6 +42,8 @@ struct Measured {
     share: f64,
     /// The sender's.
     stats: Stats,
+    /// The last length of the ring.
+    ring_octets: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +72,8 @@ struct Timed {
     open_recvs: u16,
     next_rkey: u32,
     received_octets: u64,
+    /// The last ring of the receiver.
+    ring_octets: u64,
     /// Of the lengths of sends and of receives.
     lengths: [Rng; 2],
 }
@@ -82,6 +88,7 @@ impl Timed {
             send_depth: 8192,
             pause_every: case.pause_every,
             advert_min_octets: 0,
+            ring_max_octets: case.ring_max_octets,
             ..Config::default()
         };
         let ring = Buffer {
@@ -105,6 +112,7 @@ impl Timed {
             open_recvs: 0,
             next_rkey: 2,
             received_octets: 0,
+            ring_octets: case.ring_octets,
             lengths: [Rng::new(1), Rng::new(2)],
         }
     }
@@ -138,6 +146,7 @@ impl Timed {
         Measured {
             share: octets / could,
             stats: self.ends[0].stats(),
+            ring_octets: self.ring_octets,
         }
     }
 
@@ -166,6 +175,7 @@ impl Timed {
         loop {
             self.post(end);
             while self.ends[end].poll_copy().is_some() {}
+            self.offer_ring(end);
             while let Some(transmit) = self.ends[end].poll_transmit(self.now_ns) {
                 self.carry(end, transmit);
             }
@@ -187,6 +197,17 @@ impl Timed {
             if let Some(at_ns) = timeout {
                 self.schedule(at_ns.max(self.now_ns), What::TimesOut, end);
             }
+        }
+    }
+
+    fn offer_ring(&mut self, end: usize) {
+        if let Some(len_octets) = self.ends[end].poll_ring() {
+            self.ring_octets = len_octets;
+            self.ends[end].offer_ring(Some(Buffer {
+                addr: 0,
+                len_octets,
+                rkey: 1,
+            }));
         }
     }
 
@@ -262,6 +283,7 @@ const LOCAL: Case = Case {
     len_octets: 64 << 10,
     is_random: false,
     ring_octets: 1 << 20,
+    ring_max_octets: 0,
     completes_early: false,
     begins_ns: 10_000,
     pause_every: 0,
@@ -340,6 +362,7 @@ fn distance_48_ms_dynamic_fills_the_link_where_direct_waits() {
         len_octets: 128 << 10,
         is_random: false,
         ring_octets: 8 << 20,
+        ring_max_octets: 0,
         completes_early: false,
         begins_ns: 48_000_000,
         pause_every: Config::default().pause_every,
@@ -382,6 +405,7 @@ fn links_dynamic_is_as_fast_as_the_better_choice() {
                 len_octets: (in_flight_octets / 24).max(1000),
                 is_random: false,
                 ring_octets: in_flight_octets * 3 / 2 + 64_000,
+                ring_max_octets: 0,
                 completes_early: false,
                 begins_ns: rtt_ns,
                 pause_every: Config::default().pause_every,
@@ -395,5 +419,50 @@ fn links_dynamic_is_as_fast_as_the_better_choice() {
             let best = direct.share.max(indirect.share);
             assert!(dynamic.share >= 0.95 * best, "{case:?} {dynamic:?} {best}");
         }
+    }
+}
+
+/// A flow of sends only through the ring, over a link that holds `in_flight` octets.
+fn growing(rtt_ns: u64, gbit_per_s: f64, ring_octets: u64) -> Measured {
+    let case = Case {
+        rtt_ns,
+        gbit_per_s,
+        choice: Choice::Indirect,
+        sends: 256,
+        recvs: 32,
+        len_octets: 64 << 10,
+        is_random: false,
+        ring_octets,
+        ring_max_octets: 64 << 20,
+        completes_early: false,
+        begins_ns: rtt_ns,
+        pause_every: Config::default().pause_every,
+        rtts: 80,
+    };
+    let measured = measure("growing", case);
+    println!("the ring has {} KB at last", measured.ring_octets >> 10);
+    measured
+}
+
+/// The ring grows to what the path holds: a little more than that, and not to its bound.
+#[test]
+fn ring_shorter_than_the_path_grows_to_it() {
+    for (rtt_ns, gbit_per_s) in [(1_000_000, 10.0), (10_000_000, 10.0), (48_000_000, 1.0)] {
+        let path_octets = (rtt_ns as f64 * gbit_per_s / 8.0) as u64;
+        let measured = growing(rtt_ns, gbit_per_s, 256 << 10);
+        assert!(measured.share >= 0.95, "{measured:?}");
+        let ring = measured.ring_octets;
+        assert!((path_octets..=4 * path_octets).contains(&ring), "{ring}");
+        assert!(measured.stats.rings_taken > 0, "{measured:?}");
+    }
+}
+
+/// The ring is full, and the link as well: a longer ring would gain nothing.
+#[test]
+fn ring_longer_than_the_path_stays() {
+    for (rtt_ns, gbit_per_s) in [(10_000, 40.0), (1_000_000, 1.0)] {
+        let measured = growing(rtt_ns, gbit_per_s, 4 << 20);
+        assert_eq!(measured.stats.rings_taken, 0, "{measured:?}");
+        assert!(measured.share >= 0.95, "{measured:?}");
     }
 }

@@ -10,7 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use super::rng::{mix, Rng};
 use crate::fault::{Fault, Faults};
 use crate::wire::{Body, Control, Immediate};
-use crate::{Buffer, Config, Event, Kind, Outcome, Piece, RecvId, SendId, Stats, Stream, Transmit};
+use crate::{
+    Buffer, Config, Event, Kind, Outcome, Piece, RecvId, RingNo, SendId, Stats, Stream, Transmit,
+};
 
 const RING_RKEY: u32 = 1;
 const RING_ADDR: u64 = 0x1000;
@@ -43,6 +45,8 @@ pub(super) struct Plan {
     pub(super) longest: u64,
     pub(super) waitall_percent: u64,
     pub(super) cancel_percent: u64,
+    /// How often a sender asks for another ring, whatever it needs.
+    pub(super) ring_percent: u64,
     pub(super) ending: Ending,
     pub(super) fault: Option<Fault>,
     /// The connection delivers immediates before their data is placed.
@@ -59,6 +63,7 @@ impl Plan {
             longest,
             waitall_percent: 0,
             cancel_percent: 0,
+            ring_percent: 0,
             ending: Ending::Later,
             fault: None,
             early_immediates: false,
@@ -88,11 +93,15 @@ pub(super) struct End {
     /// Memory into which the peer may write, by key. Receives that ended have none.
     memory: HashMap<u32, (u64, Vec<u8>)>,
     recvs: VecDeque<(RecvId, u32)>,
+    /// The rings that were offered and are in use or can be taken, and their keys.
+    rings: VecDeque<(RingNo, u32)>,
     /// The octets of completed receives, and where each of them ends.
     got: Vec<u8>,
     ends: Vec<usize>,
     next_rkey: u32,
     arrived: u64,
+    /// Rings that it has asked for.
+    pub(super) wants: usize,
     on_the_way: VecDeque<Transmit>,
     taken_effect: usize,
     /// Data whose immediate was delivered before it.
@@ -123,10 +132,12 @@ impl End {
             sends: Vec::new(),
             memory: HashMap::from([(RING_RKEY, (RING_ADDR, room))]),
             recvs: VecDeque::new(),
+            rings: VecDeque::from([(RingNo(0), RING_RKEY)]),
             got: Vec::new(),
             ends: Vec::new(),
             next_rkey: 100,
             arrived: 0,
+            wants: 0,
             on_the_way: VecDeque::new(),
             taken_effect: 0,
             late: Vec::new(),
@@ -144,6 +155,18 @@ impl End {
             .take(64)
             .filter(|send| send.done.is_none())
             .count()
+    }
+
+    /// Octets of receives that are complete.
+    pub(super) fn received_octets(&self) -> usize {
+        self.got.len()
+    }
+
+    pub(super) fn cancel_all(&mut self) {
+        for (id, _) in self.recvs.clone() {
+            self.stream.cancel_recv(id).unwrap();
+        }
+        self.events().unwrap();
     }
 
     pub(super) fn open_recvs(&self) -> usize {
@@ -166,21 +189,52 @@ impl End {
 
     /// True if the receive was queued.
     pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) -> bool {
-        let rkey = self.next_rkey;
-        let addr = u64::from(rkey) << 20;
-        let buffer = Buffer {
-            addr,
-            len_octets,
-            rkey,
-        };
+        let buffer = self.next_buffer(len_octets);
         let Ok(id) = self.stream.recv(buffer, waitall) else {
             return false;
         };
-        self.next_rkey += 1;
-        self.memory
-            .insert(rkey, (addr, vec![0; len_octets as usize]));
-        self.recvs.push_back((id, rkey));
+        self.register(buffer);
+        self.recvs.push_back((id, buffer.rkey));
         true
+    }
+
+    fn next_buffer(&self, len_octets: u64) -> Buffer {
+        Buffer {
+            addr: u64::from(self.next_rkey) << 20,
+            len_octets,
+            rkey: self.next_rkey,
+        }
+    }
+
+    fn register(&mut self, buffer: Buffer) {
+        self.next_rkey += 1;
+        let room = vec![0; buffer.len_octets as usize];
+        self.memory.insert(buffer.rkey, (buffer.addr, room));
+    }
+
+    /// Makes the ring that the peer wishes, or refuses it. True if one was wished.
+    pub(super) fn ring(&mut self, refuses: bool) -> bool {
+        let Some(len_octets) = self.stream.poll_ring() else {
+            return false;
+        };
+        let buffer = self.next_buffer(len_octets);
+        if refuses {
+            self.stream.offer_ring(None);
+            return true;
+        }
+        self.register(buffer);
+        let last = self.rings.back().map_or(RingNo(0), |(number, _)| *number);
+        self.rings.push_back((last.next(), buffer.rkey));
+        self.stream.offer_ring(Some(buffer));
+        true
+    }
+
+    /// Ends the registration of rings that are no longer in use.
+    fn return_rings(&mut self) {
+        let oldest = self.stream.oldest_ring();
+        while let Some((_, rkey)) = self.rings.pop_front_if(|(number, _)| *number < oldest) {
+            self.memory.remove(&rkey);
+        }
     }
 
     pub(super) fn cancel_any(&mut self, rng: &mut Rng) {
@@ -192,18 +246,28 @@ impl End {
         }
     }
 
+    /// Asks for a ring of any length, or answers the peer.
+    pub(super) fn wish_ring(&mut self, rng: &mut Rng) {
+        if !self.ring(rng.percent(20)) {
+            self.stream.sender().ring().wish(rng.between(1, 80));
+        }
+    }
+
     /// One copy from the ring. True if there was one.
     pub(super) fn copy(&mut self) -> Result<bool, Finding> {
         let Some(copy) = self.stream.poll_copy() else {
             return Ok(false);
         };
-        let (_, ring) = &self.memory[&RING_RKEY];
+        let ring = self.rings.iter().find(|(number, _)| *number == copy.ring);
+        let (_, rkey) = ring.ok_or("a copy from a ring that was returned")?;
+        let (_, ring) = &self.memory[rkey];
         let from = copy.ring_offset as usize;
         let octets = ring.get(from..from + copy.len_octets as usize);
         let octets = octets.ok_or("a copy from beyond the ring")?.to_vec();
         let recv = self.recvs.iter().find(|(id, _)| *id == copy.recv);
         let (_, rkey) = *recv.ok_or("a copy to a receive that has ended")?;
         place(&mut self.memory, rkey, copy.addr, &octets)?;
+        self.return_rings();
         Ok(true)
     }
 
@@ -220,6 +284,7 @@ impl End {
                 {
                     return Err("an advert for octets that have arrived".to_owned());
                 }
+                Body::Want(_) => self.wants += 1,
                 _ => {}
             }
         }
@@ -230,7 +295,7 @@ impl End {
     /// Everything that the end may do now.
     pub(super) fn drain(&mut self) -> Result<(), Finding> {
         while self.copy()? {}
-        while self.transmit()? {}
+        while self.ring(false) | self.transmit()? {}
         self.events()
     }
 
@@ -376,6 +441,7 @@ impl World {
                 sink.stream
                     .handle_control(message.as_slice(), sink.now_ns)
                     .map_err(refused)?;
+                sink.return_rings();
             }
             Transmit::Write(piece) => {
                 let octets = read(from, source, &piece)?;

@@ -1,0 +1,215 @@
+//! The ring of this end, into which the peer writes, and its replacement by one of another length.
+//!
+//! Octets are counted from the beginning of the stream, over all rings. The peer says, between two
+//! transfers, that it has taken a new ring (TAKEN). What it wrote before is copied out of the old
+//! one first, so there are two rings at most.
+
+use crate::error::PeerError;
+use crate::fault::{Fault, Faults};
+use crate::types::{Buffer, RingNo};
+
+/// An answer to the peer's wish for a ring of another length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offer {
+    /// The peer has none.
+    None,
+    /// It wishes a ring of so many octets.
+    Wanted(u64),
+    /// RING is to be sent; without octets it refuses.
+    Made(Buffer),
+    /// RING was sent: a ring of so many octets.
+    Said(u64),
+}
+
+/// A ring into which the peer no longer writes, and which holds octets.
+#[derive(Clone, Copy, Debug)]
+struct Old {
+    number: RingNo,
+    len_octets: u64,
+    from: u64,
+}
+
+/// Octets of the oldest ring that are next to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) ring: RingNo,
+    pub(crate) offset: u64,
+    pub(crate) len_octets: u64,
+}
+
+/// The rings of this end, and the counts of the octets in them.
+#[derive(Debug)]
+pub(crate) struct OwnRing {
+    faults: Faults,
+    number: RingNo,
+    len_octets: u64,
+    /// The greatest length.
+    max_octets: u64,
+    /// How many octets were written before the peer took this ring.
+    from: u64,
+    written: u64,
+    copied: u64,
+    /// What the peer was last told of `copied`.
+    announced: u64,
+    old: Option<Old>,
+    offer: Offer,
+}
+
+impl OwnRing {
+    pub(crate) fn new(len_octets: u64, max_octets: u64, faults: Faults) -> Self {
+        Self {
+            faults,
+            number: RingNo(0),
+            len_octets,
+            max_octets: max_octets.max(len_octets),
+            from: 0,
+            written: 0,
+            copied: 0,
+            announced: 0,
+            old: None,
+            offer: Offer::None,
+        }
+    }
+
+    /// Octets that are in the rings (b_r).
+    pub(crate) fn held(&self) -> u64 {
+        self.written - self.copied
+    }
+
+    /// An indirect transfer has been placed.
+    pub(crate) fn handle_written(&mut self, octets: u64) -> Result<(), PeerError> {
+        if self.len_octets == 0 {
+            return Err(PeerError::UnexpectedIndirect);
+        }
+        // The peer knows only of the octets that it was told to be free.
+        let known = self.len_octets - (self.written - self.announced.max(self.from));
+        if octets > known {
+            return Err(PeerError::RingOverflow);
+        }
+        self.written += octets;
+        Ok(())
+    }
+
+    /// What is next to be copied; nothing if the rings are empty.
+    pub(crate) fn first(&self) -> Option<Place> {
+        let held = self.held();
+        let (number, len_octets, from, held) = match self.old {
+            Some(old) if !self.faults.has(Fault::CopyAcrossRings) => (
+                old.number,
+                old.len_octets,
+                old.from,
+                self.from - self.copied,
+            ),
+            Some(old) => (old.number, old.len_octets, old.from, held),
+            None => (self.number, self.len_octets, self.from, held),
+        };
+        if held == 0 {
+            return None;
+        }
+        let offset = (self.copied - from) % len_octets;
+        Some(Place {
+            ring: number,
+            offset,
+            len_octets: held.min(len_octets - offset),
+        })
+    }
+
+    /// Octets are copied.
+    pub(crate) fn copy(&mut self, octets: u64) {
+        self.copied += octets;
+        if self.copied >= self.from {
+            self.old = None;
+        }
+    }
+
+    /// The octets that the rings hold are dropped.
+    pub(crate) fn clear(&mut self) {
+        self.copy(self.held());
+    }
+
+    /// The oldest ring that holds octets or into which the peer writes.
+    pub(crate) fn oldest(&self) -> RingNo {
+        let old = self
+            .old
+            .filter(|_| !self.faults.has(Fault::OldRingReturned));
+        old.map_or(self.number, |old| old.number)
+    }
+
+    /// The count of octets copied, for a control message that is now sent.
+    pub(crate) fn announce(&mut self) -> u64 {
+        let early = self.faults.has(Fault::EarlyRingCredit);
+        self.announced = if early { self.written } else { self.copied };
+        self.announced
+    }
+
+    /// Whether so much is free that the peer should know.
+    pub(crate) fn owes_update(&self) -> bool {
+        let news = self.copied.saturating_sub(self.announced);
+        news > 0 && news >= self.len_octets / 8
+    }
+
+    /// The peer wishes a ring of so many octets.
+    pub(crate) fn handle_want(&mut self, octets: u64) -> Result<(), PeerError> {
+        if self.offer != Offer::None || octets == 0 || self.len_octets == 0 {
+            return Err(PeerError::UnexpectedWant);
+        }
+        let octets = octets.min(self.max_octets);
+        self.offer = match octets == self.len_octets {
+            true => Offer::Made(Buffer::default()),
+            false => Offer::Wanted(octets),
+        };
+        Ok(())
+    }
+
+    /// The length of the ring that the driver is to make.
+    pub(crate) fn wanted(&self) -> Option<u64> {
+        let may = self.old.is_none() || self.faults.has(Fault::RingOverOld);
+        match self.offer {
+            Offer::Wanted(octets) if may => Some(octets),
+            _ => None,
+        }
+    }
+
+    /// The driver has made it, or cannot.
+    pub(crate) fn offer(&mut self, ring: Option<Buffer>) {
+        if self.wanted().is_some() {
+            self.offer = Offer::Made(ring.unwrap_or_default());
+        }
+    }
+
+    /// The answer that is to be sent.
+    pub(crate) fn ring_due(&self) -> Option<(RingNo, Buffer)> {
+        match self.offer {
+            Offer::Made(buffer) => Some((self.number.next(), buffer)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn ring_said(&mut self) {
+        if let Offer::Made(buffer) = self.offer {
+            self.offer = match buffer.len_octets {
+                0 => Offer::None,
+                octets => Offer::Said(octets),
+            };
+        }
+    }
+
+    /// What the peer writes from now on is in the ring that was offered.
+    pub(crate) fn handle_taken(&mut self, number: RingNo) -> Result<(), PeerError> {
+        let Offer::Said(len_octets) = self.offer else {
+            return Err(PeerError::UnexpectedTaken);
+        };
+        if number != self.number.next() {
+            return Err(PeerError::UnexpectedTaken);
+        }
+        let old = Old {
+            number: self.number,
+            len_octets: self.len_octets,
+            from: self.from,
+        };
+        self.old = (self.held() > 0).then_some(old);
+        self.offer = Offer::None;
+        (self.number, self.len_octets, self.from) = (number, len_octets, self.written);
+        Ok(())
+    }
+}
