@@ -21,8 +21,11 @@ const TRANSPORTS: [&str; 3] = [
     "UCX_TLS=ud_verbs",
 ];
 
-/// Tests of ucx_perftest that run once each: all that exchange messages. The target of the others
-/// sleeps until a message comes, which may never be: they hang over TCP too.
+/// Of these runs, one in so many is of each of the other tests.
+const RUNS_OF_ANOTHER: usize = 20;
+
+/// All other tests of ucx_perftest that exchange messages. The target of the one-sided ones sleeps
+/// until a message comes, which may never be: they hang over TCP too.
 const OTHERS: [&str; 7] = [
     "tag_bw",
     "tag_sync_lat",
@@ -80,8 +83,9 @@ fn run_many(runs: usize) {
     let one = OneHost::up();
     for transport in TRANSPORTS {
         let often = std::iter::repeat_n("tag_lat", runs);
+        let others = OTHERS.repeat(runs.div_ceil(RUNS_OF_ANOTHER));
         let jobs: Vec<_> = often
-            .chain(OTHERS)
+            .chain(others)
             .map(|test| sleeping(transport, test))
             .collect();
         run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
