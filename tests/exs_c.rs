@@ -31,7 +31,15 @@ fn compile_check(directory: &Path) -> PathBuf {
         symlink(&library, directory.join(name)).unwrap();
     }
     let program = directory.join("exs-c-check");
-    let sources = ["main.c", "stream.c", "errors.c", "file.c", "close.c"];
+    let sources = [
+        "main.c",
+        "stream.c",
+        "errors.c",
+        "file.c",
+        "close.c",
+        "threads.c",
+        "example.c",
+    ];
     let mut arguments = vec![format!("-I{TESTS}/../crates/exs-c/include")];
     arguments.extend(sources.map(|source| format!("{TESTS}/exs-c-check/{source}")));
     arguments.push(format!("-Wl,-rpath,{}", directory.display()));
@@ -86,6 +94,34 @@ fn calls_and_operations_fail_as_documented() {
     let checking = start(&one.host, &program, &["errors", &port]);
     expect_done(&checking.wait(LIMIT).unwrap());
     expect_all_taken_back(&one.host);
+    one.down();
+}
+
+#[test]
+fn threads_share_sockets_and_queues() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile_check(one.scratch.path());
+    for _ in 0..3 {
+        let port = ports().to_string();
+        let checking = start(&one.host, &program, &["threads", &port]);
+        expect_done(&checking.wait(LIMIT).unwrap());
+        expect_all_taken_back(&one.host);
+    }
+    one.down();
+}
+
+#[test]
+fn example_of_the_paper_is_compiled_and_runs() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = compile_check(one.scratch.path());
+    let port = ports().to_string();
+    let sending = start(&one.host, &program, &["example", &port]);
+    let sent = sending.wait(LIMIT).unwrap();
+    expect_done(&sent);
+    let line = "Send of 4096/4096 bytes complete with errno=0";
+    assert!(sent.output.contains(line), "{}", sent.describe());
     one.down();
 }
 

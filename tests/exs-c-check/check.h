@@ -36,6 +36,12 @@ void check_errors(int port);
 /* Closes sockets whose peers receive what was sent afterwards. */
 void check_close(int port);
 
+/* Threads that share sockets and queues. */
+void check_threads(int port);
+
+/* The example of the paper. */
+void check_example(int port);
+
 /* Sends files that are longer than what is in progress at a time. */
 void check_long_file(int port, const char *path);
 void check_short_file(int port, const char *path);

@@ -2,7 +2,7 @@
 /*
  * exs-c-check server PORT SOCKETS
  * exs-c-check client PORT SOCKETS OCTETS
- * exs-c-check errors PORT
+ * exs-c-check errors|threads|example PORT
  * exs-c-check file PORT PATH
  */
 #include <arpa/inet.h>
@@ -67,12 +67,17 @@ int main(int argc, char **argv)
 		check_messages(port + 1);
 		check_file(port + 2, argv[0]);
 		check_close(port + 3);
+	} else if (strcmp(role, "threads") == 0 && argc == 3) {
+		check_threads(port);
+	} else if (strcmp(role, "example") == 0 && argc == 3) {
+		check_example(port);
 	} else if (strcmp(role, "file") == 0 && argc == 4) {
 		check_long_file(port, argv[3]);
 		check_short_file(port + 1, argv[3]);
 		check_canceled_file(port + 2, argv[3]);
 	} else {
-		fprintf(stderr, "usage: %s server|client|errors|file PORT ...\n", argv[0]);
+		fprintf(stderr, "usage: %s server|client|errors|threads|example|file PORT ...\n",
+			argv[0]);
 		return 2;
 	}
 	printf("done\n");

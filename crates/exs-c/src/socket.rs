@@ -97,8 +97,23 @@ impl Socket {
         lock(&self.state)
     }
 
+    /// The state for a call of the application: EBADF if another thread has closed the socket since
+    /// the call has looked up its number.
+    fn open(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let state = self.state();
+        let is_closed = match &*state {
+            State::Ended => true,
+            State::Connected(connection) => connection.is_released,
+            State::Open(_) | State::Listening(_) | State::Connecting(..) => false,
+        };
+        match is_closed {
+            true => Err(Errno(libc::EBADF)),
+            false => Ok(state),
+        }
+    }
+
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
-        let mut state = self.state();
+        let mut state = self.open()?;
         match &*state {
             State::Open(None) => {
                 let endpoint = Endpoint::new()?;
@@ -111,7 +126,7 @@ impl Socket {
     }
 
     pub(crate) fn listen(&self, backlog: i32, reactor: &Reactor) -> Result<(), Errno> {
-        let mut state = self.state();
+        let mut state = self.open()?;
         let endpoint = match &mut *state {
             State::Open(endpoint) => endpoint.take().ok_or(Errno(libc::EDESTADDRREQ))?,
             _ => return Err(Errno(libc::EINVAL)),
@@ -127,7 +142,7 @@ impl Socket {
     }
 
     pub(crate) fn accept(&self, operation: Operation, reactor: &Reactor) -> Result<(), Errno> {
-        match &mut *self.state() {
+        match &mut *self.open()? {
             State::Listening(listening) => {
                 listening.waiting.push_back(operation);
                 // A client may have been waiting for this.
@@ -144,7 +159,7 @@ impl Socket {
         operation: Operation,
         reactor: &Reactor,
     ) -> Result<(), Errno> {
-        let mut state = self.state();
+        let mut state = self.open()?;
         let bound = match &mut *state {
             State::Open(bound) => bound.take(),
             State::Connecting(..) => return Err(Errno(libc::EALREADY)),
@@ -230,7 +245,7 @@ impl Socket {
     /// Cancels the operations with this handle: ENOENT if there is none.
     pub(crate) fn cancel(&self, ahandle: usize, reactor: &Reactor) -> Result<(), Errno> {
         let is_it = |operation: &Operation| operation.event.ahandle == ahandle;
-        let mut state = self.state();
+        let mut state = self.open()?;
         let count = match &mut *state {
             State::Listening(listening) => {
                 let (canceled, left): (Vec<_>, _) =
@@ -333,7 +348,7 @@ impl Socket {
         reactor: &Reactor,
         call: impl FnOnce(&mut Connection) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let mut state = self.state();
+        let mut state = self.open()?;
         let State::Connected(connection) = &mut *state else {
             return Err(Errno(libc::ENOTCONN));
         };

@@ -65,3 +65,33 @@ fn idle_path_transfer_is_indirect_at_once() {
     assert!(world.ends[0].transmit().unwrap());
     assert_eq!(world.stats()[0].indirect_transfers, 1);
 }
+
+/// A transfer is cut, so that a message of the same end is not behind all of it.
+#[test]
+fn long_transfer_lets_messages_pass_between_its_pieces() {
+    let mut plan = Plan::quiet(10 * LEN_OCTETS, LEN_OCTETS);
+    for config in &mut plan.configs {
+        config.piece_max_octets = 1000;
+    }
+    let mut world = World::new(&plan);
+    let end = &mut world.ends[0];
+    end.send(LEN_OCTETS);
+    assert!(end.transmit().unwrap());
+    assert!(end.recv(LEN_OCTETS, false));
+    assert!(end.transmit().unwrap());
+    let stats = end.stream.stats();
+    assert_eq!((stats.adverts_sent, stats.indirect_transfers), (1, 1));
+    let mut pieces = 0;
+    while end.transmit().unwrap() {
+        pieces += 1;
+    }
+    assert_eq!(pieces, 4);
+    for _ in 0..6 {
+        assert!(world.deliver(0).unwrap());
+    }
+    assert!(world.ends[1].recv(LEN_OCTETS, false));
+    world.ends[1].drain().unwrap();
+    while world.ends[0].complete() {}
+    world.ends[0].events().unwrap();
+    world.compare([true; 2]).unwrap();
+}
