@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    place_of, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, SendId, Stats, Stream,
-    Transmit,
+    place_of, remove_at, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, SendId, Stats,
+    Stream, Transmit,
 };
 
 use crate::error::Error;
@@ -20,7 +20,7 @@ use crate::ffi;
 use crate::ffi::cm::Event as CmEvent;
 use crate::ffi::memory::{Buffer, Memory};
 use crate::ffi::queue_pair::{Batch, Local, Operation};
-use crate::ffi::verbs::{Completion, POLLED};
+use crate::ffi::verbs::{Completion, Found};
 use crate::link::{of, Link, Of};
 use crate::rings::Rings;
 
@@ -237,8 +237,9 @@ impl Driver {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
         }
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut idle_since = None;
+        // From the first moment without anything to do on.
+        let mut until = None;
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
@@ -251,6 +252,8 @@ impl Driver {
                 continue;
             }
             let now = Instant::now();
+            let until =
+                *until.get_or_insert_with(|| limit.and_then(|limit| now.checked_add(limit)));
             let is_late = until.is_some_and(|until| now >= until);
             let since = *idle_since.get_or_insert(now);
             if !self.is_armed && !is_late && now.duration_since(since) < self.poll {
@@ -368,33 +371,33 @@ impl Driver {
 
     /// Takes completions and does what follows from them; whether there were any.
     fn advance(&mut self) -> bool {
-        let mut found = [Completion::default(); POLLED];
+        let mut found = Found::new();
         let Some(link) = &self.link else {
             return false;
         };
         let polled = link.poll(&mut found);
-        let count = self.note(polled).unwrap_or(0);
+        self.note(polled);
+        let any = !found.is_empty();
         let timeout = self.stream.poll_timeout();
-        if count > 0 || timeout.is_some() {
+        if any || timeout.is_some() {
             self.read_clock();
         }
-        let found = &found[..count];
-        for completion in found {
-            self.handle(completion);
+        for completion in found.iter() {
+            self.handle(&completion);
         }
-        if let Some(link) = &self.link {
+        if let Some(link) = self.link.as_ref().filter(|_| any) {
             // Before the peer can be told that the slots are free.
-            let posted = link.repost(found);
+            let posted = link.repost(&found);
             self.note(posted);
         }
-        if count > 0 || timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
+        if any || timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
             self.drain();
             self.post();
         }
-        if count == 0 || self.failing.is_some() {
-            self.end_if_due(count == 0);
+        if !any || self.failing.is_some() {
+            self.end_if_due(!any);
         }
-        count > 0
+        any
     }
 
     fn read_clock(&mut self) {
@@ -539,7 +542,7 @@ impl Driver {
                     outcome,
                 } => {
                     let index = place_of(&self.sends, id.0, |send| send.0 .0);
-                    let taken = index.and_then(|index| self.sends.remove(index));
+                    let taken = index.and_then(|index| remove_at(&mut self.sends, index));
                     let (_, buffer, _) = taken.expect("an event is of a send in progress");
                     Event::Sent {
                         id,
@@ -554,7 +557,7 @@ impl Driver {
                     outcome,
                 } => {
                     let index = place_of(&self.recvs, id.0, |recv| recv.0 .0);
-                    let taken = index.and_then(|index| self.recvs.remove(index));
+                    let taken = index.and_then(|index| remove_at(&mut self.recvs, index));
                     let (_, buffer) = taken.expect("an event is of a receive in progress");
                     Event::Received {
                         id,

@@ -10,7 +10,7 @@ use crate::control::Slots;
 use crate::error::Error;
 use crate::ffi::cm::Id;
 use crate::ffi::queue_pair::{Batch, Local, QueuePair};
-use crate::ffi::verbs::{Completion, CompletionQueue, Domain, POLLED};
+use crate::ffi::verbs::{Completion, CompletionQueue, Domain, Found};
 use crate::registrations::Registrations;
 use crate::rings::Rings;
 
@@ -107,7 +107,7 @@ impl Link {
         self.queue.take_event()
     }
 
-    pub(crate) fn poll(&self, found: &mut [Completion; POLLED]) -> Result<usize, Error> {
+    pub(crate) fn poll(&self, found: &mut Found) -> Result<(), Error> {
         self.queue.poll(found)
     }
 
@@ -116,9 +116,9 @@ impl Link {
     }
 
     /// Posts the slots of receives that are complete again.
-    pub(crate) fn repost(&self, completions: &[Completion]) -> Result<(), Error> {
-        let done = completions.iter().filter(|completion| completion.ok);
-        self.post_recvs(done.filter_map(|completion| match of(completion) {
+    pub(crate) fn repost(&self, found: &Found) -> Result<(), Error> {
+        let done = found.iter().filter(|completion| completion.ok);
+        self.post_recvs(done.filter_map(|completion| match of(&completion) {
             Of::Receive(slot) => Some(slot),
             Of::Send(_) => None,
         }))

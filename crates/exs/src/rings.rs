@@ -47,8 +47,9 @@ impl Rings {
 
     /// The memory of a ring.
     pub(crate) fn buffer(&self, number: RingNo) -> Option<&Buffer> {
-        let ring = self.0.iter().find(|ring| ring.number == number);
-        ring.map(|ring| &ring.buffer)
+        let first = self.0.front()?.number.0;
+        let place = usize::try_from(number.0.checked_sub(first)?).ok()?;
+        self.0.get(place).map(|ring| &ring.buffer)
     }
 
     /// Frees the rings before one.

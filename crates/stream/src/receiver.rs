@@ -8,7 +8,7 @@ use crate::fault::{Fault, Faults};
 use crate::own_ring::OwnRing;
 use crate::sojourn::mean;
 use crate::types::{
-    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq,
+    place_of, remove_at, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq,
 };
 use crate::wire::{Advert, Hello};
 
@@ -508,10 +508,7 @@ impl RecvHalf {
     }
 
     fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event>) {
-        let recv = self
-            .recvs
-            .remove(index)
-            .expect("the index is of a queued receive");
+        let recv = remove_at(&mut self.recvs, index).expect("the index is of a queued receive");
         self.advertised -= usize::from(recv.advert.is_some());
         self.canceled -= usize::from(recv.canceled);
         events.push_back(Event::Received {

@@ -85,6 +85,14 @@ pub fn place_of<T>(
     }
 }
 
+/// Removes the operation at a place, which is the first in most cases.
+pub fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
+    match place {
+        0 => queue.pop_front(),
+        _ => queue.remove(place),
+    }
+}
+
 /// The most sends that one RDMA Write carries.
 pub const GATHER_MAX: usize = 16;
 
@@ -99,77 +107,82 @@ pub struct Part {
     pub len_octets: u32,
 }
 
-/// A part of [`Parts`]: how many sends were posted since that of the first part, and its octets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Following {
-    sends: u32,
-    len_octets: u32,
-}
-
 /// What an RDMA Write carries: octets of one send, or of several, whole but for the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     first: SendId,
     offset: u64,
-    parts: [Following; GATHER_MAX],
-    count: usize,
+    first_octets: u32,
+    /// Of the others: how many sends were posted since that of the first part, and octets. They are
+    /// few and short, and this is copied with each RDMA Write.
+    sends: [u8; GATHER_MAX - 1],
+    octets: [u16; GATHER_MAX - 1],
+    others: u8,
 }
 
 impl Parts {
     /// Octets of one send; a transfer has fewer than 2^30.
     pub(crate) fn one(send: SendId, offset: u64, len_octets: u64) -> Self {
-        let mut parts = [Following::default(); GATHER_MAX];
-        parts[0].len_octets = u32::try_from(len_octets).expect("a transfer has 30 bits");
         Self {
             first: send,
             offset,
-            parts,
-            count: 1,
+            first_octets: u32::try_from(len_octets).expect("a transfer has 30 bits"),
+            sends: [0; GATHER_MAX - 1],
+            octets: [0; GATHER_MAX - 1],
+            others: 0,
         }
     }
 
     /// Adds the whole of a later send; whether there was room.
     pub(crate) fn push(&mut self, send: SendId, len_octets: u64) -> bool {
         let numbers = (
-            u32::try_from(send.0 - self.first.0),
-            u32::try_from(len_octets),
+            u8::try_from(send.0 - self.first.0),
+            u16::try_from(len_octets),
         );
-        let ((Ok(sends), Ok(len_octets)), Some(room)) = (numbers, self.parts.get_mut(self.count))
-        else {
+        let at = usize::from(self.others);
+        let ((Ok(sends), Ok(octets)), true) = (numbers, at < self.sends.len()) else {
             return false;
         };
-        *room = Following { sends, len_octets };
-        self.count += 1;
+        (self.sends[at], self.octets[at]) = (sends, octets);
+        self.others += 1;
         true
     }
 
     /// The piece of so many octets after `written`: of a part of one send, or all.
     pub(crate) fn piece(&self, written: u64, len_octets: u64) -> Self {
-        match self.count {
-            1 => Self::one(self.first, self.offset + written, len_octets),
+        match self.others {
+            0 => Self::one(self.first, self.offset + written, len_octets),
             _ => *self,
         }
     }
 
     /// How many; at least one.
     pub(crate) fn count(&self) -> usize {
-        self.count
+        usize::from(self.others) + 1
     }
 
     /// The first send and the last.
     pub(crate) fn sends(&self) -> [SendId; 2] {
-        let last = self.parts[self.count - 1].sends;
+        let last = self.others.checked_sub(1);
+        let last = last.map_or(0, |last| self.sends[usize::from(last)]);
         [self.first, SendId(self.first.0 + u64::from(last))]
     }
 
     /// The parts, in their order. Sends that were canceled may be missing between two of them.
     pub fn iter(&self) -> impl Iterator<Item = Part> + '_ {
-        let parts = self.parts[..self.count].iter();
-        parts.map(|part| Part {
-            send: SendId(self.first.0 + u64::from(part.sends)),
-            offset: if part.sends == 0 { self.offset } else { 0 },
-            len_octets: part.len_octets,
-        })
+        let first = Part {
+            send: self.first,
+            offset: self.offset,
+            len_octets: self.first_octets,
+        };
+        let others = usize::from(self.others);
+        let others = self.sends[..others].iter().zip(&self.octets[..others]);
+        let others = others.map(|(&sends, &octets)| Part {
+            send: SendId(self.first.0 + u64::from(sends)),
+            offset: 0,
+            len_octets: u32::from(octets),
+        });
+        std::iter::once(first).chain(others)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Queue pairs and their work requests.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
@@ -146,11 +147,12 @@ impl QueuePair {
         if requests.is_empty() {
             return Ok(());
         }
-        let mut chain = [verbs::ibv_send_wr::default(); BATCH];
+        // Most chains are short: what is not used of this is not written either.
+        let mut chain = [const { MaybeUninit::<verbs::ibv_send_wr>::uninit() }; BATCH];
         let mut next: *mut verbs::ibv_send_wr = ptr::null_mut();
-        for (wr, request) in chain.iter_mut().zip(&*requests).rev() {
+        for (place, request) in chain.iter_mut().zip(&*requests).rev() {
             let (first, end) = request.elements;
-            *wr = work_request(request, &mut elements[first..end]);
+            let wr = place.write(work_request(request, &mut elements[first..end]));
             wr.next = next;
             next = wr;
         }
@@ -172,38 +174,29 @@ impl QueuePair {
         receives: impl Iterator<Item = (u64, Local)>,
     ) -> Result<(), Error> {
         let mut receives = receives.peekable();
+        let mut chain =
+            [const { MaybeUninit::<(verbs::ibv_recv_wr, verbs::ibv_sge)>::uninit() }; BATCH];
         while receives.peek().is_some() {
-            let mut elements = [verbs::ibv_sge::default(); BATCH];
-            let mut chain = [verbs::ibv_recv_wr::default(); BATCH];
-            let mut count = 0;
-            for (element, (id, local)) in elements.iter_mut().zip(&mut receives) {
-                *element = local.element();
-                chain[count].wr_id = id;
-                count += 1;
+            let mut next = ptr::null_mut();
+            for (place, (id, local)) in chain.iter_mut().zip(&mut receives) {
+                let (wr, element) = place.write((verbs::ibv_recv_wr::default(), local.element()));
+                (wr.wr_id, wr.sg_list, wr.num_sge, wr.next) = (id, element, 1, next);
+                next = wr;
             }
-            self.post_chain(&mut chain[..count], &mut elements)?;
+            self.post_chain(next)?;
         }
         Ok(())
     }
 
-    /// Posts receives with one element each.
-    fn post_chain(
-        &self,
-        chain: &mut [verbs::ibv_recv_wr],
-        elements: &mut [verbs::ibv_sge; BATCH],
-    ) -> Result<(), Error> {
-        let mut next = ptr::null_mut();
-        for (wr, element) in chain.iter_mut().zip(elements).rev() {
-            (wr.sg_list, wr.num_sge, wr.next) = (element, 1, next);
-            next = wr;
-        }
+    /// Posts a chain of receives, which lives during the call.
+    fn post_chain(&self, first: *mut verbs::ibv_recv_wr) -> Result<(), Error> {
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_recv };
         let post = post.ok_or(Error::from_errno("ibv_post_recv", libc::ENOSYS))?;
         let mut bad = ptr::null_mut();
         // SAFETY: the provider's function for its queue pair; the chain lives during the call.
-        match unsafe { post(qp, next, &mut bad) } {
+        match unsafe { post(qp, first, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::from_errno("ibv_post_recv", errno.abs())),
         }

@@ -1,5 +1,6 @@
 //! Protection domains, memory regions, completion queues and their channels.
 
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
@@ -144,7 +145,36 @@ pub(crate) struct Completion {
 }
 
 /// How many completions are polled at once.
-pub(crate) const POLLED: usize = 32;
+const POLLED: usize = 32;
+
+/// Completions that were polled. An empty one costs nothing: most polls find none.
+#[derive(Debug)]
+pub(crate) struct Found {
+    entries: [MaybeUninit<verbs::ibv_wc>; POLLED],
+    /// How many of them the provider has written.
+    count: usize,
+}
+
+impl Found {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: [const { MaybeUninit::uninit() }; POLLED],
+            count: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The completions, in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
+        self.entries[..self.count].iter().map(|entry| {
+            // SAFETY: the provider has written so many.
+            completion_of(unsafe { entry.assume_init_ref() })
+        })
+    }
+}
 
 /// A completion queue with a channel of its own.
 #[derive(Debug)]
@@ -196,22 +226,19 @@ impl CompletionQueue {
         borrowed(unsafe { (*self.channel).fd })
     }
 
-    /// The oldest completions; how many there are.
-    pub(crate) fn poll(&self, found: &mut [Completion; POLLED]) -> Result<usize, Error> {
-        let mut entries = [verbs::ibv_wc::default(); POLLED];
+    /// Finds the oldest completions.
+    pub(crate) fn poll(&self, found: &mut Found) -> Result<(), Error> {
+        found.count = 0;
         let most = i32::try_from(POLLED).unwrap_or(0);
         // SAFETY: the queue and its context live.
         let poll = unsafe { (*(*self.cq).context).ops.poll_cq };
         let poll = poll.ok_or(Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
         // SAFETY: the provider's function for its queue; there is room for `most`.
-        let count = unsafe { poll(self.cq, most, entries.as_mut_ptr()) };
-        let count = usize::try_from(count)
-            .map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?
-            .min(POLLED);
-        for (completion, entry) in found.iter_mut().zip(&entries[..count]) {
-            *completion = completion_of(entry);
-        }
-        Ok(count)
+        let count = unsafe { poll(self.cq, most, found.entries.as_mut_ptr().cast()) };
+        let count =
+            usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
+        found.count = count.min(POLLED);
+        Ok(())
     }
 
     /// Arms the queue: the next completion makes the descriptor readable.
