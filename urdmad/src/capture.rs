@@ -92,7 +92,6 @@ impl Capture {
         }
         let waiting = &self.waiting;
         let octets = waiting.octets.load(Ordering::Relaxed) + frame.len();
-        #[expect(clippy::disallowed_methods, reason = "a capture states the time of day")]
         let time = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -104,7 +104,6 @@ impl Capture {
             return;
         }
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        #[expect(clippy::disallowed_methods, reason = "a capture states the time of day")]
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let nanoseconds = since_epoch.map_or(0, |time| time.as_nanos());
         let _ = output.frame(u64::try_from(nanoseconds).unwrap_or(0), &self.packet);
