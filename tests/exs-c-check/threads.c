@@ -54,8 +54,21 @@ static void take_message(const exs_event_t *event)
 	recvs++;
 }
 
+static void take_event(const exs_event_t *event)
+{
+	errno = event->exs_evt_errno;
+	REQUIRE(event->exs_evt_errno == 0);
+	if (event->exs_evt_type == EXS_EVT_RECV) {
+		take_message(event);
+	} else {
+		REQUIRE(event->exs_evt_type == EXS_EVT_SEND);
+		REQUIRE(sem_post(event->exs_evt_ahandle) == 0);
+		sends++;
+	}
+}
+
 /* Takes events of the queue, as other threads do. */
-static void *take_events(void *argument)
+static void take_until_over(void (*take)(const exs_event_t *event))
 {
 	struct timeval moment = { 0, 20000 };
 	exs_event_t event;
@@ -64,18 +77,14 @@ static void *take_events(void *argument)
 		int count = exs_qdequeue(queue, &event, 1, &moment);
 
 		REQUIRE(count >= 0);
-		if (count == 0)
-			continue;
-		errno = event.exs_evt_errno;
-		REQUIRE(event.exs_evt_errno == 0);
-		if (event.exs_evt_type == EXS_EVT_RECV) {
-			take_message(&event);
-		} else {
-			REQUIRE(event.exs_evt_type == EXS_EVT_SEND);
-			REQUIRE(sem_post(event.exs_evt_ahandle) == 0);
-			sends++;
-		}
+		if (count > 0)
+			take(&event);
 	}
+}
+
+static void *take_events(void *argument)
+{
+	take_until_over(take_event);
 	return argument;
 }
 
@@ -161,22 +170,18 @@ static void *send_until_closed(void *argument)
 	return argument;
 }
 
+/* Takes the event of a send that may have ended with the socket. */
+static void take_send(const exs_event_t *event)
+{
+	REQUIRE(event->exs_evt_type == EXS_EVT_SEND);
+	REQUIRE(event->exs_evt_errno == 0 || event->exs_evt_errno == EPIPE ||
+		event->exs_evt_errno == ECONNRESET);
+	sends++;
+}
+
 static void *take_sends(void *argument)
 {
-	struct timeval moment = { 0, 20000 };
-	exs_event_t event;
-
-	while (!is_over) {
-		int count = exs_qdequeue(queue, &event, 1, &moment);
-
-		REQUIRE(count >= 0);
-		if (count == 0)
-			continue;
-		REQUIRE(event.exs_evt_type == EXS_EVT_SEND);
-		REQUIRE(event.exs_evt_errno == 0 || event.exs_evt_errno == EPIPE ||
-			event.exs_evt_errno == ECONNRESET);
-		sends++;
-	}
+	take_until_over(take_send);
 	return argument;
 }
 
