@@ -32,10 +32,10 @@ exchange() {
     wait_for_end $server /run/server.log
 }
 
-exchange listening_by_cm "rping -s -a 10.8.0.1 -C 2000 -V" "rping -c -a 10.8.0.1 -C 2000 -V"
+exchange listening_by_cm "rping -s -a 10.8.0.1 -C 300 -V" "rping -c -a 10.8.0.1 -C 300 -V"
 exchange listening_by_cm "ucmatose -c 100" "ucmatose -s 10.8.0.1 -c 100"
 # Two ends that sleep.
-exchange listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 20000 -e" \
-    "ibv_rc_pingpong -d urdma0 -g 1 -n 20000 -e 127.0.0.1"
+exchange listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 5000 -e" \
+    "ibv_rc_pingpong -d urdma0 -g 1 -n 5000 -e 127.0.0.1"
 stop_instance
 remove_device
