@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::eventfd::EventFd;
 use nix::sys::signal::Signal;
@@ -14,7 +15,8 @@ use urdma_harness::pair::is_ready;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
 use urdma_ipc::message::Event;
-use urdma_ipc::{ControlClient, JoinedSocket, RunDir, SocketReason, SocketStatus};
+use urdma_ipc::{ControlClient, JoinedSocket, SocketReason};
+use urdma_tests::rings::{at_the_end, client, file, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// Both ends of a connection of this host.
@@ -23,10 +25,6 @@ fn connection() -> (TcpStream, TcpStream) {
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
     (one, other)
-}
-
-fn client(one: &OneHost) -> ControlClient {
-    ControlClient::connect(&RunDir::at(one.host.run_dir()), "test").unwrap()
 }
 
 fn offer(client: &ControlClient, socket: &impl AsFd) -> u64 {
@@ -43,10 +41,6 @@ fn joined(client: &ControlClient) -> (JoinedSocket, Vec<OwnedFd>) {
             (event, _) => panic!("{event:?}"),
         }
     }
-}
-
-fn status(client: &ControlClient) -> SocketStatus {
-    client.status().unwrap().sockets
 }
 
 #[test]
@@ -92,15 +86,7 @@ fn file_that_is_no_connection_is_refused_and_other_bells_end_the_client() {
 }
 
 const ENDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/ends.py");
-/// Octets of a file, more than any buffer of the kernel's.
-const FILE_OCTETS: usize = 20 << 20;
-
-/// `urdma run --sockets` with a shell, so that a file can be its standard input or output.
-fn shell(one: &OneHost, line: &str) -> Process {
-    let mut command = one.host.subcommand("run").unwrap();
-    command.args(["--sockets", "--", "sh", "-c", &format!("exec {line}")]);
-    Process::start(&mut command).unwrap()
-}
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/files.py");
 
 /// One end of `ends.py`.
 fn end(one: &OneHost, words: &str) -> Process {
@@ -111,12 +97,6 @@ fn listening(one: &OneHost, words: &str) -> Process {
     let mut process = end(one, words);
     process.wait_for_text("ready", SHORT).unwrap();
     process
-}
-
-fn output(process: Process) -> String {
-    let ended = process.wait(SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    ended.output
 }
 
 /// `ends.py ping`, which begins when both ends have met.
@@ -132,22 +112,6 @@ fn meeting(one: &OneHost, words: &str, go_on: &str) -> Process {
     wait_until("the meeting", SHORT, || status(&observer).joined > 0).unwrap();
     File::create(begin).unwrap();
     process
-}
-
-/// The status, when no connection is open any more.
-fn at_the_end(one: &OneHost) -> SocketStatus {
-    let client = client(one);
-    wait_until("the end", SHORT, || status(&client).open == 0).unwrap();
-    status(&client)
-}
-
-/// A file of octets that do not repeat.
-fn file(path: &Path) -> Vec<u8> {
-    let mut rng = proto_trp::sim::Rng::new(38);
-    let mut octets = vec![0; FILE_OCTETS];
-    rng.fill(&mut octets);
-    std::fs::write(path, &octets).unwrap();
-    octets
 }
 
 #[test]
@@ -285,6 +249,47 @@ fn curl_gets_a_file_of_http_server() {
     one.down();
 }
 
+/// What a sender of `files.py` prints; `start` starts an end, and `met` is called between.
+fn sent_files(folder: &Path, start: impl Fn(&str) -> Process, met: impl Fn(u64)) -> String {
+    std::fs::create_dir(folder).unwrap();
+    let (port, begin) = (ports(), folder.join("begin"));
+    let mut taker = start(&format!("{FILES} take {port}"));
+    taker.wait_for_text("ready", SHORT).unwrap();
+    let (folder, begin) = (folder.display(), begin.display());
+    let sender = start(&format!("{FILES} send {port} {folder} {begin}"));
+    for (connections, suffix) in [(2, ""), (4, "-again")] {
+        met(connections);
+        File::create(format!("{begin}{suffix}")).unwrap();
+    }
+    let said = output(sender);
+    output(taker);
+    said
+}
+
+#[test]
+fn sendfile_by_rings_returns_and_leaves_what_it_does_by_tcp() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let folder = |name: &str| one.scratch.path().join(name);
+    let plain = |words: &str| {
+        let mut command = Command::new("python3");
+        Process::start(command.args(words.split_whitespace())).unwrap()
+    };
+    let by_tcp = sent_files(&folder("tcp"), plain, |_| ());
+    assert!(by_tcp.ends_with("done\n"), "{by_tcp}");
+    let observer = self::client(&one);
+    let over_rings = |words: &str| shell(&one, &format!("python3 {words}"));
+    let by_rings = sent_files(&folder("rings"), over_rings, |connections| {
+        let have_met = || status(&observer).joined == connections;
+        wait_until("the meetings", SHORT, have_met).unwrap();
+    });
+    assert_eq!(by_rings, by_tcp);
+    assert_eq!(reasons(&observer), [(SocketReason::Splice, 1)]);
+    // The files that are larger than any buffer.
+    assert!(at_the_end(&one).ring_octets > 32 << 20);
+    one.down();
+}
+
 #[test]
 fn octets_stay_in_order_around_calls_of_the_kernel() {
     let _alone = alone();
@@ -299,13 +304,6 @@ fn octets_stay_in_order_around_calls_of_the_kernel() {
         "{status:?}"
     );
     one.down();
-}
-
-/// The reasons that status has counted.
-fn reasons(client: &ControlClient) -> Vec<(SocketReason, u64)> {
-    let all = status(client).reasons;
-    assert_eq!(all.len(), SocketReason::ALL.len());
-    all.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub mod bridges;
 pub mod hostile;
 pub mod machine;
+pub mod rings;
 pub mod sockets;
 
 use std::ffi::OsStr;

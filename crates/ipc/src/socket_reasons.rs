@@ -33,7 +33,7 @@ named! {
         Ioctl = "ioctl",
         /// shutdown(2) while it has rings.
         Shutdown = "shutdown",
-        /// sendfile(2), splice(2), tee(2).
+        /// splice(2), tee(2), sendfile(2) of a file that is not regular.
         Splice = "splice",
         /// Another call that rings do not have, such as sendmmsg(2) and fdopen(3).
         OtherCall = "other_call",

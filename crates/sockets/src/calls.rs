@@ -29,9 +29,9 @@ const RECV_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
 
 /// A call of the kernel's has moved octets.
-fn count(fd: c_int, cell: &'static Cell, way: Way) {
+pub(crate) fn count(fd: c_int, cell: &'static Cell, way: Way) {
     let seen = cell.seen();
-    let is_send = matches!(way, Way::Send(_));
+    let is_send = !matches!(way, Way::Recv(_));
     if seen.state() == State::Alone && cell.count_call(is_send) >= OFFERED_AT {
         agent::ask(fd, cell, seen.generation());
     }
@@ -83,27 +83,41 @@ fn try_recv(connection: &Connection, window: &Window, does_wait: bool) -> Attemp
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     Send(c_int),
+    /// The same, and it ends when some octets are sent.
+    SendSome(c_int),
     Recv(c_int),
 }
 
 impl Way {
     fn flags(self) -> c_int {
         match self {
-            Self::Send(flags) | Self::Recv(flags) => flags,
+            Self::Send(flags) | Self::SendSome(flags) | Self::Recv(flags) => flags,
         }
     }
 
     /// Whether a call with flags that the switch does not know leaves later ones as they are.
     fn is_look(self) -> bool {
         match self {
-            Self::Send(_) => self.is_known(),
+            Self::Send(_) | Self::SendSome(_) => self.is_known(),
             Self::Recv(flags) => flags & !(RECV_FLAGS | libc::MSG_PEEK | libc::MSG_TRUNC) == 0,
+        }
+    }
+
+    /// Whether a call that has moved some octets, and could move more, goes on.
+    fn goes_on(self, connection: &Connection) -> bool {
+        match self {
+            // Until there is no room: what the program waits for then is noticed.
+            Self::Send(_) => true,
+            Self::SendSome(_) => false,
+            Self::Recv(flags) => {
+                flags & libc::MSG_WAITALL != 0 && !is_nonblocking(connection, flags)
+            }
         }
     }
 
     fn is_known(self) -> bool {
         match self {
-            Self::Send(flags) => flags & !SEND_FLAGS == 0,
+            Self::Send(flags) | Self::SendSome(flags) => flags & !SEND_FLAGS == 0,
             Self::Recv(flags) => flags & !RECV_FLAGS == 0,
         }
     }
@@ -122,6 +136,22 @@ pub(crate) unsafe fn transfer(
     let Some(cell) = table::hit(fd) else {
         return kernel();
     };
+    signals::begin_call();
+    // SAFETY: as for the caller.
+    unsafe { transfer_in_call(fd, cell, octets, way, kernel) }
+}
+
+/// The same on a descriptor that has a cell, as a part of a call that has begun.
+///
+/// # Safety
+/// As [`transfer`].
+pub(crate) unsafe fn transfer_in_call(
+    fd: c_int,
+    cell: &'static Cell,
+    octets: Option<Octets>,
+    way: Way,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
     let Some(octets) = octets.filter(|octets| octets.len() > 0 && way.is_known()) else {
         if !way.is_look() {
             leave::retire(fd, Reason::Flags);
@@ -134,7 +164,6 @@ pub(crate) unsafe fn transfer(
         cell.leave();
         return result;
     };
-    signals::begin_call();
     let mut done = 0;
     loop {
         let connection = match begin(cell) {
@@ -156,7 +185,7 @@ pub(crate) unsafe fn transfer(
         let window = octets.after(done);
         let taken = connection.sleepers.taken();
         let attempt = match way {
-            Way::Send(flags) => try_send(connection, &window, flags),
+            Way::Send(flags) | Way::SendSome(flags) => try_send(connection, &window, flags),
             Way::Recv(flags) => {
                 let does_wait = !is_nonblocking(connection, flags);
                 let attempt = try_recv(connection, &window, does_wait);
@@ -175,16 +204,9 @@ pub(crate) unsafe fn transfer(
         match attempt {
             Attempt::Moved(moved) => {
                 done += usize::try_from(moved).unwrap_or(0);
-                let is_enough = match way {
-                    Way::Send(flags) => done >= octets.len() || is_nonblocking(connection, flags),
-                    Way::Recv(flags) => {
-                        done >= octets.len()
-                            || flags & libc::MSG_WAITALL == 0
-                            || is_nonblocking(connection, flags)
-                    }
-                };
+                let goes_on = done < octets.len() && way.goes_on(connection);
                 cell.leave();
-                if is_enough {
+                if !goes_on {
                     return moved_so_far(done);
                 }
             }
@@ -252,7 +274,9 @@ unsafe fn rest_by_kernel(fd: c_int, octets: Octets, done: usize, way: Way) -> ss
         message.msg_iovlen = count;
         let moved = match way {
             // SAFETY: octets of the caller.
-            Way::Send(flags) => unsafe { real::sendmsg(fd, &raw const message, flags) },
+            Way::Send(flags) | Way::SendSome(flags) => unsafe {
+                real::sendmsg(fd, &raw const message, flags)
+            },
             // SAFETY: as above.
             Way::Recv(flags) => unsafe { real::recvmsg(fd, &raw mut message, flags) },
         };

@@ -340,4 +340,4 @@ impl Host for Call<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -14,7 +14,7 @@
 //! `link` which one a socket is in; `sleepers` threads that wait; `leave` the ends of rings;
 //! `reasons` counts why; `lent` what forked children have; `spawned` what vforked children hand on;
 //! `agent` the thread that meets urdmad and acts for the process; `calls` sending and receiving;
-//! `life` loading, forks and exit; `hooks` the interposed functions.
+//! `files` sendfile; `life` loading, forks and exit; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -38,6 +38,7 @@ mod begin;
 mod bell;
 mod calls;
 mod connection;
+mod files;
 mod futex;
 #[cfg_attr(test, allow(dead_code))]
 mod hooks;

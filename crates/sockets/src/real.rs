@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{
-    epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
 };
 
 pub(crate) use urdma_abi::next::{errno, set_errno};
@@ -37,6 +37,8 @@ urdma_abi::next! {
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
     readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, -1;
     writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, -1;
+    sendfile(fd: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t, -1;
+    sendfile64(fd: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t, -1;
     poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, -1;
     ppoll(
         list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t

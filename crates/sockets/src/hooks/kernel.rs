@@ -169,7 +169,7 @@ before! {
         preadv64v2 before_preadv64v2 pwritev64v2 before_pwritev64v2
         sockatmark before_sockatmark dprintf before_dprintf vdprintf before_vdprintf
         __dprintf_chk before_dprintf_chk __vdprintf_chk before_vdprintf_chk;
-    first_two: sendfile before_sendfile sendfile64 before_sendfile64 tee before_tee;
+    first_two: tee before_tee;
     spliced: splice before_splice;
     by_number: syscall before_syscall;
 }

@@ -3,9 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null;
 
-use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::calls::{transfer, Way};
+use crate::files::{send_file, File};
 use crate::octets::Octets;
 use crate::reasons::Reason;
 use crate::{leave, real, table};
@@ -90,6 +91,33 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     let kernel = || unsafe { real::sendmsg(fd, message, flags) };
     // SAFETY: the arguments of the caller.
     unsafe { transfer(fd, plain, Way::Send(flags), kernel) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn sendfile(
+    fd: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the arguments of the caller.
+    let kernel = |count| unsafe { real::sendfile(fd, from, offset, count) };
+    // SAFETY: the arguments of the caller.
+    unsafe { send_file(fd, &File::new(from, offset), count, kernel) }
+}
+
+/// The same, since an offset has 64 bits.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn sendfile64(
+    fd: c_int,
+    from: c_int,
+    offset: *mut off64_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the arguments of the caller.
+    let kernel = |count| unsafe { real::sendfile64(fd, from, offset, count) };
+    // SAFETY: the arguments of the caller.
+    unsafe { send_file(fd, &File::new(from, offset), count, kernel) }
 }
 
 /// Descriptors that are passed to another process are the kernel's before.

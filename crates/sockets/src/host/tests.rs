@@ -35,7 +35,7 @@ fn memory() -> OwnedFd {
 }
 
 /// Both ends of a connection, neither of which has joined.
-fn ends() -> [Connection; 2] {
+pub(crate) fn ends() -> [Connection; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (passive, _) = listener.accept().unwrap();
@@ -87,7 +87,7 @@ fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
     })
 }
 
-fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
+pub(crate) fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
     let mut octets = vec![0; len];
     let run = |call: &Call<'_>| Call::run(recv(call, len as u64, true));
     let Some(Taken::Octets(taken)) = with(connection, &mut octets, run) else {
@@ -97,7 +97,7 @@ fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
     Some(octets)
 }
 
-fn call<T>(connection: &Connection, run: impl FnOnce(&Call<'_>) -> T) -> T {
+pub(crate) fn call<T>(connection: &Connection, run: impl FnOnce(&Call<'_>) -> T) -> T {
     with(connection, &mut [0], run)
 }
 
