@@ -441,11 +441,16 @@ def by_limit(end):
     return end
 
 
+def by_unsent(end):
+    fcntl.ioctl(end, termios.TIOCOUTQ, array.array("i", [0]))
+    return end
+
+
 def by_exec(_):
     os.execv("/bin/true", ["true"])
 
 
-REASONS = [by_dup, by_peek, by_count, by_limit, by_exec]
+REASONS = [by_dup, by_peek, by_unsent, by_limit, by_exec]
 
 
 # One of the actions of `change` makes another connection.

@@ -387,6 +387,23 @@ impl Connection {
         }
     }
 
+    /// Octets that a receive gets now: those of TCP, and those of the ring if none are on their way
+    /// in TCP.
+    pub(crate) fn readable(&self) -> u64 {
+        let peer = self.end.peer();
+        if self.is_tcp_quiet() && !self.tcp_speaks.load(SeqCst) {
+            return self.in_ring(peer);
+        }
+        let queued = self.queued(libc::FIONREAD);
+        let until = self.load(Word::TcpUntil(peer));
+        let is_next = || self.tcp_taken().wrapping_add(queued) == until;
+        if self.is_in_ring(peer) && is_next() {
+            queued.saturating_add(self.in_ring(peer))
+        } else {
+            queued
+        }
+    }
+
     /// Whether an upgrade is tried: an impossible one costs system calls.
     pub(crate) fn may_upgrade(&self) -> bool {
         let failed = self.failed_upgrades.load(SeqCst);
@@ -415,6 +432,26 @@ impl Connection {
             self.failed_upgrades.fetch_add(1, SeqCst);
         }
         has
+    }
+
+    /// Has TCP send what it holds back until there is more (TCP_CORK, MSG_MORE): more goes to the
+    /// ring, behind it.
+    pub(crate) fn push(&self) {
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
+        let mut before: c_int = 0;
+        let mut len: libc::socklen_t = 4;
+        let at = (&raw mut before).cast();
+        // SAFETY: the option is an int.
+        unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
+        let set = |value: c_int| {
+            let at = (&raw const value).cast();
+            // SAFETY: as above.
+            unsafe { real::setsockopt(self.socket_fd, level, name, at, 4) };
+        };
+        set(0);
+        if before != 0 {
+            set(before);
+        }
     }
 
     /// Resets the connection: octets are lost that the program would miss without an error.

@@ -254,7 +254,11 @@ impl Host for Call<'_> {
     }
 
     async fn tcp_has_reserve(&self) -> bool {
-        self.connection.has_reserve()
+        let has = self.connection.has_reserve();
+        if has {
+            self.connection.push();
+        }
+        has
     }
 
     async fn tcp_shutdown_write(&self) {

@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{sockaddr, socklen_t};
 
-use crate::begin::{begin_as_is, Begun};
+use crate::begin::{begin, begin_as_is, Begun};
 use crate::reasons::Reason;
-use crate::table::{self, State};
+use crate::table::{self, Cell, State};
 use crate::{bell, leave, process, real};
 
 /// A new descriptor may be a TCP socket of this process alone.
@@ -196,11 +196,16 @@ fn keep_open(fd: c_int) {
 /// The C library's function is variadic; no request uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if let Some(cell) = table::hit(fd).filter(|_| request == libc::FIONREAD) {
+        // SAFETY: the arguments of the caller.
+        let kernel = || unsafe { real::ioctl(fd, request, argument) };
+        // SAFETY: null, or the int of the caller.
+        return count_readable(cell, unsafe { argument.cast::<c_int>().as_mut() }, kernel);
+    }
     let is_mode = matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX);
-    // Of a socket without rings the kernel says the same later.
-    let is_count = matches!(request, libc::FIONREAD | libc::TIOCOUTQ);
     let has_none = || table::hit(fd).is_none_or(|cell| cell.seen().state() < State::Ready);
-    if !(is_mode || is_count && has_none()) {
+    // Of a socket without rings the kernel says the same later.
+    if !(is_mode || request == libc::TIOCOUTQ && has_none()) {
         leave::retire(fd, Reason::Ioctl);
     }
     if request == libc::FIONCLEX {
@@ -211,6 +216,23 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     if is_mode {
         forget_mode(fd);
     }
+    result
+}
+
+/// FIONREAD.
+fn count_readable(
+    cell: &'static Cell,
+    count: Option<&mut c_int>,
+    kernel: impl Fn() -> c_int,
+) -> c_int {
+    let result = match (begin(cell), count) {
+        (Begun::Rings(connection), Some(count)) => {
+            *count = c_int::try_from(connection.readable()).unwrap_or(c_int::MAX);
+            0
+        }
+        _ => kernel(),
+    };
+    cell.leave();
     result
 }
 

@@ -109,15 +109,40 @@ fn octets_of_tcp_precede_those_of_the_ring() {
     for end in [&one, &other] {
         call(end, |call| Call::run(join(call))).unwrap();
     }
+    assert_eq!(other.readable(), 6);
     assert_eq!(put(&one, b", and by the ring"), Some(Ok(17)));
     assert!(one.is_in_ring(End::First));
+    assert_eq!(other.readable(), 6 + 17);
     assert_eq!(take(&other, 100).unwrap(), b"by TCP");
+    assert_eq!(other.readable(), 17);
     assert_eq!(take(&other, 100).unwrap(), b", and by the ring");
     assert_eq!(take(&other, 100), None);
     // The end that has accepted counts its octets without a SYN.
     assert_eq!(put(&other, b"back"), Some(Ok(4)));
     assert!(other.is_in_ring(End::Second));
     assert_eq!(take(&one, 100).unwrap(), b"back");
+}
+
+#[test]
+fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
+    let [one, other] = ends();
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
+    let mut cork: c_int = 1;
+    let at = (&raw mut cork).cast();
+    // SAFETY: the option is an int.
+    unsafe { libc::setsockopt(one.socket(), level, name, at, 4) };
+    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(take(&other, 100), None);
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    assert_eq!(put(&one, b", not this"), Some(Ok(10)));
+    assert_eq!(take(&other, 100).unwrap(), b"held back");
+    assert_eq!(take(&other, 100).unwrap(), b", not this");
+    let mut len = 4;
+    // SAFETY: as above.
+    unsafe { libc::getsockopt(one.socket(), level, name, at, &raw mut len) };
+    assert_eq!(cork, 1);
 }
 
 #[test]
