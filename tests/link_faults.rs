@@ -6,7 +6,8 @@ use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::process::wait_until;
 use urdma_harness::programs;
 use urdma_tests::{
-    alone, check, kill_one_end, mix_while, ports, run_all, stream, up_with_faults, SHORT,
+    alone, check, check_operations, expect_all_taken_back, kill_one_end, mix_while, ports, run_all,
+    stream, up_with_faults, SHORT,
 };
 
 /// Operations per end and fault: some thousand packets.
@@ -85,6 +86,29 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
     for host in [a, b] {
         let notes = host.status().unwrap()["port"]["notes"].to_string();
         assert!(notes.contains("wrong UDP checksums"), "{notes}");
+        host.down().unwrap();
+    }
+}
+
+/// As simulated by `crates/cm/tests/simulation.rs`, between two real processes: each request is
+/// answered in the time that doc/connections.md states, and nothing of any is left.
+#[test]
+fn each_of_ten_thousand_connections_is_answered_over_a_bad_link() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = up_with_faults(
+        &scratch,
+        "[fault]\nloss = \"10%\"\nduplicate = \"10%\"\nreorder = \"10%\"\nseed = 3\n",
+    );
+    let [a, b] = &hosts;
+    check_operations("answers", (a, b), scratch.path(), 10_000);
+    for direction in ["inbound", "outbound"] {
+        for name in ["lost", "duplicated", "reordered"] {
+            assert!(count(b, direction, name) > 1_000, "{direction} {name}");
+        }
+    }
+    for host in hosts {
+        expect_all_taken_back(&host);
         host.down().unwrap();
     }
 }

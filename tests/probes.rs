@@ -7,8 +7,11 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
-use urdma_harness::process::Process;
-use urdma_tests::{alone, check, check_alone, lossy_hosts, OneHost, SHORT};
+use urdma_harness::process::{wait_until, Process};
+use urdma_tests::{
+    alone, check, check_alone, descriptors_of, expect_all_taken_back, lossy_hosts, OneHost, SHORT,
+    VERBS_CHECK,
+};
 
 /// Probes of the provider and the number of their arguments.
 const OF_PROVIDER: [(&str, usize); 12] = [
@@ -204,4 +207,94 @@ fn script_counts_retransmissions_by_peer() {
     for host in [a, b] {
         host.down().unwrap();
     }
+}
+
+/// Kills each process that uses the library at one of its first messages of connection management,
+/// sent or received, or changes of a connection's state.
+fn kills_at_messages() -> Process {
+    let library = binary_dir().unwrap().join("liburdma_provider.so");
+    let probes = [
+        "cm_state",
+        "cm_req",
+        "cm_rep",
+        "cm_rtu",
+        "cm_retry",
+        "cm_reject",
+    ]
+    .map(|probe| format!("usdt:{}:urdma:{probe}", library.display()));
+    let script = format!(
+        "BEGIN {{ printf(\"tracing\\n\"); }}
+         {} {{
+             if (@at[pid] == 0) {{ @at[pid] = 1 + rand % 48; }}
+             @met[pid] = @met[pid] + 1;
+             if (@met[pid] == @at[pid]) {{ @kills[probe] = count(); signal(\"KILL\"); }}
+         }}
+         END {{ clear(@at); clear(@met); }}",
+        probes.join(",")
+    );
+    let mut command = Command::new("bpftrace");
+    command.args(["--unsafe", "--usdt-file-activation", "-e", &script]);
+    let mut tracing = Process::start(&mut command).unwrap();
+    tracing.wait_for_text("tracing", SHORT).unwrap();
+    tracing
+}
+
+#[test]
+#[ignore = "needs root, bpftrace, tracefs and a kernel that allows BPF"]
+fn a_thousand_kills_at_the_messages_of_a_handshake_leave_nothing() {
+    const KILLS: usize = 1000;
+    const PORT: &str = "7394";
+    let _alone = alone();
+    let one = OneHost::up();
+    let start = |end: &str| {
+        let argv = [VERBS_CHECK, end, PORT];
+        Process::start(&mut one.host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
+    };
+    // It may be killed at the first message, before it prints that it listens.
+    let serve = || {
+        let mut server = start("storm-server");
+        wait_until("a server", SHORT, || {
+            server.printed().contains("listening") || !server.is_running()
+        })
+        .unwrap();
+        server
+    };
+    let daemon = one.host.daemon_pid().unwrap();
+    let mut before = None;
+    let mut kills = 0;
+    let tracing = kills_at_messages();
+    while kills < KILLS {
+        let (mut server, mut client) = (serve(), start("storm-client"));
+        for _ in 0..KILLS / 20 {
+            wait_until("a kill", SHORT, || {
+                !server.is_running() || !client.is_running()
+            })
+            .unwrap();
+            kills += 1;
+            // The other one goes on, until it is killed in its turn.
+            if client.is_running() {
+                server = serve();
+            } else {
+                client = start("storm-client");
+            }
+        }
+        drop((server, client));
+        expect_all_taken_back(&one.host);
+        let status = one.host.status().unwrap();
+        assert_eq!(status["listeners"], serde_json::json!([]));
+        // Those of the last clients may be about to be closed.
+        let before = *before.get_or_insert_with(|| descriptors_of(daemon));
+        wait_until("as many descriptors as before", SHORT, || {
+            descriptors_of(daemon) <= before
+        })
+        .unwrap();
+    }
+    let text = end(tracing);
+    for probe in ["cm_state", "cm_req", "cm_rep", "cm_rtu"] {
+        assert!(
+            text.contains(probe),
+            "{NEEDS_BPF}: no '{probe}' in:\n{text}"
+        );
+    }
+    one.down();
 }

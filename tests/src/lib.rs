@@ -281,6 +281,21 @@ pub fn mix_while(
     expect_content("mix", numbers[0], serving, asking);
 }
 
+/// Runs a scenario with this number of operations and checks that both ends succeed.
+pub fn check_operations(
+    scenario: &str,
+    (server, client): (&Instance, &Instance),
+    scratch: &Path,
+    operations: u32,
+) {
+    let numbers = [std::process::id(), operations];
+    let start = |role, host| {
+        check_end(scenario, role, host, LeasePolicy::Never, scratch, &numbers).unwrap()
+    };
+    let (serving, asking) = (start("server", server), start("client", client));
+    expect_content(scenario, numbers[0], serving, asking);
+}
+
 /// Waits for two ends; the second may wait without a limit for the first, if that has failed.
 fn wait_in_turn(first: Process, second: Process) -> [Result<Ended, Failure>; 2] {
     let first = first.wait(CHECK_LIMIT);

@@ -3,13 +3,13 @@
  * of its channel: in rdma_get_cm_event, in epoll_wait and in poll. A message wakes the thread that
  * sleeps there, and not the background thread before it.
  */
+#include "connection.h"
 #include "scenarios.h"
 #include "switches.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <rdma/rdma_cma.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
@@ -72,24 +72,6 @@ static struct rdma_cm_id *expect(enum rdma_cm_event_type type)
 	return id;
 }
 
-static void create_qp(struct rdma_cm_id *id)
-{
-	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-
-	if (rdma_create_qp(id, NULL, &attr))
-		fail("rdma_create_qp: %s", strerror(errno));
-}
-
-static void destroy(struct rdma_cm_id *id)
-{
-	rdma_destroy_qp(id);
-	if (rdma_destroy_id(id))
-		fail("rdma_destroy_id: %s", strerror(errno));
-}
-
 static void connect_once(struct sockaddr *address)
 {
 	struct rdma_conn_param parameters = { .retry_count = 7, .rnr_retry_count = 7 };
@@ -102,28 +84,30 @@ static void connect_once(struct sockaddr *address)
 	if (rdma_resolve_route(id, RESOLVE_MS))
 		fail("rdma_resolve_route: %s", strerror(errno));
 	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-	create_qp(id);
+	if (connection_equip(id))
+		fail("rdma_create_qp: %s", strerror(errno));
 	if (rdma_connect(id, &parameters))
 		fail("rdma_connect: %s", strerror(errno));
 	expect(RDMA_CM_EVENT_ESTABLISHED);
 	expect(RDMA_CM_EVENT_DISCONNECTED);
 	if (rdma_disconnect(id))
 		fail("rdma_disconnect: %s", strerror(errno));
-	destroy(id);
+	connection_destroy(id);
 }
 
 static void accept_once(void)
 {
 	struct rdma_cm_id *id = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 
-	create_qp(id);
+	if (connection_equip(id))
+		fail("rdma_create_qp: %s", strerror(errno));
 	if (rdma_accept(id, NULL))
 		fail("rdma_accept: %s", strerror(errno));
 	expect(RDMA_CM_EVENT_ESTABLISHED);
 	if (rdma_disconnect(id))
 		fail("rdma_disconnect: %s", strerror(errno));
 	expect(RDMA_CM_EVENT_DISCONNECTED);
-	destroy(id);
+	connection_destroy(id);
 }
 
 static void open_channel(void)

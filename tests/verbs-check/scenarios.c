@@ -559,6 +559,7 @@ static const struct scenario scenarios[] = {
 	{ "poll-set", { ALL, ALL }, 7, QUICK, poll_set_client, poll_set_server },
 	{ "select", { ALL, ALL }, 7, QUICK, select_client, select_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
+	{ "answers", { ALL, ALL }, 7, PATIENT, answers_client, answers_server },
 	{ "summon", { ALL, ALL }, 7, QUICK, summon_client, summon_server },
 };
 

@@ -81,6 +81,10 @@ void departing_server(const char *way) __attribute__((noreturn));
 void storm_server(const char *port) __attribute__((noreturn));
 void storm_client(const char *port) __attribute__((noreturn));
 
+/* Connections over a link that loses messages. */
+void answers_client(struct end *e);
+void answers_server(struct end *e);
+
 /* Every request on every service, and atomics that cannot be executed. */
 void check_services(void);
 /* Keys of windows, of requests of shared receive queues, of regions of length 0. */

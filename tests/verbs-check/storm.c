@@ -2,11 +2,11 @@
  * Connections of rdma_cm that are made and ended until the process is killed. Whatever becomes of
  * one, its end makes the next: the other end may be killed at any moment.
  */
+#include "connection.h"
 #include "scenarios.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,38 +22,6 @@ static struct sockaddr_in here(const char *port)
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-static int equip(struct rdma_cm_id *id)
-{
-	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-
-	return rdma_create_qp(id, NULL, &attr);
-}
-
-/* Waits for the next event, which is acknowledged. */
-static enum rdma_cm_event_type next(struct rdma_event_channel *channel, struct rdma_cm_id **id)
-{
-	struct rdma_cm_event *event;
-	enum rdma_cm_event_type type;
-
-	if (rdma_get_cm_event(channel, &event))
-		fail("rdma_get_cm_event: %s", strerror(errno));
-	type = event->event;
-	*id = event->id;
-	rdma_ack_cm_event(event);
-	return type;
-}
-
-static void destroy(struct rdma_cm_id *id)
-{
-	if (id->qp)
-		rdma_destroy_qp(id);
-	if (rdma_destroy_id(id))
-		fail("rdma_destroy_id: %s", strerror(errno));
-}
-
 void storm_server(const char *port)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -67,16 +35,16 @@ void storm_server(const char *port)
 	printf("listening\n");
 	fflush(stdout);
 	for (;;) {
-		switch (next(channel, &id)) {
+		switch (connection_next(channel, &id)) {
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
-			if (equip(id) || rdma_accept(id, &param))
-				destroy(id);
+			if (connection_equip(id) || rdma_accept(id, &param))
+				connection_destroy(id);
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 			break;
 		default:
-			destroy(id);
+			connection_destroy(id);
 		}
 	}
 }
@@ -104,12 +72,12 @@ void storm_client(const char *port)
 	for (int i = 0; i < AT_ONCE; i++)
 		begin(channel, port);
 	for (;;) {
-		switch (next(channel, &id)) {
+		switch (connection_next(channel, &id)) {
 		case RDMA_CM_EVENT_ADDR_RESOLVED:
 			failed = rdma_resolve_route(id, TIMEOUT_MS);
 			break;
 		case RDMA_CM_EVENT_ROUTE_RESOLVED:
-			failed = equip(id) || rdma_connect(id, &param);
+			failed = connection_equip(id) || rdma_connect(id, &param);
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (++connected == AT_ONCE) {
@@ -125,7 +93,7 @@ void storm_client(const char *port)
 			failed = 1;
 		}
 		if (failed) {
-			destroy(id);
+			connection_destroy(id);
 			begin(channel, port);
 		}
 	}
