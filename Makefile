@@ -21,14 +21,20 @@ demo: build
 MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build. The tests themselves are not optimised, since
-# building them takes longer than running them; they are built beside tests that mostly wait.
-test: build lint loom
-	@nice -n 10 $(CARGO) test --locked --workspace --no-run >target/build-tests.log 2>&1 & \
-	building=$$!; trap 'kill $$building 2>/dev/null' EXIT; \
+# building them takes longer than running them; they are built, and the sources are checked, beside
+# tests that mostly wait.
+test: build
+	@nice -n 10 $(MAKE) --no-print-directory checked-and-built \
+		>target/checked-and-built.log 2>&1 & \
+	checking=$$!; trap 'kill $$checking 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test-module test-dist test-packages test-wheel \
 		test-carry-over && \
-	{ wait $$building || { cat target/build-tests.log; exit 1; }; }
+	{ wait $$checking || { cat target/checked-and-built.log; exit 1; }; }
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
+
+.PHONY: checked-and-built
+checked-and-built: lint loom
+	@$(CARGO) test --locked --workspace --no-run
 
 test-module:
 	@if kernel-stub/bed/prepare.sh target/kernel; then \
