@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use urdma_ipc::status::{KernelStatus, LeaseSteering};
-use urdma_ipc::{Personality, Status};
+use urdma_ipc::{Personality, ProcessReport, Status};
 
 use crate::error::Error;
 use crate::fault;
@@ -178,8 +178,17 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
             lease,
             woken_by
         )?;
+        text.push_str(&dc_line(&report));
     }
     Ok(())
+}
+
+/// The targets of the dynamically connected transport of a process, if it has any: a line.
+pub(crate) fn dc_line(report: &ProcessReport) -> String {
+    match (report.dc_targets, report.dc_contexts) {
+        (0, _) => String::new(),
+        (targets, contexts) => format!("       {targets} DC targets, {contexts} contexts\n"),
+    }
 }
 
 fn render_groups(text: &mut String, status: &Status) -> std::fmt::Result {
@@ -204,9 +213,7 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_ipc::status::{
-        GroupStatus, LeaseStatus, LeaseWakeUp, PortStatus, ProcessReport, SlotStatus,
-    };
+    use urdma_ipc::status::{GroupStatus, LeaseStatus, LeaseWakeUp, PortStatus, SlotStatus};
 
     #[test]
     fn render_names_a_personality_that_is_not_the_default() {
@@ -262,6 +269,29 @@ mod tests {
         let text = render(&status);
         assert!(text.contains("  lease  woken by\n"), "{text}");
         assert!(text.ends_with("      1 interrupt\n"), "{text}");
+    }
+
+    #[test]
+    fn render_of_a_process_with_dc_targets_counts_their_contexts() {
+        let slot = |slot, dc_targets, dc_contexts| SlotStatus {
+            slot,
+            report: Some(ProcessReport {
+                dc_targets,
+                dc_contexts,
+                ..ProcessReport::default()
+            }),
+            ..SlotStatus::default()
+        };
+        let status = Status {
+            slots: vec![slot(1, 2, 37), slot(2, 0, 0)],
+            ..Status::default()
+        };
+        let text = render(&status);
+        assert!(
+            text.contains("\n       2 DC targets, 37 contexts\n   2 "),
+            "{text}"
+        );
+        assert_eq!(text.matches("DC targets").count(), 1, "{text}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use urdma_ipc::status::{ConnectionReport, SlotStatus};
 use urdma_ipc::{ProcessCounter, Status};
 
 use crate::error::Error;
+use crate::status::dc_line;
 use crate::target::Target;
 
 /// Options of `urdma top`.
@@ -96,6 +97,9 @@ fn write_picture(
         let same = |other: &&SlotStatus| (other.slot, other.pid) == (slot.slot, slot.pid);
         let earlier = before.slots.iter().find(same);
         write_process(text, earlier, slot, seconds)?;
+        if let Some(report) = &slot.report {
+            text.push_str(&dc_line(report));
+        }
         write_connections(text, earlier, slot, seconds, connections)?;
     }
     Ok(())
@@ -228,6 +232,8 @@ mod tests {
         };
         let report = ProcessReport {
             qps: 1,
+            dc_targets: 1,
+            dc_contexts: 7,
             sleeping: true,
             counters: [("datagrams_sent".to_owned(), packets)].into(),
             connections: vec![connection],
@@ -252,6 +258,7 @@ mod tests {
         let fields: Vec<&str> = process.split_whitespace().collect();
         assert_eq!(fields[4..6], ["asleep", "100"], "{process}");
         for part in [
+            "\n       1 DC targets, 7 contexts\n",
             "0x010002 to 10.0.0.2 0x030004: 2.0 MB/s out, 0.0 in",
             "5 sends and 0 receives posted, window 32 packets, RTT 120 us",
         ] {

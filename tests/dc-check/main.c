@@ -3,12 +3,15 @@
  *
  * dc-check alone                          one process
  * dc-check SCENARIO target|initiator PATH two, which meet at the socket PATH
+ * dc-check serve PATH                     a target for any number of processes, named by a file
+ * dc-check load PATH COUNT                COUNT requests to it; 0: until the target ends
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as documented.
  */
 #include "scenarios.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -59,6 +62,13 @@ int main(int argc, char **argv)
 		printf("alone: ok\n");
 		return 0;
 	}
+	if (argc == 3 && !strcmp(argv[1], "serve"))
+		serve(argv[2]);
+	if (argc == 4 && !strcmp(argv[1], "load")) {
+		load(argv[2], strtoul(argv[3], NULL, 10));
+		printf("load: ok\n");
+		return 0;
+	}
 	for (size_t n = 0; argc == 4 && n < sizeof(scenarios) / sizeof(*scenarios); n++) {
 		bool is_target = !strcmp(argv[2], "target");
 		struct end end;
@@ -75,6 +85,7 @@ int main(int argc, char **argv)
 		printf("%s: ok\n", argv[1]);
 		return 0;
 	}
-	fprintf(stderr, "usage: dc-check SCENARIO target|initiator PATH\n       dc-check alone\n");
+	fprintf(stderr, "usage: dc-check SCENARIO target|initiator PATH\n       dc-check alone\n"
+			"       dc-check serve PATH\n       dc-check load PATH COUNT\n");
 	return 2;
 }

@@ -23,4 +23,9 @@ void killed_target(struct end *e, struct target *t);
 void leave_initiator(struct end *e, struct name *to);
 void leave_target(struct end *e, struct target *t);
 
+/* A target that serves until its process is killed; a file tells others its name. */
+void serve(const char *path) __attribute__((noreturn));
+/* Keeps requests in flight, and prints "busy" when the first are complete. */
+void load(const char *path, uint64_t count);
+
 #endif

@@ -19,11 +19,14 @@ impl Engine {
         let shard = self.shard.lock();
         let live = || shard.qps.connected.iter().map(|entry| &entry.conn);
         let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
+        let (dc_targets, dc_contexts) = shard.qps.dc.count_targets();
         ProcessReport {
             qps: shard.qps.count,
-            qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
+            qps_connected: saturated(connected),
             cqs: shard.process.cq_count,
             mrs: shard.process.regions.count(),
+            dc_targets: saturated(dc_targets),
+            dc_contexts: saturated(dc_contexts),
             counters: counters(&shard, self.unmapped_pages()),
             lease_wake_up: shard.lease.as_ref().map(|lease| match lease.interrupts() {
                 Some(_) => LeaseWakeUp::Interrupt,
@@ -45,6 +48,10 @@ impl Engine {
             0
         }
     }
+}
+
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The counters by name.

@@ -134,7 +134,7 @@ fn daemon_counters(page: &mut Page, status: &Status) {
 /// The objects and counters of processes.
 fn processes(page: &mut Page, slots: &[SlotStatus]) {
     type Object = (&'static str, &'static str, fn(&crate::ProcessReport) -> u32);
-    let objects: [Object; 5] = [
+    let objects: [Object; 7] = [
         ("process_queue_pairs", "Queue pairs.", |report| report.qps),
         ("process_connected", "Queue pairs in RTS.", |report| {
             report.qps_connected
@@ -147,6 +147,16 @@ fn processes(page: &mut Page, slots: &[SlotStatus]) {
         ("process_memory_regions", "Memory regions.", |report| {
             report.mrs
         }),
+        (
+            "process_dc_targets",
+            "Targets of the dynamically connected transport in RTR.",
+            |report| report.dc_targets,
+        ),
+        (
+            "process_dc_contexts",
+            "Contexts of initiators that its targets have.",
+            |report| report.dc_contexts,
+        ),
         (
             "process_sleeping",
             "Whether no thread of it looks for packets.",
@@ -225,6 +235,7 @@ mod tests {
                 program: "p\"\\\n".to_owned(),
                 report: Some(ProcessReport {
                     qps: 2,
+                    dc_contexts: 4,
                     counters: counters
                         .map(|(name, value)| (name.to_owned(), value))
                         .into(),
@@ -246,6 +257,7 @@ mod tests {
             r#"urdma_dropped_total{reason="rx_full"} 5"#,
             "urdma_daemon_rx_packets_total 6",
             &format!("urdma_process_queue_pairs{labels} 2"),
+            &format!("urdma_process_dc_contexts{labels} 4"),
             &counter("fine", 7),
             &counter("bad name", 8),
             &counter("x\\ny", 9),

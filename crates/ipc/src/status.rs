@@ -154,6 +154,10 @@ pub struct ProcessReport {
     pub cqs: u32,
     /// Memory regions.
     pub mrs: u32,
+    /// Targets of the dynamically connected transport in RTR.
+    pub dc_targets: u32,
+    /// Contexts of initiators that these targets have.
+    pub dc_contexts: u32,
     /// Counters by the name of their [`ProcessCounter`].
     pub counters: BTreeMap<String, u64>,
     /// No thread of it looks for packets: it sleeps until one comes.

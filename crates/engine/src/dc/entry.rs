@@ -285,6 +285,14 @@ impl DcEntry {
         matches!(self.end, DcEnd::Target { .. })
     }
 
+    /// The contexts of a target in RTR.
+    pub(super) fn contexts(&self) -> Option<usize> {
+        match &self.end {
+            DcEnd::Target { target, .. } => Some(target.as_ref()?.contexts()),
+            DcEnd::Initiator(_) => None,
+        }
+    }
+
     /// The process that had a slot of this host has ended.
     pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, process: &mut Process) {
         let (end, mut host) = self.parts(process);

@@ -187,6 +187,15 @@ impl DcTable {
         self.entries.get(index).map(|entry| entry.qp.number())
     }
 
+    /// The targets in RTR, and the contexts that they have.
+    pub(in super::super) fn count_targets(&self) -> (usize, usize) {
+        let entries = self.entries.iter();
+        let contexts = entries.filter_map(DcEntry::contexts);
+        contexts.fold((0, 0), |(targets, all), contexts| {
+            (targets + 1, all + contexts)
+        })
+    }
+
     /// Fails every queue pair: urdmad has ended.
     pub(in super::super) fn fail_all(&mut self, now: Time, process: &mut Process) {
         for entry in self.entries.iter_mut() {
