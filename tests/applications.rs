@@ -15,8 +15,8 @@ use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::machine::{build_guest, Machine};
 use urdma_tests::{
-    alone, expect_said, host_without_configured_addresses, ports, print_of, run_all, OneHost,
-    HOST_ADDRESSES,
+    alone, expect_said, host_without_configured_addresses, ports, print_of, run_all, run_script,
+    OneHost, HOST_ADDRESSES,
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -328,30 +328,27 @@ fn qemu_migrates_a_running_guest_with_all_memory_pinned() {
     migrate(true);
 }
 
-/// Runs a script of `tests`, with a directory for its files and a port.
-fn run_script(script: &str, said: &str) {
-    let _alone = alone();
-    let one = OneHost::up();
-    let directory = one.scratch.path().join("files");
-    std::fs::create_dir(&directory).unwrap();
-    let script = format!("{}/{script}", env!("CARGO_MANIFEST_DIR"));
-    let (directory, port) = (directory.to_string_lossy(), ports().to_string());
-    let argv = ["sh", &script, &directory, &port];
-    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
-    expect_said(&mut command, LIMIT, said);
-    one.down();
+/// A monitor and an OSD in memory; objects are written, read and compared.
+fn ceph(connected_by: &str) {
+    let said = "rados: written and read";
+    run_script("ceph/rados-bench.sh", &[connected_by], LIMIT, said);
 }
 
-/// A monitor and an OSD in memory; objects are written, read and compared.
 #[test]
 #[ignore = "make test-all"]
 fn ceph_writes_and_reads_objects() {
-    run_script("ceph/rados-bench.sh", "rados: written and read");
+    ceph("ib");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn ceph_that_connects_through_rdma_cm_writes_and_reads_objects() {
+    ceph("iwarp");
 }
 
 /// libiscsi's own tests of a disk that tgt serves over iSER.
 #[test]
 #[ignore = "make test-all"]
 fn tgt_serves_a_disk_over_iser() {
-    run_script("tgt/iser.sh", "tgt: written and read");
+    run_script("tgt/iser.sh", &[], LIMIT, "tgt: written and read");
 }

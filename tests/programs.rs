@@ -9,7 +9,7 @@ use std::fs;
 use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{self, words, Job, Ready, Selection};
-use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
+use urdma_tests::{alone, ports, run_all, run_script, OneHost, CHECK_LIMIT, SHORT};
 
 /// The GID index of the second address.
 const SECOND_GID: &str = "2";
@@ -61,6 +61,13 @@ fn through_rdma_cm(first_port: u16, server: &str) -> Vec<Job> {
 #[test]
 fn rdmacm_utils_pass() {
     run_at(&["127.0.0.1"], programs::rdmacm_utils);
+}
+
+/// curl and wget fetch from netcat over rsockets, and wget from Python's server, which TCP serves.
+#[test]
+fn librspreload_makes_sockets_of_programs_rsockets() {
+    let said = "librspreload: all fetched";
+    run_script("rsocket/preload.sh", &[], CHECK_LIMIT, said);
 }
 
 #[test]

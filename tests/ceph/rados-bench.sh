@@ -1,12 +1,16 @@
 #!/bin/sh
-# Ceph with its messenger over RDMA, in a program of urdma: rados-bench.sh DIRECTORY PORT
+# Ceph with its messenger over RDMA, in a program of urdma: rados-bench.sh DIRECTORY PORT TYPE
 #
+# TYPE is how its queue pairs are connected: ib, by messages over TCP, or iwarp, by rdma_cm.
 # One monitor and one OSD in memory. `rados bench` writes objects of 4 MiB and reads them, comparing
 # the contents.
 set -eu
 
 directory=$1
 port=$2
+type=$3
+by_rdma_cm=false
+[ "$type" = ib ] || by_rdma_cm=true
 conf="$directory/ceph.conf"
 started=""
 
@@ -40,6 +44,8 @@ osd objectstore = memstore
 memstore device bytes = 8589934592
 ms bind msgr2 = false
 ms type = async+rdma
+ms async rdma type = $type
+ms async rdma cm = $by_rdma_cm
 ms async rdma device name = urdma0
 ms async rdma gid idx = 1
 ms async rdma buffer size = 65536

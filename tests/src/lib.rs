@@ -75,6 +75,21 @@ pub fn expect_said(command: &mut Command, limit: Duration, said: &str) {
     assert!(ended.output.contains(said), "{command:?}: {}", ended.output);
 }
 
+/// Runs a script of `tests` over a host without a port, with a directory for its files, a port and
+/// further arguments: it succeeds within `limit`, and prints `said`.
+pub fn run_script(script: &str, arguments: &[&str], limit: Duration, said: &str) {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path().join("files");
+    std::fs::create_dir(&directory).unwrap();
+    let script = format!("{}/{script}", env!("CARGO_MANIFEST_DIR"));
+    let (directory, port) = (directory.to_string_lossy(), ports().to_string());
+    let argv = [&["sh", &script, &directory, &port], arguments].concat();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
+    expect_said(&mut command, limit, said);
+    one.down();
+}
+
 /// Compiles a C program, without a warning, by arguments that name its sources and libraries.
 pub fn compile<A: AsRef<OsStr>>(program: &Path, arguments: impl IntoIterator<Item = A>) {
     let mut command = Command::new("cc");
