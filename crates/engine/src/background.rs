@@ -119,7 +119,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             polls: 0,
             nap_ns: NAP_MIN_NS,

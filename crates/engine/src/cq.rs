@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use super::clock;
 use super::events::CompletionSink;
+use super::fault::{has, Fault};
 use urdma_types::SlotId;
 use urdma_zeroed::{zeroed, ZeroedSlice};
 
@@ -287,6 +288,8 @@ impl Cq {
     /// Whether a completion waits.
     #[inline]
     pub(super) fn has_completions(&self) -> bool {
+        #[cfg(test)]
+        crate::check::point();
         self.waiting.load(Ordering::Acquire) > 0
     }
 
@@ -310,6 +313,10 @@ impl Cq {
             let at = ring.head.wrapping_add(offset) & (ring.entries.len() - 1);
             take(&ring.entries[at]);
         }
+        if has(Fault::PopUnlocked) {
+            drop(ring);
+            ring = self.ring.lock();
+        }
         ring.head = ring.head.wrapping_add(count);
         ring.len -= count;
         self.waiting.store(ring.len, Ordering::Release);
@@ -325,7 +332,7 @@ impl Cq {
     /// for any completion is not weakened by a later one for solicited completions.
     pub(super) fn arm(&self, notify: Notify) {
         let mut ring = self.ring.lock();
-        if ring.has_unannounced(notify) {
+        if ring.has_unannounced(notify) && !has(Fault::ArmUnseen) {
             let was_armed = ring.raise().is_some();
             self.is_watched.store(ring.keeps_time, Ordering::Relaxed);
             if was_armed {

@@ -5,11 +5,15 @@
 //! completes there until the poll has read it waits here, while the lock is held. A completion goes
 //! to the ring if the ring is not empty, so that the order of a queue pair's completions is kept;
 //! if the queue is armed or keeps times; and if the poll has no room for more.
+//!
+//! What waits here takes no place of the ring beyond the lock, and is not counted as polled: those
+//! counts are written under the ring's lock (`qp::Polled`).
 
 use std::ptr;
 use std::sync::Arc;
 
 use super::cq::Cq;
+use super::fault::{has, Fault};
 use super::types::WorkCompletion;
 
 /// Completions for one poll at most; more go to the ring.
@@ -71,17 +75,21 @@ impl Direct {
     #[inline(always)]
     pub(super) fn takes(&self, cq: &Arc<Cq>) -> bool {
         let is_polled = ptr::eq(Arc::as_ptr(cq), self.cq);
-        is_polled && self.len < self.room && cq.is_plainly_empty()
+        let is_next = cq.is_plainly_empty() || has(Fault::Overtaking);
+        is_polled && self.len < self.room && is_next
     }
 
-    /// Adds a completion of `cq`, here or in the queue's ring.
+    /// Adds a completion of `cq`, here or in the queue's ring; whether it waits in the ring, until
+    /// a poll counts it.
     #[inline(always)]
-    pub(super) fn push(&mut self, cq: &Arc<Cq>, completion: &WorkCompletion) {
+    pub(super) fn push(&mut self, cq: &Arc<Cq>, completion: &WorkCompletion) -> bool {
         if self.takes(cq) {
             self.entries[self.len] = *completion;
             self.len += 1;
+            has(Fault::CountUnlocked)
         } else {
             cq.push(completion);
+            true
         }
     }
 }

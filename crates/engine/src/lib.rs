@@ -67,6 +67,7 @@
 //! | `thread`, `capture` | start of threads; packet captures |
 //! | `report`, `traffic` | what a process reports of itself to urdmad |
 //! | `trace` | what the flight recorder is told |
+//! | `check`, `fault` | tests: random schedules of threads, and the faults that they find |
 //!
 //! By their paths the files depend on one another in one direction; scripts/knots.txt names those
 //! that do not by calls of methods (`scripts/check-modules.py`).
@@ -98,6 +99,8 @@ mod background;
 mod batch;
 mod capture;
 mod channels;
+#[cfg(test)]
+mod check;
 mod checked_copy;
 mod clock;
 mod cm;
@@ -112,6 +115,7 @@ mod driver;
 mod engine;
 mod entry;
 mod events;
+mod fault;
 mod in_process;
 mod index_table;
 mod introduce;

@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::{this_thread, NO_THREAD};
 
-/// Pauses of the processor before the first look and the longest, a few microseconds.
-const PAUSES: (u32, u32) = (64, 512);
+/// Pauses of the processor before the first look and the longest, a few microseconds; where threads
+/// run one at a time, all are in vain.
+const PAUSES: (u32, u32) = if cfg!(test) { (1, 1) } else { (64, 512) };
 /// Looks before the first yield.
 const LOOKS_TO_YIELD: u32 = 4;
 /// Looks before a claim: about a hundred microseconds if the processor is free.
@@ -65,6 +66,8 @@ impl<T> SpinLock<T> {
 
     #[inline]
     fn take(&self) -> Option<Guard<'_, T>> {
+        #[cfg(test)]
+        crate::check::point();
         // A load first keeps the cache line shared while another thread holds the lock.
         if self.holder.load(Ordering::Relaxed) != NO_THREAD || !self.become_holder() {
             return None;
@@ -110,6 +113,8 @@ impl<T> SpinLock<T> {
     /// Takes the lock.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
+        #[cfg(test)]
+        crate::check::point();
         // As a rule it is free: there is no load of `holder` first.
         if self.is_claimed.load(Ordering::Relaxed) || !self.become_holder() {
             return self.wait();
@@ -122,6 +127,8 @@ impl<T> SpinLock<T> {
         let mut looks = 0;
         let mut pauses = PAUSES.0;
         loop {
+            #[cfg(test)]
+            crate::check::point();
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
@@ -164,6 +171,8 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.holder.store(NO_THREAD, Ordering::Release);
+        #[cfg(test)]
+        crate::check::point();
     }
 }
 

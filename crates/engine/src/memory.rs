@@ -97,8 +97,8 @@ pub(super) fn complete_send(
     remote_qpn: u32,
     completion: Completion,
 ) {
-    counts.send_pushed = counts.send_pushed.wrapping_add(1);
-    direct.push(qp.send_cq(), &qp.work_completion(remote_qpn, completion));
+    let waits = direct.push(qp.send_cq(), &qp.work_completion(remote_qpn, completion));
+    counts.send_pushed = counts.send_pushed.wrapping_add(u32::from(waits));
 }
 
 /// A receive request has completed.
@@ -109,8 +109,8 @@ pub(super) fn complete_recv(
     remote_qpn: u32,
     completion: Completion,
 ) {
-    counts.recv_pushed = counts.recv_pushed.wrapping_add(1);
-    direct.push(qp.recv_cq(), &qp.work_completion(remote_qpn, completion));
+    let waits = direct.push(qp.recv_cq(), &qp.work_completion(remote_qpn, completion));
+    counts.recv_pushed = counts.recv_pushed.wrapping_add(u32::from(waits));
 }
 
 impl QpHost<'_> {

@@ -216,15 +216,14 @@ impl Qp {
     }
 }
 
-/// Completions that a queue pair has pushed; wraps round.
+/// Completions that a queue pair has pushed into the rings of its queues; wraps round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) send_pushed: u32,
     pub(super) recv_pushed: u32,
 }
 
-/// Completions of a queue pair that were polled; wraps round. Written under the completion queue's
-/// lock.
+/// Those that were polled; wraps round. Written under the completion queue's lock.
 #[derive(Debug, Default)]
 pub(super) struct Polled {
     send: AtomicU32,
@@ -236,10 +235,10 @@ impl Polled {
     #[inline]
     pub(super) fn count(&self, is_send: bool) {
         let word = if is_send { &self.send } else { &self.recv };
-        word.store(
-            word.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Release,
-        );
+        let count = word.load(Ordering::Relaxed);
+        #[cfg(test)]
+        crate::check::point();
+        word.store(count.wrapping_add(1), Ordering::Release);
     }
 
     /// Send completions that were pushed and not polled.

@@ -9,6 +9,7 @@ use urdma_types::Qpn;
 use super::Engine;
 use crate::clock;
 use crate::entry::QpEntry;
+use crate::fault::{has, Fault};
 use crate::path::{self, NextHop, PeerPath, PeerSource};
 use crate::process::Process;
 use crate::qp::{Qp, QpConfig};
@@ -222,6 +223,9 @@ impl Engine {
     /// The request was not accepted.
     #[inline]
     pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if has(Fault::BehindFlush) && self.is_flushed_meanwhile(qp) {
+            return Ok(());
+        }
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
         if shard.post_in_cell(qp, self.polled.get(index), wr) {
@@ -244,6 +248,13 @@ impl Engine {
         }
         self.sleep_control.wake_if_due(&mut shard);
         Ok(())
+    }
+
+    /// Whether a queue pair goes to ERR between two looks at it: see [`Fault::BehindFlush`].
+    #[cold]
+    fn is_flushed_meanwhile(&self, qp: &Qp) -> bool {
+        let before = self.query_qp(qp).0;
+        before == QpState::Rts && self.query_qp(qp).0 == QpState::Error
     }
 
     /// Places of the send queue in use: by requests, and by completions that were not polled.

@@ -7,6 +7,7 @@ use proto_trp::conn::{PostError, RecvWr};
 
 use super::Engine;
 use crate::cq::{Cq, CqConfig, Notify};
+use crate::fault::{has, Fault};
 use crate::srq::{Srq, SrqConfig};
 use crate::types::{EngineError, WorkCompletion, LIMITS};
 use crate::xrc::{FileId, XrcDomain, XrcMembership};
@@ -70,7 +71,7 @@ impl Engine {
         mut take: impl FnMut(&WorkCompletion),
     ) -> Result<usize, EngineError> {
         self.not_forked()?;
-        let mut counted = |wc: &WorkCompletion| {
+        let count = |wc: &WorkCompletion| {
             if wc.qpn.slot() == self.info.slot {
                 self.polled
                     .get(wc.qpn.index())
@@ -78,16 +79,24 @@ impl Engine {
             } else {
                 self.count_polled_elsewhere(wc);
             }
-            take(wc);
         };
         let mut taken = 0;
         if !cq.has_completions() || self.has_batch.load(Ordering::Relaxed) {
-            taken = self.progress_for_poll(cq, max, &mut counted);
+            taken = self.progress_for_poll(cq, max, |wc| {
+                if has(Fault::CountUnlocked) {
+                    count(wc);
+                }
+                take(wc);
+            });
             if taken == max || !cq.has_completions() {
                 return Ok(taken);
             }
         }
-        Ok(taken + cq.pop(max - taken, &mut counted))
+        let popped = cq.pop(max - taken, |wc| {
+            count(wc);
+            take(wc);
+        });
+        Ok(taken + popped)
     }
 
     /// Counts a polled completion of another lane's queue pair.

@@ -1,55 +1,16 @@
 //! The dynamically connected transport between two hosts: each has a process and the data plane of
 //! a urdmad, and the link between them is in memory.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{mpsc, Arc};
+use std::sync::Arc;
 use std::time::Instant;
 
-use urdma_engine::{
-    Engine, Gid, GidEntry, Host, HostMemory, Parts, Personality, PlayedDaemon, SlotId,
-};
+use urdma_engine::{Engine, Gid};
 use urdmad::data::{loopback_ports, InProcess};
 
 use crate::dc::{works_with_both, Initiator, Target};
+use crate::rig::{address, engine_of_host, MTU};
 
-const MTU: u16 = 1_500;
 const GID_INDEX: u8 = 1;
-
-const fn address(which: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1 + which))
-}
-
-/// The process of a host.
-fn process(which: u8, daemon: &mut InProcess) -> Arc<Engine> {
-    let slot = SlotId::new(1 + which).unwrap();
-    let offer = daemon.open(slot).unwrap();
-    let (offers, offered) = mpsc::channel();
-    let gids = daemon.identity().gids.iter().map(|entry| GidEntry {
-        gid: Gid(entry.gid),
-        netdev: None,
-    });
-    let engine = Engine::start(Parts {
-        host: Host::Played(PlayedDaemon {
-            memory: HostMemory {
-                directory: offer.directory,
-                region: offer.region,
-                page: offer.page,
-            },
-            next_hop: [2, 0, 0, 0, 0, 9],
-            offers,
-        }),
-        slot,
-        node_guid: 1,
-        personality: Personality::Roce,
-        gids: gids.collect(),
-        addresses: vec![address(which)],
-        mtu: MTU,
-        control: None,
-    });
-    let engine = engine.unwrap();
-    daemon.attach(slot, offered.recv().unwrap()).unwrap();
-    engine
-}
 
 #[test]
 fn initiator_works_with_two_targets_of_another_host() {
@@ -57,7 +18,7 @@ fn initiator_works_with_two_targets_of_another_host() {
     let mut engines = Vec::new();
     for (which, port) in (0..).zip(loopback_ports(MTU)) {
         let mut daemon = InProcess::new(address(which), port).unwrap();
-        engines.push(process(which, &mut daemon));
+        engines.push(engine_of_host(which, &mut daemon, Engine::start));
         daemons.push(daemon);
     }
     let begin = Instant::now();

@@ -1,8 +1,9 @@
 //! Two ends of a connection.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
@@ -12,10 +13,12 @@ use urdma_channel::{
     PeerRegion,
 };
 use urdma_engine::{
-    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, InProcess, Parts,
-    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr,
-    SendFlags, SendOp, SendWr, Sge, SlotId, Status, WorkCompletion,
+    Access, AsyncEvent, AttachError, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid,
+    GidEntry, Host, HostMemory, InProcess, Parts, Payload, Pd, Personality, PlayedDaemon,
+    PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    SlotId, Status, WorkCompletion,
 };
+use urdmad::data::InProcess as Daemon;
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -145,12 +148,17 @@ impl End {
 
     /// From INIT to RTS, with `psn` for the first packet either way.
     pub(crate) fn connect_at(&self, remote: u32, psn: u32) {
+        self.connect_with(remote, psn, (GID, 0));
+    }
+
+    /// The same to a queue pair at another address, from the address of a GID index.
+    pub(crate) fn connect_with(&self, remote: u32, psn: u32, address: (Gid, u8)) {
         self.engine
             .modify_qp(
                 &self.qp,
                 &QpModify {
                     state: Some(QpState::Rtr),
-                    address: Some((GID, 0)),
+                    address: Some(address),
                     remote_qpn: Some(remote),
                     rq_psn: Some(psn),
                     max_dest_rd_atomic: Some(128),
@@ -301,6 +309,49 @@ pub(crate) fn connect(a: &End, b: &End, access: Access) {
     }
     a.connect(b.qp.number().to_u32());
     b.connect(a.qp.number().to_u32());
+}
+
+/// IP MTU of the hosts of [`engine_of_host`].
+pub(crate) const MTU: u16 = 1_500;
+
+/// The address of a host.
+pub(crate) const fn address(which: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1 + which))
+}
+
+/// The engine of a process of a host whose urdmad is played by the caller.
+pub(crate) fn engine_of_host(
+    which: u8,
+    daemon: &mut Daemon,
+    start: impl FnOnce(Parts) -> Result<Arc<Engine>, AttachError>,
+) -> Arc<Engine> {
+    let slot = SlotId::new(1 + which).unwrap();
+    let offer = daemon.open(slot).unwrap();
+    let (offers, offered) = mpsc::channel();
+    let gids = daemon.identity().gids.iter().map(|entry| GidEntry {
+        gid: Gid(entry.gid),
+        netdev: None,
+    });
+    let engine = start(Parts {
+        host: Host::Played(PlayedDaemon {
+            memory: HostMemory {
+                directory: offer.directory,
+                region: offer.region,
+                page: offer.page,
+            },
+            next_hop: [2, 0, 0, 0, 0, 9],
+            offers,
+        }),
+        slot,
+        node_guid: 1,
+        personality: Personality::Roce,
+        gids: gids.collect(),
+        addresses: vec![address(which)],
+        mtu: MTU,
+        control: None,
+    });
+    daemon.attach(slot, offered.recv().unwrap()).unwrap();
+    engine.unwrap()
 }
 
 /// A process that the test plays, and its channel to an engine.
