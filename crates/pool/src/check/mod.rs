@@ -1,0 +1,34 @@
+//! The checker: a pool with users and a device under random schedules, against a plain model.
+//!
+//! `device` has the queue pairs: it executes work requests, loses answers, refuses, breaks.
+//! `model` knows what each request may still become. `world` carries out the pool's actions between
+//! the two and watches every step; `schedules` runs it with random configurations and asserts that
+//! it finds each deliberate fault; `shares` has a user that takes what it gets. A failing seed is
+//! printed; `URDMA_SEED` runs it alone.
+
+mod device;
+mod model;
+mod rng;
+mod schedules;
+mod shares;
+mod world;
+
+use rng::Rng;
+
+/// What the pool did wrong.
+type Finding = String;
+
+/// Runs `test` on the seed of `URDMA_SEED`, or on as many seeds as `URDMA_SIM_SEEDS` says, or
+/// `usual`.
+fn for_each_seed(usual: u64, test: impl Fn(u64) -> Result<(), Finding>) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let seeds = match number("URDMA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
+    };
+    for seed in seeds {
+        if let Err(finding) = test(seed) {
+            panic!("{finding}; to see this again: URDMA_SEED={seed} cargo test -p urdma-pool");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Random configurations and schedules; the faults that they must find.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use super::world::World;
+use super::{for_each_seed, Finding, Rng};
+use crate::fault::Fault;
+use crate::Config;
+
+const STEPS: u64 = 500;
+const ACTIONS: usize = 11;
+
+fn random_config(rng: &mut Rng) -> Config {
+    let sq_depth = rng.between(1, 8) as u32;
+    Config {
+        sq_depth,
+        cq_depth: sq_depth * rng.between(1, 4) as u32,
+        physical_per_node: rng.between(1, 3) as u16,
+        virtual_max: 12,
+        in_flight_max: rng.between(1, 6) as u32,
+        in_flight_octets_max: rng.between(1, 20_000),
+        lead_octets_max: rng.between(1, 20_000),
+        message_octets_max: 1 << 20,
+        signal_every: rng.between(1, 6) as u32,
+    }
+}
+
+/// Runs one schedule, with a fault if one is given.
+fn run(seed: u64, fault: Option<Fault>) -> Result<World, Finding> {
+    let mut rng = Rng::new(seed);
+    let rng = &mut rng;
+    let config = random_config(rng);
+    let mut world = World::new(&config, fault, rng);
+    let breaks = [0, 2, 20][rng.below(3) as usize];
+    let mut weights: [u64; ACTIONS] = std::array::from_fn(|_| rng.between(5, 100));
+    weights[8] = rng.below(10);
+    weights[9] = breaks;
+    weights[10] = breaks;
+    for _ in 0..STEPS {
+        step(&mut world, &weights, rng)?;
+    }
+    world.drain(rng)?;
+    Ok(world)
+}
+
+fn step(world: &mut World, weights: &[u64; ACTIONS], rng: &mut Rng) -> Result<(), Finding> {
+    let mut left = rng.below(weights.iter().sum());
+    let chosen = weights.iter().position(|weight| {
+        let is_it = left < *weight;
+        left = left.saturating_sub(*weight);
+        is_it
+    });
+    match chosen.unwrap_or(0) {
+        0 => world.open(rng)?,
+        1 | 2 => {
+            for _ in 0..rng.between(1, 6) {
+                world.post(rng)?;
+            }
+        }
+        3 => world.act(rng, true)?,
+        4 => drop(world.execute(rng)?),
+        5 => drop(world.acknowledge(rng)?),
+        6 => {
+            for _ in 0..rng.below(5) {
+                world.poll();
+            }
+            for _ in 0..rng.below(5) {
+                world.handle_one();
+            }
+        }
+        7 => world.poll_any(rng)?,
+        8 => world.close_any(rng)?,
+        9 => world.break_any(rng)?,
+        _ => world.change_memory(rng)?,
+    }
+    world.transmit()
+}
+
+#[test]
+fn random_schedules_keep_every_rule() {
+    for_each_seed(3000, |seed| run(seed, None).map(drop));
+}
+
+#[test]
+fn random_schedules_reach_what_they_are_for() {
+    let mut all = crate::Stats::default();
+    for seed in 0..100 {
+        let world = run(seed, None).unwrap();
+        assert_eq!(world.completions(), 0);
+        let stats = world.pool.stats();
+        all.failed += stats.failed;
+        all.repeated += stats.repeated;
+        all.closed += stats.closed;
+        all.stale += stats.stale;
+        all.refused += stats.refused;
+        all.signaled += stats.posted - stats.signaled;
+    }
+    // The last is the number of work requests that are not signaled.
+    let counts = [
+        all.failed,
+        all.repeated,
+        all.closed,
+        all.stale,
+        all.refused,
+        all.signaled,
+    ];
+    assert!(counts.iter().all(|count| *count > 10), "{all:?}");
+}
+
+/// Whether a schedule of the first hundreds finds the fault.
+fn expect_found(fault: Fault) {
+    // A fault may end in an assertion of the pool.
+    let is_found = |seed: &u64| {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(*seed, Some(fault)).map(drop)));
+        !matches!(ended, Ok(Ok(())))
+    };
+    let found = (0..500).find(is_found);
+    assert!(found.is_some(), "no schedule finds {fault:?}");
+}
+
+macro_rules! finds {
+    ($($name:ident: $fault:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            expect_found(Fault::$fault);
+        })*
+    };
+}
+
+finds! {
+    finds_remote_bounds_that_are_not_checked: NoRemoteBounds,
+    finds_local_bounds_that_are_not_checked: NoLocalBounds,
+    finds_rights_that_are_not_checked: NoRights,
+    finds_memory_of_other_users: NoOwner,
+    finds_memory_of_other_nodes: NoNode,
+    finds_a_send_queue_that_overflows: SendQueueUnbounded,
+    finds_completions_without_a_place: CompletionsUncounted,
+    finds_a_completion_queue_that_overflows: CompletionQueueUnreserved,
+    finds_too_many_requests_in_flight: InFlightUnbounded,
+    finds_completions_of_closed_virtual_queue_pairs: VirtualGenerationIgnored,
+    finds_completions_of_destroyed_queue_pairs: PhysicalGenerationIgnored,
+    finds_unsignaled_requests_that_are_not_retired: OneRetired,
+    finds_tails_that_are_not_signaled: TailUnsignaled,
+    finds_completions_that_nobody_asked_for: SignaledForAll,
+    finds_requests_that_are_executed_twice: EffectsRepeated,
+    finds_innocents_that_fail: InnocentFail,
+    finds_requests_that_outlive_an_error: QueueKept,
+    finds_a_cause_without_its_status: CauseFlushed,
+    finds_requests_that_are_not_repeated: NotRepeated,
+    finds_memory_that_is_released_in_use: ReleasedEarly,
+}

@@ -1,0 +1,655 @@
+//! The pool between its users and the device, and the driver that carries its actions out.
+
+use std::collections::VecDeque;
+
+use super::device::{Broken, Device};
+use super::model::Model;
+use super::{Finding, Rng};
+use crate::fault::Fault;
+use crate::{
+    Access, Action, Config, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId, Pool,
+    PostError, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
+};
+
+/// Of each request's local memory.
+const STRIDE: u64 = 4096;
+/// Of each region.
+const REGION: u64 = 1 << 40;
+const USERS: u64 = 3;
+
+#[derive(Debug)]
+struct Local {
+    id: LocalRegionId,
+    region: LocalRegion,
+    /// Requests may name it; then it is registered for a while.
+    is_usable: bool,
+    is_registered: bool,
+}
+
+#[derive(Debug)]
+struct Remote {
+    id: RemoteRegionId,
+    region: RemoteRegion,
+    is_known: bool,
+    /// The node still permits what it has.
+    is_valid: bool,
+}
+
+/// What the checker has of a run.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) pool: Pool,
+    config: Config,
+    pub(super) device: Device,
+    pub(super) model: Model,
+    nodes: Vec<NodeId>,
+    locals: Vec<Local>,
+    remotes: Vec<Remote>,
+    /// Actions that the driver has not carried out.
+    actions: VecDeque<Action>,
+    /// Completions that the driver has polled and not handled.
+    in_hand: VecDeque<(u64, Status)>,
+    /// Whether the device refuses requests in ERR, which it flushes otherwise.
+    refuses_in_error: bool,
+    next_serial: u64,
+}
+
+fn fail<T>(finding: impl Into<String>) -> Result<T, Finding> {
+    Err(finding.into())
+}
+
+impl World {
+    pub(super) fn new(config: &Config, fault: Option<Fault>, rng: &mut Rng) -> Self {
+        let mut pool = Pool::new(config).unwrap();
+        pool.faults.only = fault;
+        let nodes = (0..2).map(|_| pool.add_node().unwrap()).collect();
+        let mut world = Self {
+            pool,
+            config: *config,
+            device: Device::new(config.sq_depth, config.cq_depth),
+            model: Model::default(),
+            nodes,
+            locals: Vec::new(),
+            remotes: Vec::new(),
+            actions: VecDeque::new(),
+            in_hand: VecDeque::new(),
+            refuses_in_error: rng.percent(50),
+            next_serial: 1,
+        };
+        for user in 0..USERS {
+            world.add_local(UserId(user as u32), Access::ALL);
+        }
+        for node in 0..2 {
+            world.add_remote(node, Access::ALL);
+            let read = Access {
+                read: true,
+                ..Access::default()
+            };
+            world.add_remote(node, read);
+        }
+        world
+    }
+
+    fn add_local(&mut self, user: UserId, access: Access) {
+        let count = self.locals.len() as u64;
+        let region = LocalRegion {
+            user,
+            addr: (count + 1) * 2 * REGION,
+            len_octets: REGION,
+            lkey: count as u32 + 1,
+            access,
+        };
+        self.locals.push(Local {
+            id: self.pool.add_local(region).unwrap(),
+            region,
+            is_usable: true,
+            is_registered: true,
+        });
+    }
+
+    fn add_remote(&mut self, node: usize, access: Access) {
+        let count = self.remotes.len() as u64;
+        let region = RemoteRegion {
+            node: self.nodes[node],
+            addr: (count + 1) * 2 * REGION,
+            len_octets: REGION,
+            rkey: count as u32 + 1,
+            access,
+        };
+        self.remotes.push(Remote {
+            id: self.pool.add_remote(region).unwrap(),
+            region,
+            is_known: true,
+            is_valid: true,
+        });
+    }
+
+    /// A user opens a virtual queue pair.
+    pub(super) fn open(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let (user, node) = (
+            UserId(rng.below(USERS) as u32),
+            self.nodes[rng.below(2) as usize],
+        );
+        let depth = rng.between(1, 8) as u32;
+        let operations = match rng.percent(80) {
+            true => Access::ALL,
+            false => Access {
+                read: true,
+                ..Access::default()
+            },
+        };
+        let opened = self.pool.open(user, node, depth, operations);
+        // The completion queue may serve no further queue pair.
+        if let Ok(id) = opened {
+            self.model.open(id, (user, node), depth, operations);
+        }
+        Ok(())
+    }
+
+    fn any_open(&self, rng: &mut Rng) -> Option<usize> {
+        let count = self.model.virtuals.len() as u64;
+        let at = rng.below(count.max(1)) as usize;
+        self.model
+            .virtuals
+            .get(at)
+            .filter(|open| open.is_open)
+            .map(|_| at)
+    }
+
+    /// A user posts a request, which names what it may use or anything else.
+    pub(super) fn post(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let Some(at) = self.any_open(rng) else {
+            return Ok(());
+        };
+        let (user, node) = (self.model.virtuals[at].user, self.model.virtuals[at].node);
+        let is_careful = rng.percent(85);
+        let locals = self
+            .locals
+            .iter()
+            .filter(|local| !is_careful || (local.region.user == user && local.is_usable));
+        let remotes = self
+            .remotes
+            .iter()
+            .filter(|remote| !is_careful || (remote.region.node == node && remote.is_known));
+        let (locals, remotes): (Vec<_>, Vec<_>) = (locals.collect(), remotes.collect());
+        if locals.is_empty() || remotes.is_empty() {
+            return Ok(());
+        }
+        let local = locals[rng.below(locals.len() as u64) as usize];
+        let remote = remotes[rng.below(remotes.len() as u64) as usize];
+        let operation = match rng.below(6) {
+            0..2 => Operation::Read,
+            2..4 => Operation::Write,
+            4 => Operation::FetchAdd { add: 1 },
+            _ => Operation::CompareSwap {
+                expected: 0,
+                swap: 1,
+            },
+        };
+        let serial = self.next_serial;
+        let mut request = Request {
+            id: serial,
+            operation,
+            local: local.id,
+            local_addr: local.region.addr + serial * STRIDE,
+            remote: remote.id,
+            remote_addr: remote.region.addr + serial * STRIDE,
+            len_octets: if operation.is_atomic() {
+                8
+            } else {
+                rng.below(STRIDE) as u32
+            },
+            is_signaled: rng.percent(50),
+        };
+        if !is_careful {
+            let beyond = REGION - rng.below(STRIDE);
+            match rng.below(6) {
+                0 => {
+                    request.local_addr = local.region.addr + beyond;
+                    request.len_octets = STRIDE as u32;
+                }
+                1 => request.remote_addr = remote.region.addr + beyond,
+                2 => request.remote_addr = remote.region.addr.wrapping_sub(8 * rng.below(3)),
+                3 => request.len_octets = rng.bits() as u32,
+                4 => request.remote_addr = u64::MAX - rng.below(64),
+                _ => {}
+            }
+        }
+        let is_valid = self.is_valid(at, &request, local, remote);
+        let posted = self.pool.post(self.model.virtuals[at].id, &request);
+        self.judge(at, &request, is_valid, posted)
+    }
+
+    /// Whether the request may be posted, as the regions say.
+    fn is_valid(&self, at: usize, request: &Request, local: &Local, remote: &Remote) -> bool {
+        let poster = &self.model.virtuals[at];
+        let is_atomic = request.operation.is_atomic();
+        let len = u128::from(request.len_octets);
+        let is_in = |addr: u64, at: u64| {
+            let (begin, at) = (u128::from(addr), u128::from(at));
+            at >= begin && at + len <= begin + u128::from(REGION)
+        };
+        let has_right = |access: Access| match request.operation {
+            Operation::Read => access.read,
+            Operation::Write => access.write,
+            _ => access.atomic,
+        };
+        local.region.user == poster.user
+            && local.is_usable
+            && remote.region.node == poster.node
+            && remote.is_known
+            && is_in(local.region.addr, request.local_addr)
+            && is_in(remote.region.addr, request.remote_addr)
+            && has_right(remote.region.access)
+            && has_right(poster.operations)
+            && request.len_octets <= self.config.message_octets_max
+            && (!is_atomic || (request.len_octets == 8 && request.remote_addr.is_multiple_of(8)))
+    }
+
+    fn judge(
+        &mut self,
+        at: usize,
+        request: &Request,
+        is_valid: bool,
+        posted: Result<(), PostError>,
+    ) -> Result<(), Finding> {
+        match posted {
+            Ok(()) if !is_valid => fail(format!("{request:?} is taken")),
+            Ok(()) => {
+                self.next_serial += 1;
+                self.model.taken(at, request)
+            }
+            // It has failed, which its user may not have polled yet.
+            Err(PostError::InvalidState) => Ok(()),
+            Err(PostError::QueueFull) if is_valid && self.model.may_be_full(at) => Ok(()),
+            Err(error) if is_valid => fail(format!("{request:?} is refused: {error}")),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The driver posts what the pool has.
+    pub(super) fn transmit(&mut self) -> Result<(), Finding> {
+        let mut finding = Ok(());
+        let Self {
+            pool,
+            device,
+            model,
+            locals,
+            remotes,
+            config,
+            refuses_in_error,
+            ..
+        } = self;
+        pool.transmit(|work| {
+            let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
+            let broken = qp.and_then(|qp| qp.broken);
+            if *refuses_in_error && broken.is_some() {
+                return Posted::Refused;
+            }
+            let posted = check_work(work, device, model, (locals, remotes), config);
+            let posted = posted.and_then(|serial| {
+                excuse_flushed(model, serial, work, broken);
+                device.post(work, serial)
+            });
+            if finding.is_ok() {
+                finding = posted;
+            }
+            Posted::Accepted
+        });
+        finding?;
+        while let Some(action) = self.pool.poll_action() {
+            self.actions.push_back(action);
+        }
+        self.tails_are_signaled()
+    }
+
+    /// What is posted is followed by a signaled request.
+    fn tails_are_signaled(&self) -> Result<(), Finding> {
+        for qp in self
+            .device
+            .queue_pairs
+            .iter()
+            .filter(|qp| qp.broken.is_none())
+        {
+            if qp.posted.back().is_some_and(|last| !last.work.is_signaled) {
+                return fail("the last request of a queue pair is not signaled");
+            }
+        }
+        Ok(())
+    }
+
+    /// The driver carries out the next action.
+    pub(super) fn act(&mut self, rng: &mut Rng, has_faults: bool) -> Result<(), Finding> {
+        match self.actions.pop_front() {
+            None => {}
+            Some(Action::Connect(id, node)) if has_faults && rng.percent(10) => {
+                self.excuse_node(node, Status::RetryExceeded);
+                self.pool.handle_unreachable(id);
+            }
+            Some(Action::Connect(id, node)) => {
+                self.device.connect(id, node);
+                self.pool.handle_connected(id);
+            }
+            Some(Action::Destroy(id)) => self.destroy(id, rng)?,
+            Some(Action::Deregister(region)) => {
+                let local = self.locals.iter_mut().find(|local| local.region == region);
+                let local = local.ok_or("unknown memory is deregistered")?;
+                let was_registered = std::mem::replace(&mut local.is_registered, false);
+                let is_used = self.device.queue_pairs.iter().any(|qp| {
+                    qp.posted
+                        .iter()
+                        .any(|posted| posted.work.lkey == region.lkey)
+                });
+                if !was_registered || local.is_usable || is_used {
+                    return fail("memory is deregistered twice, or in use");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self, id: PhysicalId, rng: &mut Rng) -> Result<(), Finding> {
+        let at = self.device.queue_pairs.iter().position(|qp| qp.id == id);
+        let at = at.ok_or("a queue pair is destroyed that does not exist")?;
+        self.break_one(at, Broken::Event)?;
+        if rng.percent(70) {
+            while self.poll() {}
+            while self.handle_one() {}
+        } else {
+            // Completions are lost: what they would have said is not known.
+            let node = self.device.queue_pairs[at].node;
+            self.excuse_node(node, Status::Flushed);
+        }
+        let destroyed = self.device.destroy(id).unwrap();
+        self.pool.handle_destroyed(id);
+        for posted in &destroyed.posted {
+            let owner = self.model.owner(posted.serial);
+            if owner.is_some_and(|owner| !owner.is_open) {
+                self.model.end(posted.serial);
+            }
+        }
+        Ok(())
+    }
+
+    /// All that reach a node may fail so.
+    fn excuse_node(&mut self, node: NodeId, status: Status) {
+        for at in 0..self.model.virtuals.len() {
+            if self.model.virtuals[at].node == node {
+                self.model.excuse(at, status);
+            }
+        }
+    }
+
+    /// All that have requests on a queue pair which must not be repeated may fail so.
+    fn excuse_all(&mut self, at: usize, status: Status) {
+        for posted in &self.device.queue_pairs[at].posted {
+            if posted.work.operation.has_effect() {
+                let owner = self.model.owner_index(posted.serial).unwrap();
+                self.model.excuse(owner, status);
+            }
+        }
+    }
+
+    /// A queue pair enters ERR.
+    pub(super) fn break_one(&mut self, at: usize, why: Broken) -> Result<(), Finding> {
+        if self.device.queue_pairs[at].broken.is_some() {
+            return Ok(());
+        }
+        match why {
+            // A refusal is the fault of the one whose request it is.
+            Broken::Refusal => {}
+            Broken::Event => self.excuse_all(at, Status::Flushed),
+            Broken::Silence => {
+                self.excuse_all(at, Status::RetryExceeded);
+                // The oldest one may be a Read.
+                if let Some(first) = self.device.queue_pairs[at].posted.front() {
+                    let owner = self.model.owner_index(first.serial).unwrap();
+                    self.model.excuse(owner, Status::RetryExceeded);
+                }
+                for posted in &self.device.queue_pairs[at].posted {
+                    let owner = self.model.owner_index(posted.serial).unwrap();
+                    self.model.excuse(owner, Status::RetryExceeded);
+                }
+            }
+        }
+        self.device.break_one(at, why)
+    }
+
+    /// A queue pair breaks for a random reason, of which an event may tell.
+    pub(super) fn break_any(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let count = self.device.queue_pairs.len() as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        let at = rng.below(count) as usize;
+        let why = [Broken::Silence, Broken::Event][rng.below(2) as usize];
+        let id = self.device.queue_pairs[at].id;
+        self.break_one(at, why)?;
+        if why == Broken::Event && rng.percent(50) {
+            self.pool.handle_broken(id);
+        }
+        Ok(())
+    }
+
+    /// A node executes the next request, or refuses it.
+    pub(super) fn execute(&mut self, rng: &mut Rng) -> Result<bool, Finding> {
+        let count = self.device.queue_pairs.len() as u64;
+        let at = rng.below(count.max(1)) as usize;
+        let Some(next) = self.device.next_to_execute(at).copied() else {
+            return Ok(false);
+        };
+        let remote = &self.remotes[next.work.rkey as usize - 1];
+        if remote.is_valid {
+            self.device.note_executed(at);
+            self.model.executed(next.serial)?;
+            return Ok(true);
+        }
+        // Those before it are acknowledged first.
+        while self.device.acknowledge(at)? {}
+        assert!(self.device.is_next_oldest(at));
+        self.model.refused(next.serial);
+        self.break_one(at, Broken::Refusal)?;
+        Ok(true)
+    }
+
+    pub(super) fn acknowledge(&mut self, rng: &mut Rng) -> Result<bool, Finding> {
+        match self.device.queue_pairs.len() as u64 {
+            0 => Ok(false),
+            count => self.device.acknowledge(rng.below(count) as usize),
+        }
+    }
+
+    /// The driver polls a completion; whether there was one.
+    pub(super) fn poll(&mut self) -> bool {
+        let polled = self.device.poll();
+        self.in_hand.extend(polled);
+        polled.is_some()
+    }
+
+    /// The driver hands a completion to the pool; whether it had one.
+    pub(super) fn handle_one(&mut self) -> bool {
+        let Some((wr_id, status)) = self.in_hand.pop_front() else {
+            return false;
+        };
+        self.pool.handle_completion(wr_id, status);
+        true
+    }
+
+    /// A user polls a virtual queue pair until it is empty; one that has failed is reset.
+    pub(super) fn poll_user(&mut self, at: usize) -> Result<(), Finding> {
+        let id = self.model.virtuals[at].id;
+        if !self.model.virtuals[at].is_open {
+            return Ok(());
+        }
+        while let Some(completion) = self.pool.poll(id) {
+            self.model.polled(at, &completion)?;
+        }
+        if self.model.is_failed(at) {
+            self.model.reset(at)?;
+            self.pool.reset(id).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn poll_any(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        match self.any_open(rng) {
+            Some(at) => self.poll_user(at),
+            None => Ok(()),
+        }
+    }
+
+    /// A user closes a virtual queue pair.
+    pub(super) fn close_any(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let Some(at) = self.any_open(rng) else {
+            return Ok(());
+        };
+        let id = self.model.virtuals[at].id;
+        self.pool.close(id).map_err(|error| error.to_string())?;
+        if self.pool.post(id, &self.some_request()) != Err(PostError::Closed) {
+            return fail("a virtual queue pair takes requests after it was closed");
+        }
+        let device = &self.device;
+        self.model.closed(at, |serial| {
+            let mut all = device.queue_pairs.iter().flat_map(|qp| &qp.posted);
+            all.any(|posted| posted.serial == serial)
+        });
+        Ok(())
+    }
+
+    fn some_request(&self) -> Request {
+        Request {
+            id: 0,
+            operation: Operation::Read,
+            local: self.locals[0].id,
+            local_addr: 0,
+            remote: self.remotes[0].id,
+            remote_addr: 0,
+            len_octets: 0,
+            is_signaled: true,
+        }
+    }
+
+    /// Memory comes and goes, at this end and at the nodes, which tell of it later.
+    pub(super) fn change_memory(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let at = rng.below(self.locals.len() as u64) as usize;
+        match rng.below(3) {
+            0 if self.locals[at].is_usable => {
+                self.locals[at].is_usable = false;
+                let ended = self.pool.remove_local(self.locals[at].id);
+                ended.map_err(|error| error.to_string())?;
+                self.add_local(self.locals[at].region.user, Access::ALL);
+            }
+            1 => {
+                let at = rng.below(self.remotes.len() as u64) as usize;
+                if std::mem::replace(&mut self.remotes[at].is_valid, false) {
+                    let node = self.remotes[at].region.node;
+                    let node = self.nodes.iter().position(|known| *known == node);
+                    self.add_remote(node.unwrap(), self.remotes[at].region.access);
+                }
+            }
+            _ => {
+                let stale = |remote: &&mut Remote| remote.is_known && !remote.is_valid;
+                if let Some(remote) = self.remotes.iter_mut().find(stale) {
+                    remote.is_known = false;
+                    let id = remote.id;
+                    let ended = self.pool.remove_remote(id);
+                    ended.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Until nothing happens any more: everything has ended, and memory can be deregistered.
+    pub(super) fn drain(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        for _ in 0..400 {
+            self.transmit()?;
+            while !self.actions.is_empty() {
+                self.act(rng, false)?;
+                self.transmit()?;
+            }
+            for _ in 0..40 {
+                self.execute(rng)?;
+                self.acknowledge(rng)?;
+            }
+            while self.poll() {}
+            while self.handle_one() {}
+            for at in 0..self.model.virtuals.len() {
+                self.poll_user(at)?;
+            }
+        }
+        self.model.all_done()?;
+        for open in self.model.virtuals.iter().filter(|open| open.is_open) {
+            if self.pool.outstanding(open.id) > 0 {
+                return fail("the place of a request is not given back");
+            }
+        }
+        for at in 0..self.locals.len() {
+            if std::mem::replace(&mut self.locals[at].is_usable, false) {
+                let ended = self.pool.remove_local(self.locals[at].id);
+                ended.map_err(|error| error.to_string())?;
+            }
+        }
+        self.transmit()?;
+        while !self.actions.is_empty() {
+            self.act(rng, false)?;
+        }
+        match self.locals.iter().any(|local| local.is_registered) {
+            true => fail("memory that no request uses stays registered"),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn completions(&self) -> usize {
+        self.device.completions()
+    }
+}
+
+/// Whether a work request may be posted; the serial of its request.
+fn check_work(
+    work: &Transmit,
+    device: &Device,
+    model: &Model,
+    (locals, remotes): (&[Local], &[Remote]),
+    config: &Config,
+) -> Result<u64, Finding> {
+    let local = &locals[work.lkey as usize - 1];
+    let remote = &remotes[work.rkey as usize - 1];
+    let serial = work.local_addr.wrapping_sub(local.region.addr) / STRIDE;
+    let request = model.posted(serial)?;
+    let owner = model.owner(serial).unwrap();
+    let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
+    let qp = qp.ok_or("a work request for a queue pair that does not exist")?;
+    if !local.is_registered || local.region.user != owner.user {
+        return fail("a work request names memory that is not its user's");
+    }
+    if remote.region.node != qp.node || owner.node != qp.node {
+        return fail("a work request goes to another node");
+    }
+    if (work.operation, work.remote_addr) != (request.operation, request.remote_addr)
+        || (request.is_signaled && !work.is_signaled)
+    {
+        return fail("a work request differs from the request");
+    }
+    let own = qp
+        .posted
+        .iter()
+        .filter(|posted| model.owner(posted.serial).unwrap().id == owner.id);
+    if own.count() >= config.in_flight_max as usize {
+        return fail("a virtual queue pair has more requests in flight than it may");
+    }
+    Ok(serial)
+}
+
+/// A work request that is posted to a queue pair which is in ERR: whether it has been executed is
+/// not known to the pool.
+fn excuse_flushed(model: &mut Model, serial: u64, work: &Transmit, broken: Option<Broken>) {
+    if matches!(broken, None | Some(Broken::Refusal)) || !work.operation.has_effect() {
+        return;
+    }
+    let owner = model.owner_index(serial).unwrap();
+    model.excuse(owner, Status::Flushed);
+    if broken == Some(Broken::Silence) {
+        model.excuse(owner, Status::RetryExceeded);
+    }
+}

@@ -1,0 +1,69 @@
+//! The configuration of a pool.
+
+use crate::error::ConfigError;
+
+/// Limits. The driver creates its queues with these depths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Requests that a shared queue pair takes, 1 or more.
+    pub sq_depth: u32,
+    /// Entries of the completion queue that all shared queue pairs have, `sq_depth` or more. There
+    /// are at most so many queue pairs that it cannot overflow.
+    pub cq_depth: u32,
+    /// Shared queue pairs for each node, 1 or more.
+    pub physical_per_node: u16,
+    /// Virtual queue pairs, 1 or more.
+    pub virtual_max: u32,
+    /// Requests of one virtual queue pair that are posted at a time, 1 or more.
+    pub in_flight_max: u32,
+    /// Octets that a virtual queue pair has posted beside one request, while no other one has
+    /// requests posted to the same queue pair.
+    pub in_flight_octets_max: u64,
+    /// Octets that it is ahead of its share beside one request, while others have.
+    pub lead_octets_max: u64,
+    /// The longest message.
+    pub message_octets_max: u32,
+    /// The most work requests in a row of which only the last is signaled, 1 or more.
+    pub signal_every: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sq_depth: 128,
+            cq_depth: 4096,
+            physical_per_node: 1,
+            virtual_max: 65_536,
+            in_flight_max: 32,
+            in_flight_octets_max: 1 << 20,
+            lead_octets_max: 1 << 16,
+            message_octets_max: 1 << 30,
+            signal_every: 32,
+        }
+    }
+}
+
+impl Config {
+    /// # Errors
+    /// If a limit is 0, or the completion queue is too short for one queue pair.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let limits = [
+            ("sq_depth", self.sq_depth),
+            ("physical_per_node", self.physical_per_node.into()),
+            ("virtual_max", self.virtual_max),
+            ("in_flight_max", self.in_flight_max),
+            ("message_octets_max", self.message_octets_max),
+            ("signal_every", self.signal_every),
+        ];
+        if let Some((name, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
+            return Err(ConfigError::Zero(name));
+        }
+        if self.cq_depth < self.sq_depth {
+            return Err(ConfigError::CompletionQueue {
+                cq: self.cq_depth,
+                sq: self.sq_depth,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Errors of callers. Each is returned before anything has changed.
+
+use thiserror::Error;
+
+/// A configuration that does not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A depth or a limit is 0.
+    #[error("{0} is 0; it has to be at least 1")]
+    Zero(&'static str),
+    /// The completion queue cannot hold the completions of one queue pair.
+    #[error(
+        "a completion queue of {cq} entries cannot serve a queue pair of {sq} requests: \
+         cq_depth has to be at least sq_depth"
+    )]
+    CompletionQueue {
+        /// Its depth.
+        cq: u32,
+        /// The depth of a send queue.
+        sq: u32,
+    },
+}
+
+/// A request that is refused (check 1 and 2 of doc/pool.md): EINVAL, but where another is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PostError {
+    /// No virtual queue pair has this id.
+    #[error("the virtual queue pair is closed")]
+    Closed,
+    /// Its state takes no request.
+    #[error("the virtual queue pair is in ERR: reset it first")]
+    InvalidState,
+    /// So many requests are not complete, or their completions not polled: ENOMEM.
+    #[error("the send queue is full: poll completions first")]
+    QueueFull,
+    /// The virtual queue pair was opened without this operation: EOPNOTSUPP.
+    #[error("the virtual queue pair was opened without this operation")]
+    Operation,
+    /// The message is longer than configured, or an atomic is not of 8 octets.
+    #[error("the length is not possible for the operation")]
+    Length,
+    /// The remote address of an atomic is not a multiple of 8.
+    #[error("an atomic needs a remote address that is a multiple of 8")]
+    Alignment,
+    /// No local region of this user has the id.
+    #[error("no local region of this user has the id")]
+    LocalRegion,
+    /// The request goes beyond the local region.
+    #[error("the request goes beyond the local region")]
+    LocalBounds,
+    /// The local region is no destination: EACCES.
+    #[error("the local region is registered without the right to be written")]
+    LocalAccess,
+    /// No region of the node has the id.
+    #[error("no region of this node has the id")]
+    RemoteRegion,
+    /// The request goes beyond the remote region.
+    #[error("the request goes beyond the remote region")]
+    RemoteBounds,
+    /// The node does not permit the operation there: EACCES.
+    #[error("the node does not permit the operation there")]
+    RemoteAccess,
+}
+
+/// A call that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// The id is that of nothing, or of something that has ended: EINVAL.
+    #[error("nothing has the id, or no more")]
+    Unknown,
+    /// The memory's end has no address: EINVAL.
+    #[error("the region exceeds the address space")]
+    BadRegion,
+    /// As many as there may be: ENOMEM.
+    #[error("the limit of {0} is reached")]
+    Limit(&'static str),
+}

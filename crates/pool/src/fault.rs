@@ -1,0 +1,68 @@
+//! Deliberate faults, which tests put into a pool to show that the checker finds them.
+
+/// One deviation from the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Check 1: remote bounds are not checked.
+    NoRemoteBounds,
+    /// Check 1: local bounds are not checked.
+    NoLocalBounds,
+    /// Check 1: the rights of the remote region are not checked.
+    NoRights,
+    /// Check 1: requests may name regions of other users.
+    NoOwner,
+    /// Check 1: requests may name regions of other nodes.
+    NoNode,
+    /// Check 2: more requests are posted than the send queue takes.
+    SendQueueUnbounded,
+    /// Check 2: completions that were not polled take no place.
+    CompletionsUncounted,
+    /// Check 2: there are more queue pairs than the completion queue can serve.
+    CompletionQueueUnreserved,
+    /// Check 2: a virtual queue pair has as many requests posted as it likes.
+    InFlightUnbounded,
+    /// A virtual queue pair may be ahead of its share by any number of octets.
+    LeadUnbounded,
+    /// Check 3: a completion goes to whichever virtual queue pair has the slot.
+    VirtualGenerationIgnored,
+    /// Check 3: completions of a queue pair that was destroyed count for its replacement.
+    PhysicalGenerationIgnored,
+    /// Only the request whose completion arrives is retired, not those before it.
+    OneRetired,
+    /// The last request of a burst is signaled only if its user asked for it.
+    TailUnsignaled,
+    /// Whatever its user asked for, a request has a completion.
+    SignaledForAll,
+    /// After an unknown outcome, everything is repeated.
+    EffectsRepeated,
+    /// After a refusal, all virtual queue pairs of the queue pair fail.
+    InnocentFail,
+    /// A failed virtual queue pair keeps its requests that were not posted.
+    QueueKept,
+    /// The request that failed is flushed like those behind it.
+    CauseFlushed,
+    /// Requests wait for their replacement forever.
+    NotRepeated,
+    /// Memory is released while posted requests use it.
+    ReleasedEarly,
+}
+
+/// The faults of a pool: none, but for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    #[cfg(test)]
+    pub(crate) only: Option<Fault>,
+}
+
+impl Faults {
+    /// Whether the pool has the fault.
+    pub(crate) fn has(self, fault: Fault) -> bool {
+        #[cfg(test)]
+        return self.only == Some(fault);
+        #[cfg(not(test))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Virtual queue pairs on shared reliable connections, sans-IO: many users of one process reach a
+//! node over the few queue pairs that are connected to it. Each has the semantics of a reliable
+//! connection of its own. doc/pool.md describes it.
+//!
+//! [`Pool`] is all of it: it validates requests, accounts for the places of every queue, says what
+//! is posted to which queue pair, and dispatches the completions. Files, each of which uses only
+//! those before it: `slots`, tables with generations; `types`, `error`, `config` and `fault`;
+//! `regions`, the memory that requests may name; `virtual_qp` and `physical_qp`, the two kinds of
+//! queue pairs; `pool`, the calls of users and of the driver, and `settle`, what becomes of
+//! requests when a queue pair fails. `check` holds the checker: users, a device and faults under
+//! random schedules against a plain model.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+#[cfg(test)]
+mod check;
+mod config;
+mod error;
+mod fault;
+mod physical_qp;
+mod pool;
+mod regions;
+mod settle;
+mod slots;
+mod types;
+mod virtual_qp;
+
+pub use config::Config;
+pub use error::{CallError, ConfigError, PostError};
+pub use pool::{Pool, Stats};
+pub use types::{
+    Access, Action, Completion, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
+    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
+    VirtualId, VirtualState, ATOMIC_OCTETS,
+};

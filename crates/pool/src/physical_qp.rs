@@ -1,0 +1,200 @@
+//! A shared queue pair: what is posted to it, and which virtual queue pairs have something to send.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::slots::Id;
+use crate::types::{LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, VirtualId};
+
+/// A work request that is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InFlight {
+    /// Whose it is; it may have been closed.
+    pub(crate) of: VirtualId,
+    pub(crate) local: LocalRegionId,
+}
+
+/// A virtual queue pair that has something to send: the virtual time at which its next request
+/// begins, and its slot and generation.
+type Turn = Reverse<(u64, u32, u32)>;
+
+/// Why a queue pair is failing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    /// The status of the first completion in error.
+    pub(crate) status: Status,
+    /// Whose request it was; none if that was flushed.
+    pub(crate) of: Option<VirtualId>,
+    /// The node has executed nothing behind it.
+    pub(crate) is_refusal: bool,
+}
+
+/// A shared queue pair.
+///
+/// ```text
+///    Down       -- a request --> Connecting
+///    Connecting -- connected --> Ready
+///    Connecting -- unreachable --> Down; requests end with RetryExceeded
+///    Ready      -- completion in error, request refused, event --> Failing
+///    Failing    -- destroyed --> Connecting, with the next generation
+/// ```
+#[derive(Debug)]
+pub(crate) struct PhysicalQp {
+    pub(crate) node: NodeId,
+    slot: u16,
+    generation: u16,
+    pub(crate) state: PhysicalState,
+    /// What is posted, in order.
+    pub(crate) in_flight: VecDeque<InFlight>,
+    /// The number of the oldest of these.
+    oldest: u32,
+    /// Of those in flight, the ones that begin before all that were posted later: number and start.
+    earliest: VecDeque<(u32, u64)>,
+    /// Work requests since the last that was signaled.
+    pub(crate) unsignaled: u32,
+    turns: BinaryHeap<Turn>,
+    /// Turns of virtual queue pairs that have been closed.
+    stale_turns: usize,
+    /// The virtual time, in octets: the earliest beginning of a request in flight.
+    pub(crate) time: u64,
+    pub(crate) cause: Option<Cause>,
+    /// Virtual queue pairs that are bound to it.
+    pub(crate) members: u32,
+    /// Whether it is in the pool's list of those that may post.
+    pub(crate) is_active: bool,
+}
+
+impl PhysicalQp {
+    pub(crate) fn new(slot: u16, node: NodeId) -> Self {
+        Self {
+            node,
+            slot,
+            generation: 0,
+            state: PhysicalState::Down,
+            in_flight: VecDeque::new(),
+            oldest: 0,
+            earliest: VecDeque::new(),
+            unsignaled: 0,
+            turns: BinaryHeap::new(),
+            stale_turns: 0,
+            time: 0,
+            cause: None,
+            members: 0,
+            is_active: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> PhysicalId {
+        PhysicalId {
+            slot: self.slot,
+            generation: self.generation,
+        }
+    }
+
+    /// Becomes its replacement, to which nothing is posted yet.
+    pub(crate) fn renew(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.oldest = 0;
+        self.unsignaled = 0;
+        self.cause = None;
+        self.earliest.clear();
+    }
+
+    /// The number of the next that is posted.
+    fn next_number(&self) -> u32 {
+        let posted = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
+        self.oldest.wrapping_add(posted)
+    }
+
+    /// Notes a work request that is posted, which begins at `start`; the number that it has.
+    pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) -> u64 {
+        if self.in_flight.is_empty() {
+            self.time = self.time.max(start);
+        }
+        let number = self.next_number();
+        while self.earliest.back().is_some_and(|last| last.1 >= start) {
+            self.earliest.pop_back();
+        }
+        self.earliest.push_back((number, start));
+        self.in_flight.push_back(in_flight);
+        u64::from(self.slot) << 48 | u64::from(self.generation) << 32 | u64::from(number)
+    }
+
+    /// Takes the last one back, which was not posted.
+    pub(crate) fn take_back(&mut self) {
+        self.in_flight.pop_back();
+        let number = self.next_number();
+        if self.earliest.back().is_some_and(|last| last.0 == number) {
+            self.earliest.pop_back();
+        }
+    }
+
+    /// The place among those in flight of the request with a number, if it is there.
+    pub(crate) fn place_of(&self, number: u32) -> Option<usize> {
+        let place = number.wrapping_sub(self.oldest) as usize;
+        (place < self.in_flight.len()).then_some(place)
+    }
+
+    /// Takes the oldest out.
+    pub(crate) fn pop(&mut self) -> Option<InFlight> {
+        let oldest = self.in_flight.pop_front()?;
+        if self
+            .earliest
+            .front()
+            .is_some_and(|first| first.0 == self.oldest)
+        {
+            self.earliest.pop_front();
+        }
+        if let Some((_, start)) = self.earliest.front() {
+            self.time = self.time.max(*start);
+        }
+        self.oldest = self.oldest.wrapping_add(1);
+        Some(oldest)
+    }
+
+    /// Gives a virtual queue pair a turn.
+    pub(crate) fn add_turn(&mut self, start: u64, of: VirtualId) {
+        let Id { slot, generation } = of.0;
+        self.turns.push(Reverse((start, slot, generation)));
+    }
+
+    /// The next turn.
+    pub(crate) fn first_turn(&self) -> Option<(u64, VirtualId)> {
+        let Reverse((start, slot, generation)) = *self.turns.peek()?;
+        Some((start, VirtualId(Id { slot, generation })))
+    }
+
+    pub(crate) fn end_turn(&mut self) {
+        self.turns.pop();
+    }
+
+    /// Notes that the virtual queue pair of a turn was closed. `is_open` tells which are not.
+    pub(crate) fn note_closed_turn(&mut self, is_open: impl Fn(VirtualId) -> bool) {
+        self.stale_turns += 1;
+        if self.stale_turns * 2 > self.turns.len() {
+            self.turns.retain(|Reverse((_, slot, generation))| {
+                is_open(VirtualId(Id {
+                    slot: *slot,
+                    generation: *generation,
+                }))
+            });
+            self.stale_turns = 0;
+        }
+    }
+
+    /// Notes that the turn of a closed one has come.
+    pub(crate) fn skip_closed_turn(&mut self) {
+        self.stale_turns = self.stale_turns.saturating_sub(1);
+        self.end_turn();
+    }
+}
+
+/// The parts of the number of a work request: slot, generation, number.
+pub(crate) fn parts_of(wr_id: u64) -> (u16, u16, u32) {
+    let [s1, s0, g1, g0, number @ ..] = wr_id.to_be_bytes();
+    (
+        u16::from_be_bytes([s1, s0]),
+        u16::from_be_bytes([g1, g0]),
+        u32::from_be_bytes(number),
+    )
+}

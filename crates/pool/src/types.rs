@@ -1,0 +1,252 @@
+//! What callers name, and what they are told.
+
+use crate::slots::Id;
+
+/// Octets of an atomic operation.
+pub const ATOMIC_OCTETS: u32 = 8;
+
+/// An owner of virtual queue pairs and local regions. The caller chooses the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserId(pub u32);
+
+/// A node that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(pub(crate) Id);
+
+/// A virtual queue pair. The id of one that was closed never names another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VirtualId(pub(crate) Id);
+
+/// A local region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalRegionId(pub(crate) Id);
+
+/// A region of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteRegionId(pub(crate) Id);
+
+/// One incarnation of a shared queue pair: the one that replaces it has another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PhysicalId {
+    pub(crate) slot: u16,
+    pub(crate) generation: u16,
+}
+
+/// What may be done with memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// As the destination of an operation; what an RDMA Read needs locally and a Write remotely.
+    pub write: bool,
+    /// RDMA Reads from it. Local memory can always be read.
+    pub read: bool,
+    /// Atomics. Locally, they need `write`.
+    pub atomic: bool,
+}
+
+impl Access {
+    /// Everything.
+    pub const ALL: Self = Self {
+        write: true,
+        read: true,
+        atomic: true,
+    };
+
+    pub(crate) fn includes(self, needed: Self) -> bool {
+        (self.write || !needed.write)
+            && (self.read || !needed.read)
+            && (self.atomic || !needed.atomic)
+    }
+}
+
+/// Memory that the caller has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRegion {
+    /// The only user whose requests may name it.
+    pub user: UserId,
+    /// Its first address.
+    pub addr: u64,
+    /// Its length.
+    pub len_octets: u64,
+    /// Its key.
+    pub lkey: u32,
+    /// Whether it may be a destination.
+    pub access: Access,
+}
+
+/// Memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// Whose it is.
+    pub node: NodeId,
+    /// Its first address.
+    pub addr: u64,
+    /// Its length.
+    pub len_octets: u64,
+    /// Its key.
+    pub rkey: u32,
+    /// What the node permits.
+    pub access: Access,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// RDMA Read: from the node's memory into local memory.
+    Read,
+    /// RDMA Write.
+    Write,
+    /// Atomic compare and swap of 8 octets; the word before it is placed into local memory.
+    CompareSwap {
+        /// What the word is compared with.
+        expected: u64,
+        /// What replaces it if it is equal.
+        swap: u64,
+    },
+    /// Atomic fetch and add of 8 octets; the word before it is placed into local memory.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+}
+
+impl Operation {
+    /// Whether executing it twice differs from executing it once.
+    pub(crate) fn has_effect(self) -> bool {
+        !matches!(self, Self::Read)
+    }
+
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+}
+
+/// A request of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The user's number for it (`wr_id`).
+    pub id: u64,
+    /// What it does.
+    pub operation: Operation,
+    /// The local region.
+    pub local: LocalRegionId,
+    /// The first local address.
+    pub local_addr: u64,
+    /// The node's region.
+    pub remote: RemoteRegionId,
+    /// The first address at the node.
+    pub remote_addr: u64,
+    /// The length; 8 for atomics.
+    pub len_octets: u32,
+    /// Whether its success gives a completion; a failure always does.
+    pub is_signaled: bool,
+}
+
+/// How a request ended, as `ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// It was executed once.
+    Success,
+    /// It was behind one that failed, or the queue pair was taken to ERR.
+    Flushed,
+    /// The node does not permit the access.
+    RemoteAccess,
+    /// The node does not accept the request.
+    RemoteInvalidRequest,
+    /// The node could not complete it.
+    RemoteOperation,
+    /// The node did not answer.
+    RetryExceeded,
+    /// Another status, by its number in `ibv_wc_status`.
+    Other(u32),
+}
+
+impl Status {
+    /// Whether the node itself refused the request: it executes nothing that was sent behind it
+    /// over the same queue pair.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::RemoteAccess | Self::RemoteInvalidRequest | Self::RemoteOperation
+        )
+    }
+}
+
+/// The completion of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The user's number.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it did.
+    pub operation: Operation,
+    /// Its length.
+    pub len_octets: u32,
+}
+
+/// The state of a virtual queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VirtualState {
+    /// It takes requests.
+    Ready,
+    /// A request has failed, and all behind it; `reset` makes it ready.
+    Error,
+}
+
+/// The state of a shared queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhysicalState {
+    /// Not connected, since no virtual queue pair has asked for it since it could not be.
+    Down,
+    /// The driver connects it; requests wait.
+    Connecting,
+    /// Requests are posted.
+    Ready,
+    /// It has failed; the driver destroys it.
+    Failing,
+}
+
+/// A work request that the driver posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// To this queue pair.
+    pub physical: PhysicalId,
+    /// With this number.
+    pub wr_id: u64,
+    /// What it does.
+    pub operation: Operation,
+    /// Its local address.
+    pub local_addr: u64,
+    /// The key of the local region.
+    pub lkey: u32,
+    /// Its remote address.
+    pub remote_addr: u64,
+    /// The key of the remote region.
+    pub rkey: u32,
+    /// Its length.
+    pub len_octets: u32,
+    /// Whether it has a completion.
+    pub is_signaled: bool,
+}
+
+/// Whether the driver could post a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It was.
+    Accepted,
+    /// The queue pair does not take it.
+    Refused,
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Create a queue pair and connect it to the node, then call `handle_connected` or
+    /// `handle_unreachable`.
+    Connect(PhysicalId, NodeId),
+    /// Take the queue pair to ERR, handle the completions that there are, destroy it, and call
+    /// `handle_destroyed`.
+    Destroy(PhysicalId),
+    /// Deregister memory: no request uses it any more. The key is that of the region.
+    Deregister(LocalRegion),
+}

@@ -1,0 +1,180 @@
+//! A virtual queue pair: its send queue, its completions, and what it has in flight.
+
+use std::collections::VecDeque;
+
+use crate::config::Config;
+use crate::fault::{Fault, Faults};
+use crate::regions::Keys;
+use crate::types::{Access, Completion, NodeId, Request, Status, UserId, VirtualState};
+
+/// A request that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued {
+    pub(crate) request: Request,
+    pub(crate) keys: Keys,
+}
+
+/// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
+///
+/// ```text
+///    Ready -- a request of its own fails, or has an unknown outcome --> Error
+///    Ready -- the node cannot be reached, with requests --> Error
+///    Error -- reset --> Ready
+///    any   -- close --> none; the generation of the slot grows
+/// ```
+#[derive(Debug)]
+pub(crate) struct VirtualQp {
+    pub(crate) user: UserId,
+    pub(crate) node: NodeId,
+    /// The slot of its shared queue pair.
+    pub(crate) physical: u16,
+    /// Which operations it has.
+    pub(crate) operations: Access,
+    pub(crate) state: VirtualState,
+    /// Its requests; the first `posted` of them are posted.
+    queue: VecDeque<Queued>,
+    posted: u32,
+    /// Of those that are posted, the ones that must not be repeated.
+    posted_effects: u32,
+    completions: VecDeque<Completion>,
+    depth: u32,
+    /// When its last request ends in the virtual time of the shared queue pair.
+    pub(crate) finish: u64,
+    /// Whether it is in the shared queue pair's queue of those that have something to send.
+    pub(crate) is_listed: bool,
+}
+
+impl VirtualQp {
+    pub(crate) fn new(
+        user: UserId,
+        node: NodeId,
+        physical: u16,
+        depth: u32,
+        operations: Access,
+    ) -> Self {
+        Self {
+            user,
+            node,
+            physical,
+            operations,
+            state: VirtualState::Ready,
+            queue: VecDeque::new(),
+            posted: 0,
+            posted_effects: 0,
+            completions: VecDeque::new(),
+            depth,
+            finish: 0,
+            is_listed: false,
+        }
+    }
+
+    /// Check 2: whether all places are taken, by requests and by completions that were not polled.
+    /// Each request keeps its place until its completion is polled, so neither queue overflows.
+    pub(crate) fn is_full(&self, faults: Faults) -> bool {
+        let waiting = match faults.has(Fault::CompletionsUncounted) {
+            true => 0,
+            false => self.completions.len(),
+        };
+        self.queue.len() + waiting >= self.depth as usize
+    }
+
+    /// Requests that are not complete.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn push(&mut self, queued: Queued) {
+        self.queue.push_back(queued);
+    }
+
+    /// The request that would be posted next, if one may be.
+    pub(crate) fn next(&self, config: &Config, faults: Faults) -> Option<&Queued> {
+        let next = self.queue.get(self.posted as usize)?;
+        let has_credit = self.posted < config.in_flight_max;
+        (has_credit || faults.has(Fault::InFlightUnbounded)).then_some(next)
+    }
+
+    /// Notes that the next request is posted.
+    pub(crate) fn note_posted(&mut self, request: &Request) {
+        self.posted += 1;
+        self.posted_effects += u32::from(request.operation.has_effect());
+    }
+
+    /// Notes that the request that was posted last was refused by the queue pair.
+    pub(crate) fn note_refused(&mut self, request: &Request) {
+        self.posted -= 1;
+        self.posted_effects -= u32::from(request.operation.has_effect());
+    }
+
+    /// Completes the oldest request.
+    pub(crate) fn retire(&mut self, faults: Faults) {
+        let Some(Queued { request, .. }) = self.queue.pop_front() else {
+            return;
+        };
+        self.note_refused(&request);
+        if request.is_signaled || faults.has(Fault::SignaledForAll) {
+            self.complete(&request, Status::Success);
+        }
+    }
+
+    fn complete(&mut self, request: &Request, status: Status) {
+        self.completions.push_back(Completion {
+            id: request.id,
+            status,
+            operation: request.operation,
+            len_octets: request.len_octets,
+        });
+    }
+
+    /// The next completion.
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// How many requests are posted.
+    pub(crate) fn posted(&self) -> usize {
+        self.posted as usize
+    }
+
+    /// Whether requests are posted that must not be repeated.
+    pub(crate) fn has_posted_effects(&self) -> bool {
+        self.posted_effects > 0
+    }
+
+    /// Has all requests posted again.
+    pub(crate) fn repeat(&mut self) {
+        (self.posted, self.posted_effects) = (0, 0);
+    }
+
+    /// Enters Error: the oldest request ends with `status`, those behind it are flushed. Each is
+    /// given to `release`.
+    pub(crate) fn fail(
+        &mut self,
+        status: Status,
+        faults: Faults,
+        mut release: impl FnMut(&Request),
+    ) {
+        let kept = match faults.has(Fault::QueueKept) {
+            true => self.queue.split_off(self.posted as usize),
+            false => VecDeque::new(),
+        };
+        let mut ends_with = match faults.has(Fault::CauseFlushed) {
+            true => Status::Flushed,
+            false => status,
+        };
+        while let Some(Queued { request, .. }) = self.queue.pop_front() {
+            self.complete(&request, ends_with);
+            ends_with = Status::Flushed;
+            release(&request);
+        }
+        self.queue = kept;
+        self.repeat();
+        self.state = VirtualState::Error;
+    }
+
+    /// The requests that are not posted.
+    pub(crate) fn unposted(&self) -> impl Iterator<Item = &Request> {
+        let queued = self.queue.iter().skip(self.posted as usize);
+        queued.map(|queued| &queued.request)
+    }
+}
