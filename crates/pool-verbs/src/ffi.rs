@@ -1,0 +1,515 @@
+//! Calls of librdmacm and libibverbs. Each object keeps those that it needs alive.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ptr;
+use std::rc::Rc;
+
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+use rdma_core_sys::{rdmacm, verbs};
+use urdma_pool::{Operation, Status, Transmit};
+
+use crate::error::Error;
+
+// Applications link the system's libraries.
+#[link(name = "rdmacm")]
+extern "C" {}
+#[link(name = "ibverbs")]
+extern "C" {}
+
+/// How long addresses and routes are looked for.
+const RESOLVE_MS: i32 = 5_000;
+/// Retries without an answer, and without a receive; the greatest numbers.
+const RETRIES: u8 = 7;
+/// Reads and atomics in flight, which every provider permits.
+const RD_ATOMIC: u8 = 4;
+/// Completions that are polled at once.
+const POLLED: usize = 32;
+
+fn called(call: &'static str, status: i32) -> Result<(), Error> {
+    match status {
+        0 => Ok(()),
+        _ => Err(Error::of(call)),
+    }
+}
+
+/// What has happened to an identifier.
+#[derive(Debug)]
+pub(crate) enum Event {
+    AddressResolved,
+    RouteResolved,
+    /// A client wants to connect.
+    Request(Id),
+    /// The connection is complete; the private data of the accepting end.
+    Established(Vec<u8>),
+    /// The connection has ended, or is not made.
+    Ended,
+    /// One that needs no action.
+    Other,
+}
+
+/// An identifier of connection management, with an event channel of its own and, when it has one,
+/// its queue pair.
+#[derive(Debug)]
+pub(crate) struct Id {
+    raw: *mut rdmacm::rdma_cm_id,
+    channel: *mut rdmacm::rdma_event_channel,
+    /// The queue pair's domain and queue.
+    objects: Option<(Rc<Domain>, Rc<Queue>)>,
+}
+
+fn new_channel() -> Result<*mut rdmacm::rdma_event_channel, Error> {
+    // SAFETY: the call has no argument.
+    let channel = unsafe { rdmacm::rdma_create_event_channel() };
+    if channel.is_null() {
+        return Err(Error::of("rdma_create_event_channel"));
+    }
+    // SAFETY: the channel and its descriptor live.
+    if unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        let error = Error::of("fcntl");
+        // SAFETY: nothing uses the channel.
+        unsafe { rdmacm::rdma_destroy_event_channel(channel) };
+        return Err(error);
+    }
+    Ok(channel)
+}
+
+impl Id {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let channel = new_channel()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel lives as long as the identifier, the result is ours.
+        let status = unsafe {
+            rdmacm::rdma_create_id(channel, &mut raw, ptr::null_mut(), rdmacm::RDMA_PS_TCP)
+        };
+        let created = called("rdma_create_id", status);
+        if created.is_err() {
+            // SAFETY: nothing uses the channel.
+            unsafe { rdmacm::rdma_destroy_event_channel(channel) };
+        }
+        created.map(|()| Self {
+            raw,
+            channel,
+            objects: None,
+        })
+    }
+
+    /// Gives the identifier of a request a channel of its own.
+    fn adopt(raw: *mut rdmacm::rdma_cm_id) -> Result<Self, Error> {
+        let channel = new_channel()?;
+        let id = Self {
+            raw,
+            channel,
+            objects: None,
+        };
+        // SAFETY: identifier and channel live; the event of the request is acknowledged.
+        let status = unsafe { rdmacm::rdma_migrate_id(raw, channel) };
+        called("rdma_migrate_id", status).map(|()| id)
+    }
+
+    pub(crate) fn bind(&self, at: SocketAddr) -> Result<(), Error> {
+        let at = SockaddrStorage::from(at);
+        // SAFETY: the address is read during the call.
+        let status = unsafe { rdmacm::rdma_bind_addr(self.raw, at.as_ptr().cast_mut()) };
+        called("rdma_bind_addr", status)
+    }
+
+    pub(crate) fn listen(&self) -> Result<(), Error> {
+        // SAFETY: the identifier lives.
+        called("rdma_listen", unsafe { rdmacm::rdma_listen(self.raw, 128) })
+    }
+
+    pub(crate) fn resolve_address(&self, to: SocketAddr) -> Result<(), Error> {
+        let to = SockaddrStorage::from(to);
+        let to = to.as_ptr().cast_mut();
+        // SAFETY: the address is read during the call.
+        let status =
+            unsafe { rdmacm::rdma_resolve_addr(self.raw, ptr::null_mut(), to, RESOLVE_MS) };
+        called("rdma_resolve_addr", status)
+    }
+
+    pub(crate) fn resolve_route(&self) -> Result<(), Error> {
+        // SAFETY: the identifier lives.
+        called("rdma_resolve_route", unsafe {
+            rdmacm::rdma_resolve_route(self.raw, RESOLVE_MS)
+        })
+    }
+
+    pub(crate) fn connect(&self) -> Result<(), Error> {
+        // SAFETY: the identifier lives; the parameters are read during the call.
+        called("rdma_connect", unsafe {
+            rdmacm::rdma_connect(self.raw, &mut parameters(&[]))
+        })
+    }
+
+    pub(crate) fn accept(&self, private: &[u8]) -> Result<(), Error> {
+        // SAFETY: as above.
+        called("rdma_accept", unsafe {
+            rdmacm::rdma_accept(self.raw, &mut parameters(private))
+        })
+    }
+
+    /// The device, once an address is bound or resolved.
+    fn context(&self) -> Result<*mut verbs::ibv_context, Error> {
+        // SAFETY: the identifier lives.
+        let context = unsafe { (*self.raw).verbs };
+        match context.is_null() {
+            true => Err(Error::from_errno("rdma_cm_id", libc::ENODEV)),
+            false => Ok(context),
+        }
+    }
+
+    /// Creates its queue pair, for so many requests.
+    pub(crate) fn create_queue_pair(
+        &mut self,
+        domain: &Rc<Domain>,
+        queue: &Rc<Queue>,
+        sq_depth: u32,
+    ) -> Result<(), Error> {
+        let mut init = verbs::ibv_qp_init_attr {
+            send_cq: queue.raw,
+            recv_cq: queue.raw,
+            qp_type: verbs::IBV_QPT_RC,
+            ..Default::default()
+        };
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (sq_depth, 1);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        // SAFETY: identifier, domain and queue live, and the attributes are ours.
+        let status = unsafe { rdmacm::rdma_create_qp(self.raw, domain.raw, &mut init) };
+        called("rdma_create_qp", status)?;
+        self.objects = Some((Rc::clone(domain), Rc::clone(queue)));
+        Ok(())
+    }
+
+    /// Takes the queue pair to ERR, so that what is posted completes.
+    pub(crate) fn break_connection(&self) {
+        if self.objects.is_some() {
+            let mut attributes = verbs::ibv_qp_attr {
+                qp_state: verbs::IBV_QPS_ERR,
+                ..Default::default()
+            };
+            let mask = verbs::IBV_QP_STATE.cast_signed();
+            // SAFETY: the identifier has a queue pair; the attributes are read during the call. A
+            // queue pair that cannot be changed is destroyed all the same.
+            unsafe { verbs::ibv_modify_qp((*self.raw).qp, &mut attributes, mask) };
+        }
+    }
+
+    /// Posts a work request; `false`: the queue pair does not take it.
+    pub(crate) fn post(&self, work: &Transmit) -> bool {
+        if self.objects.is_none() {
+            return false;
+        }
+        let mut element = verbs::ibv_sge {
+            addr: work.local_addr,
+            length: work.len_octets,
+            lkey: work.lkey,
+        };
+        let mut wr = work_request(work, &mut element);
+        // SAFETY: the identifier has a queue pair, whose context lives.
+        let (qp, post) = unsafe {
+            let qp = (*self.raw).qp;
+            (qp, (*(*qp).context).ops.post_send)
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the provider's function for its queue pair; the request lives during the call.
+        post.is_some_and(|post| unsafe { post(qp, &mut wr, &mut bad) } == 0)
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next_event(&self) -> Result<Option<Event>, Error> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel lives, the result is ours.
+        if unsafe { rdmacm::rdma_get_cm_event(self.channel, &mut event) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return match error.kind() {
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(Error::of("rdma_get_cm_event")),
+            };
+        }
+        // SAFETY: the call has given an event, which lives until it is acknowledged.
+        let (kind, id) = unsafe { ((*event).event, (*event).id) };
+        let private = match kind {
+            // SAFETY: as above; this event has the parameters of a connection.
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => unsafe { private_data(&(*event).param.conn) },
+            _ => Vec::new(),
+        };
+        // SAFETY: the event is not used again.
+        called("rdma_ack_cm_event", unsafe {
+            rdmacm::rdma_ack_cm_event(event)
+        })?;
+        Ok(Some(match kind {
+            rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
+            rdmacm::RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
+            rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => Event::Request(Self::adopt(id)?),
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => Event::Established(private),
+            rdmacm::RDMA_CM_EVENT_CONNECT_RESPONSE
+            | rdmacm::RDMA_CM_EVENT_TIMEWAIT_EXIT
+            | rdmacm::RDMA_CM_EVENT_ADDR_CHANGE => Event::Other,
+            _ => Event::Ended,
+        }))
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        if self.objects.is_some() {
+            // SAFETY: the identifier lives and has a queue pair.
+            unsafe { rdmacm::rdma_destroy_qp(self.raw) };
+        }
+        // SAFETY: every event is acknowledged, and the queue pair is gone.
+        unsafe { rdmacm::rdma_destroy_id(self.raw) };
+        // SAFETY: its only identifier is gone.
+        unsafe { rdmacm::rdma_destroy_event_channel(self.channel) };
+    }
+}
+
+fn parameters(private: &[u8]) -> rdmacm::rdma_conn_param {
+    rdmacm::rdma_conn_param {
+        private_data: private.as_ptr().cast(),
+        private_data_len: u8::try_from(private.len()).unwrap_or(0),
+        responder_resources: RD_ATOMIC,
+        initiator_depth: RD_ATOMIC,
+        flow_control: 1,
+        retry_count: RETRIES,
+        rnr_retry_count: RETRIES,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+/// A copy of the private data of an event.
+///
+/// # Safety
+/// The parameters are those of an event that is not acknowledged.
+unsafe fn private_data(parameters: &rdmacm::rdma_conn_param) -> Vec<u8> {
+    let start: *const u8 = parameters.private_data.cast();
+    if start.is_null() {
+        return Vec::new();
+    }
+    let len = usize::from(parameters.private_data_len);
+    // SAFETY: the event has as many octets there.
+    unsafe { std::slice::from_raw_parts(start, len) }.to_vec()
+}
+
+fn work_request(work: &Transmit, element: &mut verbs::ibv_sge) -> verbs::ibv_send_wr {
+    let mut wr = verbs::ibv_send_wr {
+        wr_id: work.wr_id,
+        sg_list: element,
+        num_sge: 1,
+        ..Default::default()
+    };
+    if work.is_signaled {
+        wr.send_flags = verbs::IBV_SEND_SIGNALED;
+    }
+    let (opcode, compare_add, swap) = match work.operation {
+        Operation::Read => (verbs::IBV_WR_RDMA_READ, 0, 0),
+        Operation::Write => (verbs::IBV_WR_RDMA_WRITE, 0, 0),
+        Operation::CompareSwap { expected, swap } => {
+            (verbs::IBV_WR_ATOMIC_CMP_AND_SWP, expected, swap)
+        }
+        Operation::FetchAdd { add } => (verbs::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
+    };
+    wr.opcode = opcode;
+    match work.operation {
+        Operation::Read | Operation::Write => {
+            wr.wr.rdma = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+                remote_addr: work.remote_addr,
+                rkey: work.rkey,
+            };
+        }
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            wr.wr.atomic = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+                remote_addr: work.remote_addr,
+                compare_add,
+                swap,
+                rkey: work.rkey,
+            };
+        }
+    }
+    wr
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    raw: *mut verbs::ibv_pd,
+    /// Keeps the device open.
+    anchor: Id,
+}
+
+impl Domain {
+    /// Of the device through which an address is reached or at which it is; the identifier is used
+    /// for nothing else.
+    pub(crate) fn new(anchor: Id) -> Result<Rc<Self>, Error> {
+        // SAFETY: the identifier keeps the context open.
+        let raw = unsafe { verbs::ibv_alloc_pd(anchor.context()?) };
+        match raw.is_null() {
+            true => Err(Error::of("ibv_alloc_pd")),
+            false => Ok(Rc::new(Self { raw, anchor })),
+        }
+    }
+
+    /// Whether an identifier has the same device.
+    pub(crate) fn is_of(&self, id: &Id) -> Result<bool, Error> {
+        Ok(self.anchor.context()? == id.context()?)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: whatever uses the domain has a reference to it.
+        unsafe { verbs::ibv_dealloc_pd(self.raw) };
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    raw: *mut verbs::ibv_cq,
+    _domain: Rc<Domain>,
+}
+
+impl Queue {
+    pub(crate) fn new(domain: &Rc<Domain>, entries: u32) -> Result<Rc<Self>, Error> {
+        let context = domain.anchor.context()?;
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        let none = ptr::null_mut();
+        // SAFETY: the domain keeps the context open.
+        let raw = unsafe { verbs::ibv_create_cq(context, entries, none, ptr::null_mut(), 0) };
+        match raw.is_null() {
+            true => Err(Error::of("ibv_create_cq")),
+            false => Ok(Rc::new(Self {
+                raw,
+                _domain: Rc::clone(domain),
+            })),
+        }
+    }
+
+    /// Hands the oldest completions over; whether there were any.
+    pub(crate) fn poll(&self, mut each: impl FnMut(u64, Status)) -> Result<bool, Error> {
+        let mut found = [const { MaybeUninit::<verbs::ibv_wc>::uninit() }; POLLED];
+        // SAFETY: the queue and its context live.
+        let poll = unsafe { (*(*self.raw).context).ops.poll_cq };
+        let poll = poll.ok_or(Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
+        let most = i32::try_from(POLLED).unwrap_or(0);
+        // SAFETY: the provider's function for its queue; there is room for `most`.
+        let count = unsafe { poll(self.raw, most, found.as_mut_ptr().cast()) };
+        let count =
+            usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
+        for entry in found.iter().take(count) {
+            // SAFETY: the provider has written so many.
+            let completion = unsafe { entry.assume_init_ref() };
+            each(completion.wr_id, status_of(completion.status));
+        }
+        Ok(count > 0)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs of the queue have references to it.
+        unsafe { verbs::ibv_destroy_cq(self.raw) };
+    }
+}
+
+fn status_of(status: verbs::ibv_wc_status) -> Status {
+    match status {
+        verbs::IBV_WC_SUCCESS => Status::Success,
+        verbs::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
+        verbs::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
+        verbs::IBV_WC_REM_INV_REQ_ERR => Status::RemoteInvalidRequest,
+        verbs::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
+        verbs::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
+        other => Status::Other(other),
+    }
+}
+
+/// Registered memory, which is zero at first.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    region: *mut verbs::ibv_mr,
+    /// A boxed slice. The device accesses it, too: it is never borrowed, only copied.
+    words: *mut [u64],
+    len_octets: usize,
+    _domain: Rc<Domain>,
+}
+
+impl Memory {
+    /// Registers so many octets. A peer that is told the key has every right.
+    pub(crate) fn new(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
+        let words = vec![0_u64; len_octets.div_ceil(8)].into_boxed_slice();
+        let words = Box::into_raw(words);
+        let access = verbs::IBV_ACCESS_LOCAL_WRITE
+            | verbs::IBV_ACCESS_REMOTE_WRITE
+            | verbs::IBV_ACCESS_REMOTE_READ
+            | verbs::IBV_ACCESS_REMOTE_ATOMIC;
+        let (start, access) = (words.cast(), access.cast_signed());
+        // SAFETY: the domain lives, and the memory until the region is deregistered.
+        let region = unsafe { verbs::ibv_reg_mr(domain.raw, start, len_octets, access) };
+        if region.is_null() {
+            let error = Error::of("ibv_reg_mr");
+            // SAFETY: it was just made from a box.
+            drop(unsafe { Box::from_raw(words) });
+            return Err(error);
+        }
+        Ok(Self {
+            region,
+            words,
+            len_octets,
+            _domain: Rc::clone(domain),
+        })
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.words.cast::<u8>().expose_provenance() as u64
+    }
+
+    pub(crate) fn len_octets(&self) -> usize {
+        self.len_octets
+    }
+
+    /// The local and the remote key.
+    pub(crate) fn keys(&self) -> (u32, u32) {
+        // SAFETY: the region is registered.
+        unsafe { ((*self.region).lkey, (*self.region).rkey) }
+    }
+
+    fn start(&self, offset: usize, len: usize) -> Result<*mut u8, Error> {
+        let end = offset.checked_add(len);
+        if end.is_none_or(|end| end > self.len_octets) {
+            return Err(Error::Memory);
+        }
+        // SAFETY: the offset is in the allocation.
+        Ok(unsafe { self.words.cast::<u8>().add(offset) })
+    }
+
+    /// Copies octets out of it.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let from = self.start(offset, to.len())?;
+        for (n, octet) in to.iter_mut().enumerate() {
+            // SAFETY: the range is in the allocation; the device may write it meanwhile.
+            *octet = unsafe { from.add(n).read_volatile() };
+        }
+        Ok(())
+    }
+
+    /// Copies octets into it.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let to = self.start(offset, from.len())?;
+        for (n, octet) in from.iter().enumerate() {
+            // SAFETY: the range is in the allocation; the device may read it meanwhile.
+            unsafe { to.add(n).write_volatile(*octet) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the region is registered; no device accesses the memory from then on.
+        unsafe { verbs::ibv_dereg_mr(self.region) };
+        // SAFETY: it was made from a box, and nothing uses it any more.
+        drop(unsafe { Box::from_raw(self.words) });
+    }
+}
