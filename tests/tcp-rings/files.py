@@ -113,6 +113,7 @@ def results(to, file, length):
     to.data.send(b"trailer")
     to.data.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
     say(to.taken(6 + 20_000 + 7))
+    say("no octets", to.data.send(b""), os.writev(to.fd, [b"", b""]))
     say("tail", call(to.fd, file, length - 10, 100), to.taken(10))
     os.lseek(file, length - 20, os.SEEK_SET)
     say("tail by position", call(to.fd, file, None, 100), to.taken(20))

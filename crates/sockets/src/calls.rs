@@ -152,6 +152,11 @@ pub(crate) unsafe fn transfer_in_call(
     way: Way,
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
+    let is_nothing = octets.is_some_and(|octets| octets.len() == 0);
+    if is_nothing && way.is_known() && !matches!(way, Way::Recv(_)) {
+        // Nothing is sent, and the kernel says whether it could be.
+        return kernel();
+    }
     let Some(octets) = octets.filter(|octets| octets.len() > 0 && way.is_known()) else {
         if !way.is_look() {
             leave::retire(fd, Reason::Flags);

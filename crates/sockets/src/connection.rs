@@ -434,9 +434,9 @@ impl Connection {
         has
     }
 
-    /// Has TCP send what it holds back until there is more (TCP_CORK, MSG_MORE): more goes to the
-    /// ring, behind it.
-    pub(crate) fn push(&self) {
+    /// Runs `send` while TCP holds nothing back for more octets (TCP_CORK, MSG_MORE), not even what
+    /// it has.
+    pub(crate) fn uncorked<T>(&self, send: impl FnOnce() -> T) -> T {
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
         let mut before: c_int = 0;
         let mut len: libc::socklen_t = 4;
@@ -449,9 +449,11 @@ impl Connection {
             unsafe { real::setsockopt(self.socket_fd, level, name, at, 4) };
         };
         set(0);
+        let result = send();
         if before != 0 {
             set(before);
         }
+        result
     }
 
     /// Resets the connection: octets are lost that the program would miss without an error.

@@ -214,7 +214,10 @@ impl Host for Call<'_> {
             part(first, len.min(to_end)),
             part(second, len.saturating_sub(to_end)),
         ];
-        self.send_parts(&mut parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        // The peer was told of these octets.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        self.connection
+            .uncorked(|| self.send_parts(&mut parts, flags))
     }
 
     async fn tcp_recv(&self, len_octets: u64) -> Received {
@@ -256,7 +259,8 @@ impl Host for Call<'_> {
     async fn tcp_has_reserve(&self) -> bool {
         let has = self.connection.has_reserve();
         if has {
-            self.connection.push();
+            // More goes to the ring, behind what TCP holds back.
+            self.connection.uncorked(|| ());
         }
         has
     }

@@ -569,8 +569,9 @@ impl Set {
                     Some(index) => note(members, index),
                 }
             }
-            // A member that was reported before the kernel was asked is not reported twice.
-            if is_first {
+            // A member is not reported twice: before the kernel was asked, or by the kernel before
+            // it got its rings.
+            if is_first && events.count() == 0 {
                 members.ready.look(events, false);
             }
             self.pass_on(members);

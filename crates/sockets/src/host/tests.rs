@@ -123,14 +123,27 @@ fn octets_of_tcp_precede_those_of_the_ring() {
     assert_eq!(take(&one, 100).unwrap(), b"back");
 }
 
+/// Has TCP hold octets back.
+fn cork(connection: &Connection) {
+    let cork: c_int = 1;
+    let at = (&raw const cork).cast();
+    // SAFETY: the option is an int.
+    let rc = unsafe {
+        libc::setsockopt(
+            connection.socket(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CORK,
+            at,
+            4,
+        )
+    };
+    assert_eq!(rc, 0);
+}
+
 #[test]
 fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
     let [one, other] = ends();
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
-    let mut cork: c_int = 1;
-    let at = (&raw mut cork).cast();
-    // SAFETY: the option is an int.
-    unsafe { libc::setsockopt(one.socket(), level, name, at, 4) };
+    cork(&one);
     assert_eq!(put(&one, b"held back"), Some(Ok(9)));
     assert_eq!(take(&other, 100), None);
     for end in [&one, &other] {
@@ -139,10 +152,26 @@ fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
     assert_eq!(put(&one, b", not this"), Some(Ok(10)));
     assert_eq!(take(&other, 100).unwrap(), b"held back");
     assert_eq!(take(&other, 100).unwrap(), b", not this");
-    let mut len = 4;
-    // SAFETY: as above.
-    unsafe { libc::getsockopt(one.socket(), level, name, at, &raw mut len) };
-    assert_eq!(cork, 1);
+    // It still does.
+    call(&one, |call| Call::run(settle(call))).unwrap();
+    one.block()
+        .word(Word::Refusals(End::First))
+        .store(1, SeqCst);
+    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(take(&other, 100), None);
+}
+
+#[test]
+fn tcp_holds_back_nothing_that_was_in_the_ring() {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    cork(&one);
+    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
+    call(&one, |call| Call::run(settle(call))).unwrap();
+    assert!(!one.is_in_ring(End::First));
+    assert_eq!(take(&other, 100).unwrap(), b"in the ring");
 }
 
 #[test]
