@@ -58,7 +58,7 @@ test-all: test deny test-image test-tarball
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak \
 		--test hostile --test hostile_together --test probes --test exs --test exs_hostile \
-		--test floods --test ucx -- --ignored
+		--test floods --test ucx --test socket_programs -- --ignored
 	@$(CARGO) test --locked -p proto-trp --release --lib dc::check -- --ignored
 
 # What depends on the installed rdma-core, DPDK and programs.

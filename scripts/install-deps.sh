@@ -20,7 +20,8 @@ all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpic
      libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev
      autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86
      ceph-mon ceph-osd ceph-common libgloo-dev
-     tgt libiscsi-bin"
+     tgt libiscsi-bin
+     nginx-light wrk haproxy memcached nodejs iperf3 postgresql"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"

@@ -1,0 +1,304 @@
+//! Debian's servers, and programs that use them, with TCP connections over rings (doc/sockets.md).
+//!
+//! `make test-all` installs their packages and runs these tests.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::User;
+use proto_trp::sim::Rng;
+use urdma_harness::instance::{Instance, Place, Scratch};
+use urdma_harness::pair::is_ready;
+use urdma_harness::process::{wait_until, Process};
+use urdma_harness::programs::Ready;
+use urdma_tests::rings::{at_the_end, client, output, reasons, shell, status};
+use urdma_tests::{alone, ports, OneHost, SHORT};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const CHECKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings");
+
+/// An instance of root whose programs may be other users'.
+fn of_everyone() -> OneHost {
+    let one = OneHost::up_with(&["127.0.0.1"], "access = \"everyone\"\n");
+    fs::set_permissions(one.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    one
+}
+
+/// What `urdma status --json` says of the octets that rings have carried.
+fn ring_octets(host: &Instance) -> u64 {
+    host.status().unwrap()["sockets"]["ring_octets"]
+        .as_u64()
+        .unwrap()
+}
+
+/// A program over rings that is about to listen.
+fn serving(one: &OneHost, line: &str, port: u16) -> Process {
+    let mut process = shell(one, line);
+    let listens = || !process.is_running() || is_ready(Ready::Tcp(port), &one.host);
+    wait_until("a listener", SHORT, listens).unwrap();
+    assert!(process.is_running(), "{line}: {}", process.printed());
+    process
+}
+
+/// Ends a program that may end by the signal.
+fn stop(program: Process) {
+    program.signal(Signal::SIGTERM).unwrap();
+    program.wait(SHORT).unwrap();
+}
+
+/// When no connection is open any more, rings have carried so many octets since `before`.
+fn expect_carried(one: &OneHost, before: u64, least: u64) {
+    at_the_end(one);
+    let carried = ring_octets(&one.host) - before;
+    let why = reasons(&client(one));
+    assert!(carried >= least, "{carried} of {least}: {why:?}");
+}
+
+/// A client that compares what it gets, and begins when its connections have met; returns what it
+/// says.
+fn comparing(one: &OneHost, program: &str, port: u16, connections: u64) -> u64 {
+    let begin = one.scratch.path().join("begin");
+    let line = format!("{program} {port} 100 {}", begin.display());
+    let process = shell(one, &line);
+    let observer = client(one);
+    let have_met = || status(&observer).joined == connections;
+    wait_until("the meetings", SHORT, have_met).unwrap();
+    fs::File::create(begin).unwrap();
+    let said = output(process);
+    let octets = said.trim().strip_prefix("equal ").unwrap();
+    octets.parse().unwrap()
+}
+
+const SMALL: usize = 200;
+
+/// Files `0` to `199` and `large` of a site.
+fn make_site(site: &Path) {
+    fs::create_dir(site).unwrap();
+    let mut rng = Rng::new(38);
+    let lengths = (0..SMALL).map(|name| (name.to_string(), 1 + 397 * name));
+    for (name, len) in lengths.chain([("large".to_owned(), 8 << 20)]) {
+        let mut content = vec![0; len];
+        rng.fill(&mut content);
+        fs::write(site.join(name), content).unwrap();
+    }
+}
+
+/// Debian's nginx with its own configuration, but for the files and the port.
+fn nginx(one: &OneHost, site: &Path, port: u16) -> Process {
+    let dir = one.scratch.path().display();
+    let own = fs::read_to_string("/etc/nginx/nginx.conf").unwrap();
+    for line in ["user www-data;", "sendfile on;", "tcp_nopush on;"] {
+        assert!(own.contains(line), "{line}: {own}");
+    }
+    let server = format!(
+        "server {{ listen 127.0.0.1:{port}; root {}; }}",
+        site.display()
+    );
+    let config = own
+        .replace("/run/nginx.pid", &format!("{dir}/nginx.pid"))
+        .replace("/var/log/nginx", &dir.to_string())
+        .replace("include /etc/nginx/sites-enabled/*;", &server);
+    assert!(config.contains(&server), "{own}");
+    let path = one.scratch.path().join("nginx.conf");
+    fs::write(&path, config).unwrap();
+    let line = format!("nginx -c {} -g 'daemon off;'", path.display());
+    serving(one, &line, port)
+}
+
+/// Gets all files of a site by one connection.
+fn get_by_curl(one: &OneHost, site: &Path, port: u16) {
+    let got = one.scratch.path().join(format!("got-{port}"));
+    fs::create_dir(&got).unwrap();
+    let (into, last) = (got.display(), SMALL - 1);
+    let url = format!("http://127.0.0.1:{port}");
+    output(shell(
+        one,
+        &format!(
+            "curl -sS --fail -o '{into}/#1' '{url}/[0-{last}]' -o {into}/large {url}/large \
+             -o {into}/once-more {url}/large"
+        ),
+    ));
+    fs::copy(site.join("large"), site.join("once-more")).unwrap();
+    for file in fs::read_dir(site).unwrap() {
+        let file = file.unwrap();
+        let is_equal =
+            fs::read(got.join(file.file_name())).unwrap() == fs::read(file.path()).unwrap();
+        assert!(is_equal, "{:?}", file.path());
+    }
+    fs::remove_file(site.join("once-more")).unwrap();
+}
+
+/// Requests of wrk for a file; returns how many it made.
+fn ask_by_wrk(one: &OneHost, port: u16, name: &str) -> u64 {
+    let line = format!("wrk -t2 -c16 -d2s http://127.0.0.1:{port}/{name}");
+    let said = output(shell(one, &line));
+    for error in ["Non-2xx", "Socket errors"] {
+        assert!(!said.contains(error), "{said}");
+    }
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let at = words.windows(2).position(|pair| pair == ["requests", "in"]);
+    words[at.unwrap() - 1].parse().unwrap()
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn nginx_sends_files_to_curl_and_wrk_over_rings() {
+    let _alone = alone();
+    let one = of_everyone();
+    let site = one.scratch.path().join("site");
+    make_site(&site);
+    let port = ports();
+    let server = nginx(&one, &site, port);
+    get_by_curl(&one, &site, port);
+    // The meeting takes some requests.
+    expect_carried(&one, 0, 8 << 20);
+    for name in ["1", "199", "large"] {
+        let before = ring_octets(&one.host);
+        let requests = ask_by_wrk(&one, port, name);
+        let len = fs::metadata(site.join(name)).unwrap().len();
+        expect_carried(&one, before, requests * len / 2);
+    }
+    server.signal(Signal::SIGQUIT).unwrap();
+    output(server);
+    one.down();
+}
+
+/// Else haproxy lets no library start a thread (RLIMIT_NPROC).
+#[test]
+#[ignore = "make test-all"]
+fn haproxy_passes_on_what_nginx_sends_over_rings() {
+    let _alone = alone();
+    let one = of_everyone();
+    let site = one.scratch.path().join("site");
+    make_site(&site);
+    let [port, behind] = [ports(), ports()];
+    let server = nginx(&one, &site, behind);
+    let config = one.scratch.path().join("haproxy.cfg");
+    let text = format!(
+        "global\n  user haproxy\n  group haproxy\n  insecure-fork-wanted\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 50s\n  timeout server 50s\n\
+         listen all\n  bind 127.0.0.1:{port}\n  server one 127.0.0.1:{behind}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let proxy = serving(&one, &format!("haproxy -db -f {}", config.display()), port);
+    get_by_curl(&one, &site, port);
+    let requests = ask_by_wrk(&one, port, "199");
+    stop(proxy);
+    // Each octet goes from server to proxy, and on.
+    let asked = requests * fs::metadata(site.join("199")).unwrap().len();
+    expect_carried(&one, 0, asked);
+    server.signal(Signal::SIGQUIT).unwrap();
+    output(server);
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn memcached_keeps_values_that_come_over_rings() {
+    let _alone = alone();
+    let one = of_everyone();
+    let port = ports();
+    let server = format!("memcached -u nobody -l 127.0.0.1 -p {port} -U 0 -m 256");
+    let server = serving(&one, &server, port);
+    let octets = comparing(&one, &format!("python3 {CHECKS}/memcached.py"), port, 8);
+    expect_carried(&one, 0, octets / 10 * 9);
+    stop(server);
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn node_serves_and_asks_over_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = serving(&one, &format!("node {CHECKS}/node.js serve {port}"), port);
+    let octets = comparing(&one, &format!("node {CHECKS}/node.js ask"), port, 8);
+    // There and back.
+    expect_carried(&one, 0, 2 * (octets / 10 * 9));
+    stop(server);
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn iperf3_streams_go_over_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for options in ["", "-R", "-P 4"] {
+        let before = ring_octets(&one.host);
+        let port = ports();
+        let server = serving(&one, &format!("iperf3 -s -1 -p {port}"), port);
+        let line = format!("iperf3 -c 127.0.0.1 -p {port} -n 400M -J {options}");
+        let said: serde_json::Value = serde_json::from_str(&output(shell(&one, &line))).unwrap();
+        let octets = said["end"]["sum_received"]["bytes"].as_u64().unwrap();
+        assert!(octets > 300 << 20, "{said}");
+        output(server);
+        expect_carried(&one, before, octets / 2);
+    }
+    one.down();
+}
+
+/// The directory of PostgreSQL's programs.
+fn postgresql() -> String {
+    let versions = fs::read_dir("/usr/lib/postgresql").unwrap();
+    let newest = versions.map(|dir| dir.unwrap().path()).max().unwrap();
+    newest.join("bin").display().to_string()
+}
+
+/// A connection is accepted by one process and used by a child, so it stays with TCP.
+#[test]
+#[ignore = "make test-all"]
+fn postgresql_and_pgbench_keep_balances() {
+    const TRANSACTIONS: u64 = 500;
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let user = User::from_name("postgres").unwrap().unwrap();
+    nix::unistd::chown(scratch.path(), Some(user.uid), Some(user.gid)).unwrap();
+    let place = Place {
+        namespace: None,
+        user: Some(user.uid.as_raw()),
+    };
+    let host = Instance::up_at_place(place, scratch.path(), "one", &["127.0.0.1"], "").unwrap();
+    let (bin, port, dir) = (postgresql(), ports(), scratch.path().display());
+    let start = |line: &str| {
+        let argv = ["sh", "-c", &format!("exec {bin}/{line}")];
+        Process::start(&mut host.run_over_rings(&argv).unwrap()).unwrap()
+    };
+    let run = |line: &str| {
+        let ended = start(line).wait(LIMIT).unwrap();
+        assert!(ended.succeeded(), "{line}: {}", ended.describe());
+        ended.output
+    };
+    run(&format!("initdb -A trust -U postgres -D {dir}/data"));
+    let options = format!("-h 127.0.0.1 -p {port} -U postgres");
+    let line = format!("postgres -D {dir}/data -h 127.0.0.1 -p {port} -k '' -c fsync=off");
+    let mut server = start(&line);
+    server.wait_for_text("ready to accept", SHORT).unwrap();
+    run(&format!("pgbench -i -q {options} postgres"));
+    let said = run(&format!(
+        "pgbench -c 4 -j 2 -t {TRANSACTIONS} {options} postgres"
+    ));
+    assert!(said.contains("number of failed transactions: 0 "), "{said}");
+    let sum = |column: &str, table: &str| format!("(select sum({column}) from pgbench_{table})");
+    let [accounts, branches, tellers, history] = [
+        sum("abalance", "accounts"),
+        sum("bbalance", "branches"),
+        sum("tbalance", "tellers"),
+        sum("delta", "history"),
+    ];
+    let ask = format!(
+        "select {accounts} = {history}, {branches} = {history}, {tellers} = {history}, \
+         (select count(*) from pgbench_history)"
+    );
+    let said = run(&format!("psql -t -A {options} -c '{ask}' postgres"));
+    assert_eq!(said.trim(), format!("t|t|t|{}", 4 * TRANSACTIONS));
+    server.signal(Signal::SIGINT).unwrap();
+    server.wait(SHORT).unwrap();
+    assert_eq!(ring_octets(&host), 0);
+    host.down().unwrap();
+}
