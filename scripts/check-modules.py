@@ -10,9 +10,7 @@ elsewhere. An edge ends at the file that a re-export leads to, so a re-export is
 If `impl` blocks of one type are in several files, a call of a method on `self` is an edge to the
 file that has the method. Code under `#[cfg(test)]` is left out.
 
-scripts/knots.txt names the files that depend on one another today. The exit status is 1 if there is
-another cycle, or one through a further file, or if a file that it names is in no cycle: then its
-line is to be removed. With -v the edges are printed.
+The exit status is 1 if there is a cycle. With -v the edges are printed.
 """
 
 import re
@@ -20,7 +18,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KNOTS = ROOT / "scripts" / "knots.txt"
 KEYWORDS = ("crate", "super", "self")
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
@@ -249,7 +246,7 @@ def add_calls(graph):
 
 
 def check(folder, is_verbose):
-    """The cycles of a package: for each one its files, and lines of text."""
+    """The cycles of a package: lines of text for each one."""
     roots = [folder / "src" / name for name in ("lib.rs", "main.rs")]
     for root in filter(Path.exists, roots):
         modules = list(Module(root, None, "crate").all())
@@ -265,31 +262,19 @@ def check(folder, is_verbose):
                 others = [other for other in cycle if other in graph[module]]
                 names = ", ".join(sorted(str(other.path.relative_to(folder)) for other in others))
                 lines.append(f"    {module.path.relative_to(folder)} uses {names}")
-            yield {str(module.path.relative_to(ROOT)) for module in cycle}, lines
-
-
-def known_knots():
-    """The sets of files that scripts/knots.txt names, which empty lines separate."""
-    parts = re.sub(r"#.*", "", KNOTS.read_text()).split("\n\n")
-    return [set(part.split()) for part in parts if part.split()]
+            yield lines
 
 
 def main():
     arguments = sys.argv[1:]
     is_verbose = "-v" in arguments
     named = [Path(name).resolve() for name in arguments if name != "-v"]
-    knots, lines = known_knots(), []
+    lines = []
     for folder in named or folders():
         if not (folder / "src").is_dir():
             sys.exit(f"check-modules: {folder} has no src")
-        knotted = set()
-        for files, report in check(folder, is_verbose):
-            knotted |= files
-            if not any(files <= knot for knot in knots):
-                lines += report
-        source = f"{(folder / 'src').relative_to(ROOT)}/"
-        named_here = {file for file in set().union(*knots) if file.startswith(source)}
-        lines += [f"{KNOTS.name}: {file} is in no cycle" for file in sorted(named_here - knotted)]
+        for report in check(folder, is_verbose):
+            lines += report
     print("\n".join(lines), end="\n" if lines else "")
     sys.exit(1 if lines else 0)
 

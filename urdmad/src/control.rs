@@ -2,12 +2,13 @@
 //! notifications.
 //!
 //! Nothing here waits for a client: sockets are non-blocking, and what a client does not read
-//! waits; one that asks for more and more is disconnected. `requests` handles requests, `attach`
-//! those for slots (`attaches` limits their rate), `accept` new connections (`acceptor` has the
-//! listening socket, `places` the limits), `channels` passes channels on, `counting` gives the
-//! counters of the port to their readers, `recordings` takes and passes flight recordings, `reap`
-//! reclaims the resources of processes, `report` answers status requests (`statuses` has those that
-//! wait), `sockets` takes offers of TCP connections, `kernel` serves the kernel module.
+//! waits; one that asks for more and more is disconnected. `state` is what all parts share.
+//! `requests` handles requests, `attach` those for slots (`attaches` limits their rate), `accept`
+//! new connections (`acceptor` has the listening socket, `places` the limits), `channels` passes
+//! channels on, `counting` gives the counters of the port to their readers, `recordings` takes and
+//! passes flight recordings, `reap` reclaims the resources of processes (`reaping` has their slots
+//! meanwhile), `report` answers status requests (`statuses` has those that wait), `sockets` takes
+//! offers of TCP connections, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -17,45 +18,27 @@ mod channels;
 mod counting;
 mod kernel;
 mod places;
-pub(crate) mod reap;
+mod reap;
+pub(crate) mod reaping;
 mod recordings;
 mod report;
 mod requests;
 mod sockets;
+mod state;
 pub(crate) mod statuses;
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signalfd::SignalFd;
-use urdma_channel::OwnDirectory;
-use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromClient;
 use urdma_ipc::packet::{NotReceived, PacketListener};
-use urdma_ipc::status::Counters;
-use urdma_ipc::Event;
 
 use self::acceptor::Acceptor;
-use self::attaches::Attaches;
-use self::reap::Reaping;
-use self::statuses::Statuses;
-use crate::client::Client;
-use crate::closing::Closer;
-use crate::config::Config;
-use crate::counter_files::CounterFiles;
-use crate::data::command::DataHandle;
-use crate::identity::Identity;
-use crate::kernel::KernelDevice;
-use crate::lease::Leases;
-use crate::recordings::Recordings;
-use crate::shared::Shared;
-use crate::slots::{Slots, Token};
-use crate::sockets::Sockets;
-use crate::tally::Counting;
+pub(crate) use self::state::Control;
+use crate::slots::Token;
 
 /// Maximum length of a request.
 const REQUEST_OCTETS_MAX: usize = 8192;
@@ -69,43 +52,6 @@ pub(crate) enum Ended {
     Asked,
     /// The data thread has ended.
     DataThreadLost,
-}
-
-/// State of the control thread.
-pub(crate) struct Control {
-    pub(crate) config: Config,
-    pub(crate) instance: String,
-    pub(crate) run_dir: std::path::PathBuf,
-    pub(crate) identity: Arc<Identity>,
-    /// Which slots have a process, and its descriptor for the processes.
-    pub(crate) directory: (OwnDirectory, OwnedFd),
-    /// The descriptor of the data thread's page for the processes.
-    pub(crate) page: OwnedFd,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) data: DataHandle,
-    pub(crate) slots: Slots,
-    pub(crate) leases: Leases,
-    /// The kernel module's device that this instance serves.
-    pub(crate) kernel: KernelDevice,
-    /// The impairments that the data thread applies to the port's frames.
-    pub(crate) faults: Faults,
-    /// Name and Ethernet address of the port's device.
-    pub(crate) device: Option<(String, String)>,
-    pub(crate) clients: BTreeMap<Token, Client>,
-    pub(crate) next_token: Token,
-    pub(crate) recordings: Recordings,
-    pub(crate) closer: Closer,
-    /// TCP connections over rings.
-    pub(crate) sockets: Sockets,
-    pub(crate) attaches: Attaches,
-    pub(crate) reaping: Reaping,
-    pub(crate) statuses: Statuses,
-    pub(crate) counters: Counters,
-    /// The counters of the port as files, if they can be offered.
-    pub(crate) counter_files: Option<CounterFiles>,
-    pub(crate) counting: Counting,
-    pub(crate) ready_at: Instant,
-    pub(crate) is_ending: bool,
 }
 
 /// The descriptors that poll(2) reports.
@@ -345,24 +291,10 @@ impl Control {
         }
     }
 
-    /// Ends the connection of a client, and has closed what it has sent.
-    fn close(&self, client: Client) {
-        let (uid, socket) = (client.peer.uid(), client.socket);
-        self.closer.close(uid, Some(socket), client.rejected);
-    }
-
     /// Ends the connections of all clients.
     pub(crate) fn close_all(&mut self) {
         for client in std::mem::take(&mut self.clients).into_values() {
             self.close(client);
-        }
-    }
-
-    /// Sends an event to every attached process.
-    pub(crate) fn tell_all(&mut self, event: Event) {
-        let attached = self.clients.values_mut();
-        for client in attached.filter(|client| client.attached.is_some()) {
-            client.tell(event);
         }
     }
 }

@@ -21,7 +21,7 @@ use urdma_ipc::{Event, RunDir};
 use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::attaches::Attaches;
-use crate::control::reap::Reaping;
+use crate::control::reaping::Reaping;
 use crate::control::statuses::Statuses;
 use crate::control::{Control, Ended};
 use crate::counter_files::CounterFiles;

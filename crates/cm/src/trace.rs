@@ -2,10 +2,10 @@
 //! is sent or received and where a state changes.
 
 use urdma_trace::recorder::Message as Traced;
-use urdma_trace::{CmMessage, CmState, Direction, End, Link, Recorder};
+use urdma_trace::{CmMessage, CmState, Direction, End, Link};
 
 use crate::conn::{Conn, ConnId, ConnState, Role};
-use crate::manager::ConnectionManager;
+use crate::manager::table::ConnectionManager;
 use crate::wire::{Body, Kind, Message};
 
 impl From<ConnState> for CmState {
@@ -63,11 +63,6 @@ fn traced(conn: &Conn, body: &Body, direction: Direction) -> Traced {
 }
 
 impl ConnectionManager {
-    /// Passes what happens to connections to `recorder` from now on.
-    pub fn record_with(&mut self, recorder: Recorder) {
-        self.recorder = recorder;
-    }
-
     fn link(&self, id: ConnId) -> (Link, Option<&Conn>) {
         let conn = self.conns.get(&id);
         let qpn = conn.map_or(0, |conn| conn.local.qpn.to_u32());

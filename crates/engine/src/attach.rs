@@ -13,11 +13,12 @@ use urdma_channel::{ChannelConfig, Directory, OwnRecords, RegionError};
 use urdma_ipc::{ControlClient, HostMemory, LeaseAnswer, Personality, RunDir};
 use urdma_types::{Ip16, SlotId};
 
+use super::background;
 use super::capture::Capture;
 use super::channels::{open_peer, Channels};
 use super::clock::{self, Calibration};
 use super::control_socket::{self, ControlSocket};
-use super::engine::{Engine, Lanes};
+use super::engine::{Background, Engine, Lanes};
 use super::in_process::InProcess;
 use super::lease::LeasedQueue;
 use super::lock::SpinLock;
@@ -182,14 +183,8 @@ impl Engine {
         Calibration::begin().if_useful().end();
         let engine = start(parts, LeaseState::NotAsked, lease, None)?;
         // The thread counts as started.
-        let _ = engine.background.set(());
+        let _ = engine.background.is_started.set(());
         Ok(engine)
-    }
-
-    /// Whether the calling process is a fork of the one that attached.
-    #[inline]
-    pub fn is_forked(&self) -> bool {
-        control_socket::forks() != self.forks
     }
 }
 
@@ -313,7 +308,10 @@ pub(super) fn start(
         recorder,
         reported: Mutex::default(),
         delivery: Mutex::default(),
-        background: OnceLock::new(),
+        background: Background {
+            is_started: OnceLock::new(),
+            run: background::run,
+        },
         xrc_domains: Mutex::default(),
         memberships: Mutex::default(),
         forks: control_socket::forks(),

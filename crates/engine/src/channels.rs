@@ -21,6 +21,9 @@ use urdma_types::SlotId;
 
 use super::clock;
 
+/// Messages and packets that one call takes from a channel.
+pub(super) const BURST: usize = 32;
+
 /// The part of its descriptors that the processes of one other user may make a process keep.
 const WAKERS_PART: usize = 4;
 

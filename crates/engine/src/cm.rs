@@ -22,7 +22,17 @@ struct EngineDriver {
 }
 
 impl Engine {
-    pub(super) fn make_ucma(&self) -> Arc<Ucma> {
+    /// The ucma over this engine, for the stand-in's `cm_open`, `cm_write` and `cm_close`.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`], or the background thread could not be started.
+    pub fn ucma(&self) -> Result<&Arc<Ucma>, EngineError> {
+        self.not_forked()?;
+        self.start_background()?;
+        Ok(self.ucma.get_or_init(|| self.make_ucma()))
+    }
+
+    fn make_ucma(&self) -> Arc<Ucma> {
         Ucma::new(Arc::new(EngineDriver {
             engine: Weak::clone(&self.myself),
         }))
@@ -44,6 +54,15 @@ impl Engine {
     /// first PSN.
     pub fn has_met(&self, qpn: RawQpn, psn: Psn) -> bool {
         self.ucma.get().is_some_and(|ucma| ucma.has_peer(qpn, psn))
+    }
+
+    /// Tells connection management, which knows slots only, that a process has ended. If the slot
+    /// has a new process, an attempt to connect to the earlier one ends by itself.
+    pub(super) fn cm_slot_gone(&self, ucma: &Ucma, slot: SlotId, generation: u32) {
+        let (number, directory) = (slot.number(), &self.directory);
+        ucma.slot_gone(slot, || {
+            directory.has_process(number) && directory.generation(number) != generation
+        });
     }
 
     fn control(&self) -> Result<&ControlClient, Errno> {

@@ -2,19 +2,15 @@
 //! requests for a status report.
 
 use std::io;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use proto_trp::conn::QpState;
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::Event;
 use urdma_types::{Qpn, SlotId};
-use urdma_ucma::Ucma;
 
 use super::engine::Engine;
-use super::events::{AsyncEvent, AsyncKind};
-use super::note::Note;
 use super::qp::Qp;
 use super::thread::spawn_quiet;
 use super::types::{Access, EngineError, Gid, QpModify};
@@ -88,7 +84,7 @@ impl Engine {
                 true
             }
             Ok(Some((Event::CountWanted, _))) => {
-                self.shard.lock().publish_traffic();
+                self.shard.lock().store_totals();
                 // As above.
                 let _ = control.counted();
                 true
@@ -193,82 +189,5 @@ impl Engine {
             ..QpModify::default()
         };
         self.modify_qp(&qp, &ready_to_send)
-    }
-
-    /// Notes that the process that had `slot` in `generation`, or an earlier one, has ended: sends
-    /// that it had not received fail, unless its queue pair was destroyed before.
-    pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
-        let connected = self.connected_to(slot, generation);
-        let mut closed = None;
-        let mut shard = self.shard.lock();
-        if shard.channels.is_with(slot, generation) {
-            // What it sent before it ended is handled first.
-            shard.drain(&self.info);
-            closed = shard.end_channel(slot);
-            shard.flush();
-            self.sleep_control.wake_if_due(&mut shard);
-        }
-        if self.ucma.get().is_some() {
-            // After the datagrams that the process has sent, which may be among the notes.
-            shard.process.notes.push(Note::SlotGone(slot, generation));
-            shard
-                .process
-                .notes
-                .extend(connected.into_iter().map(Note::QpGone));
-            self.sleep_control.wake_if_due(&mut shard);
-        }
-        drop(shard);
-        drop(closed);
-    }
-
-    /// Tells connection management, which knows slots only, that a process has ended. If the slot
-    /// has a new process, an attempt to connect to the earlier one ends by itself.
-    pub(super) fn cm_slot_gone(&self, ucma: &Ucma, slot: SlotId, generation: u32) {
-        let (number, directory) = (slot.number(), &self.directory);
-        ucma.slot_gone(slot, || {
-            directory.has_process(number) && directory.generation(number) != generation
-        });
-    }
-
-    /// The queue pairs of all lanes that are connected to the process that had `slot` in its
-    /// `generation` or before.
-    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
-        let of_lane = |engine: &Engine| {
-            let shard = engine.shard.lock();
-            if shard.channels.is_with(slot, generation) {
-                shard.qps.connected_to(slot)
-            } else {
-                Vec::new()
-            }
-        };
-        let mut connected = of_lane(self);
-        for lane in self.lanes.others() {
-            connected.extend(of_lane(&lane));
-        }
-        connected
-    }
-
-    /// Notes that urdmad has ended: every queue pair fails, and every context gets an event.
-    pub fn device_gone(&self) {
-        if self.is_dead.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let mut shard = self.shard.lock();
-        shard.device_gone();
-        self.sleep_control.wake_if_due(&mut shard);
-        drop(shard);
-        let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
-        for sink in sinks.iter().filter_map(std::sync::Weak::upgrade) {
-            sink.async_event(AsyncEvent {
-                kind: AsyncKind::DeviceFatal,
-                element: None,
-            });
-        }
-        drop(sinks);
-        if let Some(ucma) = self.ucma.get() {
-            ucma.device_removed();
-        }
-        // The background thread may end.
-        self.sleep_control.kick();
     }
 }

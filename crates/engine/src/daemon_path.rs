@@ -10,7 +10,7 @@ use urdma_types::SlotId;
 
 use super::capture::Capture;
 use super::packet_path::{Refused, TransmitPath, Written};
-use super::packets::{frame_octets, packet_in, publish_in};
+use super::packet_room::{frame_octets, packet_in, publish_in};
 
 /// See the module.
 pub(super) struct DaemonPath<'a> {

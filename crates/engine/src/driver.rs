@@ -24,7 +24,6 @@ use std::time::Duration;
 use urdma_channel::seat::Seated;
 use urdma_channel::{Bells, Parked, Signal};
 
-use super::background::Turns;
 use super::clock;
 use super::engine::Engine;
 use super::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
@@ -32,6 +31,7 @@ use super::lease_sleep::Rest;
 use super::local_events::turn_to;
 use super::signals::{Blocked, Delivered};
 use super::spins::{spin, Spun};
+use super::turns::Turns;
 use super::types::LeaseState;
 use super::unread::Target;
 
@@ -177,7 +177,7 @@ impl Engine {
     /// interrupts needs its exact timers.
     fn is_drivable(&self) -> bool {
         let is_leased = matches!(self.info.lease, LeaseState::Leased);
-        self.background.get().is_some()
+        self.background.is_started.get().is_some()
             && Engine::is_usable(self)
             && (!is_leased || self.sleep_control.lease_set.is_some())
             && Signal::is_supported()
@@ -310,19 +310,6 @@ impl Engine {
         self.sleep_control.seat.leave(seated, for_good);
         if for_good {
             self.sleep_control.local_events.end();
-        }
-    }
-
-    /// One turn of a thread that does not sleep after it.
-    pub(super) fn turn_once(&self) {
-        let mut shard = self.shard.lock();
-        if !shard.is_dead {
-            shard.progress(&self.info);
-            shard.run_timers(clock::now());
-        }
-        if !shard.process.notes.is_empty() {
-            drop(shard);
-            self.deliver_notes();
         }
     }
 

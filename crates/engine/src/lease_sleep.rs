@@ -15,9 +15,9 @@ use std::os::fd::RawFd;
 
 use urdma_channel::Bells;
 
-use super::background::Turns;
 use super::engine::Engine;
 use super::lease_set::{wait, wait_beside};
+use super::turns::Turns;
 
 /// A sleep after a turn.
 pub(super) struct Rest<'a> {

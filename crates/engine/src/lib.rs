@@ -36,7 +36,9 @@
 //! | `lease_set` | the set of descriptors of that sleep (unsafe) |
 //! | `channels`, `introduce` | channels by the peer's slot; how they are opened |
 //! | `messages` | connections over channels: both directions (unsafe) |
-//! | `packets` | packets over channels, to and from urdmad and other processes (unsafe) |
+//! | `counts` | what the peers of channels have settled |
+//! | `packet_room` | room for packets in the messages of channels |
+//! | `packets`, `origin` | packets that came over channels (unsafe) |
 //! | `in_process` | an instance within one process, without urdmad |
 //! | `loopback` | two leased queue pairs in memory, for measurements (unsafe) |
 //! | `batch` | requests that leave together |
@@ -50,15 +52,16 @@
 //! | `populate` | whether memory is mapped (unsafe) |
 //! | `unmapped` | registered memory that the program has unmapped (unsafe) |
 //! | `qp_host` | what a queue pair has of the process during one call |
+//! | `qp_resources` | what a queue pair takes of other objects from its creation to its end |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `dc` | initiators and targets of the dynamically connected transport |
 //! | `lanes` | further engines of a process, for threads that share no lock |
-//! | `background` | the thread that makes progress when the application does not |
+//! | `background`, `turns` | the thread that makes progress when the application does not |
 //! | `driver` | threads of the application that make progress while they wait for an event |
 //! | `signals` | signals of such a thread (unsafe); `spins`: how long it looks before it sleeps |
 //! | `sleep_control` | when the background thread sleeps, and what wakes it |
 //! | `watch` | processes of the host that are stopped |
-//! | `control` | the thread that receives events from urdmad |
+//! | `control` | the thread that receives events from urdmad; `ended`: what ends with a process |
 //! | `control_socket` | the socket of the control thread, and forks (unsafe) |
 //! | `cm` | connection management: its interface to the engine |
 //! | `note` | what the background thread delivers to connection management |
@@ -69,8 +72,7 @@
 //! | `trace` | what the flight recorder is told |
 //! | `check`, `fault` | tests: random schedules of threads, and the faults that they find |
 //!
-//! By their paths the files depend on one another in one direction; scripts/knots.txt names those
-//! that do not by calls of methods (`scripts/check-modules.py`).
+//! The files depend on one another in one direction (`scripts/check-modules.py`).
 //!
 //! # Locks
 //!
@@ -106,12 +108,14 @@ mod clock;
 mod cm;
 mod control;
 mod control_socket;
+mod counts;
 mod cq;
 mod daemon_path;
 mod datagram;
 mod dc;
 mod direct;
 mod driver;
+mod ended;
 mod engine;
 mod entry;
 mod events;
@@ -130,8 +134,10 @@ mod memory;
 mod messages;
 mod mr;
 mod note;
+mod origin;
 mod packet_body;
 mod packet_path;
+mod packet_room;
 mod packets;
 mod path;
 mod populate;
@@ -139,6 +145,7 @@ mod process;
 mod progress;
 mod qp;
 mod qp_host;
+mod qp_resources;
 mod queue_pairs;
 mod random;
 mod receive;
@@ -159,6 +166,7 @@ mod timer;
 mod trace;
 mod traffic;
 mod transmit;
+mod turns;
 mod types;
 mod unmapped;
 mod unread;

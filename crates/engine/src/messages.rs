@@ -1,44 +1,23 @@
 //! Messages over channels: turns of queue pairs, and what arrives.
 
-use proto_trp::conn::{answer_unknown, Answer, Handled, Message, Payload, QpState, SendWr, Target};
+use proto_trp::conn::{answer_unknown, Answer, Handled, Message, Payload, SendWr, Target};
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{MessageError, MessageHead, MessageKind};
-use urdma_channel::{CellOctets, Channel, Kind, Next, Payload as ChannelPayload, CELL_DATA};
+use urdma_channel::{CellOctets, Kind, Next, Payload as ChannelPayload, CELL_DATA};
 use urdma_trace::probes;
 use urdma_types::SlotId;
 
+use super::channels::{PeerChannel, BURST};
 use super::clock;
-use super::entry::QpEntry;
-use super::index_table::IndexTable;
-use super::memory::{complete_recv, complete_send, gather_one, scatter_one, write_one};
+use super::counts::Owner;
+use super::memory::{complete_recv, gather_one, scatter_one, write_one};
 use super::note::Note;
 use super::packet_body::PacketBody;
+use super::packet_path::{Turn, TURN};
 use super::path::PeerPath;
-use super::process::Process;
-use super::progress::BURST;
 use super::qp::{Polled, Qp};
 use super::shard::Shard;
-use super::transmit::{Turn, TURN};
 use super::types::Info;
-
-/// The owner of a cell: the index of a queue pair, and whether its request ends with the message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Owner(u32);
-
-impl Owner {
-    /// No queue pair is told of the message's settlement.
-    const NONE: Self = Self(0);
-
-    #[inline]
-    fn of(index: u16) -> Self {
-        Self(u32::from(index))
-    }
-
-    #[inline]
-    fn index(self) -> Option<u16> {
-        u16::try_from(self.0).ok().filter(|index| *index != 0)
-    }
-}
 
 impl Shard {
     /// The path of a queue pair.
@@ -438,6 +417,45 @@ impl Shard {
         Ok(handled)
     }
 
+    /// Ends the channel to a slot, whose process has ended, or does not keep to the protocol: each
+    /// queue pair over it learns that its peer has ended. A rare event, so all queue pairs are
+    /// walked. For the channel, see [`Channels::close`].
+    #[must_use]
+    pub(super) fn end_channel(&mut self, slot: SlotId) -> Option<Box<PeerChannel>> {
+        // C8.4-1: what it had settled is completed.
+        self.read_counts(slot);
+        for index in self.qps.connected.indices() {
+            let Some(entry) = self
+                .qps
+                .connected
+                .get_mut(index)
+                .filter(|entry| entry.is_over(slot))
+            else {
+                continue;
+            };
+            entry.path = Some(PeerPath::Ended);
+            let (conn, mut host) = entry.with_host(&mut self.process);
+            conn.peer_gone(&mut host);
+            self.qps.wheel.set(index, entry.conn.next_deadline());
+        }
+        let now = clock::now();
+        for index in self.qps.dc.indices() {
+            self.qps.dc.slot_gone(index, now, slot, &mut self.process);
+            self.qps.settle_dc(index);
+        }
+        let mut closed = self.channels.close(slot);
+        for index in closed
+            .iter_mut()
+            .flat_map(|channel| channel.waiting.drain(..))
+        {
+            if let Some(entry) = self.qps.connected.get_mut(index) {
+                entry.is_queued = false;
+            }
+            self.qps.make_ready(index);
+        }
+        closed
+    }
+
     /// The process in a slot has written what no process writes: its connections end.
     #[cold]
     pub(super) fn end_corrupt(&mut self, slot: SlotId) {
@@ -464,117 +482,6 @@ impl Shard {
             self.channels.note_doorbell(slot);
         }
     }
-
-    /// Says, before this process sleeps, of which counts it must learn: the first that completes a
-    /// request for which the application sleeps, or for which a connection waits; the next one if
-    /// something waits for room.
-    pub(super) fn await_counts(&mut self) {
-        let mut at = 0;
-        while let Some(slot) = self.channels.open.get(at) {
-            at += 1;
-            let Some(channel) = self.channels.get_mut(slot) else {
-                continue;
-            };
-            let qps = &self.qps.connected;
-            let is_blocked = self.is_blocked;
-            // Successive messages are often of one queue pair.
-            let mut asked = (Owner::NONE, None);
-            let awaited = channel.outgoing().owners().find(|(count, owner)| {
-                if asked.0 != Owner(*owner) {
-                    asked = (Owner(*owner), waited_for(qps, Owner(*owner)));
-                }
-                is_blocked
-                    || asked.1.is_some_and(|first| *count >= first)
-                    || is_awaited_count(qps, Owner(*owner), *count)
-            });
-            channel.set_wake_at(awaited.map(|(count, _)| count));
-        }
-    }
-
-    /// Reads what the peer of a queue pair has settled, if it is over a channel.
-    pub(super) fn read_counts_of(&mut self, index: u16) {
-        if let Some(Some(PeerPath::Channel(slot))) =
-            self.qps.connected.get(index).map(|entry| entry.path)
-        {
-            self.read_counts(slot);
-        }
-    }
-
-    /// Reads what the peer in a slot has settled; whether requests completed.
-    #[inline]
-    pub(super) fn read_counts(&mut self, slot: SlotId) -> bool {
-        let Some(channel) = self.channels.get_mut(slot) else {
-            return false;
-        };
-        if is_all_completed(channel) {
-            return false;
-        }
-        let Some(position) = channel.settled_by_counts() else {
-            return false;
-        };
-        self.complete_sends(slot, position);
-        true
-    }
-
-    /// Completes the requests of all messages before a position of the channel to a slot.
-    #[inline(always)]
-    fn complete_sends(&mut self, slot: SlotId, position: u64) {
-        let Some(channel) = self.channels.get_mut(slot) else {
-            return;
-        };
-        while let Some((owner, end)) = channel.settle_run(position) {
-            let index = Owner(owner).index();
-            // The queue pair may be one after it with its index, connected to another slot.
-            let entry = index.and_then(|index| self.qps.connected.get_mut(index));
-            let Some(entry) = entry.filter(|entry| entry.is_over(slot)) else {
-                continue;
-            };
-            let (qp, counts) = (&*entry.qp, &mut entry.counts);
-            let remote_qpn = entry.attributes.remote_qpn;
-            if entry.conn.settles_plainly() {
-                while let Some(completion) = entry.conn.next_settled(end) {
-                    complete_send(&mut self.direct, (qp, counts), remote_qpn, completion);
-                }
-            } else {
-                settle_aside(entry, &mut self.process, end);
-            }
-            // Requests may have waited for these.
-            if entry.conn.has_unsent() && !entry.is_queued {
-                entry.is_queued = true;
-                self.qps.ready.extend(index);
-            }
-        }
-    }
-}
-
-/// The count of settled messages at which a send request of a queue pair completes for which the
-/// application sleeps.
-fn waited_for(qps: &IndexTable<QpEntry>, owner: Owner) -> Option<u64> {
-    let entry = owner.index().and_then(|index| qps.get(index))?;
-    if entry.conn.state() == QpState::Sqd {
-        return Some(0);
-    }
-    let slot = entry.qp.number().slot();
-    let is_awaited = entry.qp.send_cq().is_awaited_from(slot);
-    is_awaited.then(|| entry.conn.reported_count()).flatten()
-}
-
-/// Whether a connection sends nothing more before this count.
-fn is_awaited_count(qps: &IndexTable<QpEntry>, owner: Owner, count: u64) -> bool {
-    let entry = owner.index().and_then(|index| qps.get(index));
-    entry.is_some_and(|entry| entry.conn.awaited_count() == Some(count))
-}
-
-#[inline]
-fn is_all_completed(channel: &Channel) -> bool {
-    let outgoing = channel.outgoing();
-    outgoing.completed() == outgoing.written()
-}
-
-#[cold]
-fn settle_aside(entry: &mut QpEntry, process: &mut Process, count: u64) {
-    let (conn, mut host) = entry.with_host(process);
-    conn.settled(count, &mut host);
 }
 
 #[cfg(test)]

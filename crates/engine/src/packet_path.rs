@@ -15,6 +15,20 @@ use super::packet_body::PacketBody;
 /// ECN codepoint ECT(0).
 const ECN_CAPABLE: u8 = 2;
 
+/// Datagrams that a queue pair may send before it is the next one's turn.
+pub(super) const TURN: u16 = 32;
+
+/// How a queue pair's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing more may be sent now.
+    Done,
+    /// There is more.
+    More,
+    /// There is more, but no room.
+    Blocked,
+}
+
 /// Why a datagram cannot be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -114,7 +128,7 @@ mod tests {
     use super::super::path::{metadata, NextHop, PeerPath, PeerSource};
     use super::super::rig::{instance, parts, End};
     use super::super::shard::Shard;
-    use super::super::transmit::{run_turn, Turn};
+    use super::super::transmit::run_turn;
     use super::*;
 
     const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

@@ -14,13 +14,12 @@
 
 use proto_trp::conn::Time;
 
+use super::channels::BURST;
 use super::clock;
 use super::path::PeerPath;
 use super::shard::Shard;
 use super::types::Info;
 
-/// Messages and packets that one call takes from a channel.
-pub(super) const BURST: usize = 32;
 /// Bursts that empty every ring.
 const DRAIN_BURSTS: usize = 65_536 / BURST;
 /// Datagrams at one poll above which acknowledgements are sent at once: the sender of a stream
@@ -85,12 +84,6 @@ impl Shard {
             self.give_turns(clock::now());
         }
         self.publish();
-    }
-
-    /// Wakes the processes for which something was written.
-    #[inline]
-    pub(super) fn publish(&mut self) {
-        self.channels.ring_doorbells();
     }
 
     /// Sends what a request of `octets` that was just posted allows, and what was put off until

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use proto_trp::conn::{Path, QpState, RtrParams, RtsParams, Time, TransitionError};
 use proto_trp::wire::connection_id;
 use urdma_channel::OwnRecords;
+use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, SlotId};
 
 use super::datagram::DatagramTable;
@@ -19,15 +20,27 @@ use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::RouteId;
 use super::path::{PeerPath, PeerSource};
 use super::process::Process;
-use super::qp::Qp;
+use super::qp::{Counts, PolledTable, Qp, QpConfig};
 use super::qp_host::Delivery;
+use super::qp_resources::{attach, detach, purge};
 use super::random::random_u32;
 use super::timer::Wheel;
-use super::types::EngineError;
+use super::types::{EngineError, QpCaps};
+use super::xrc::XrcRole;
 
 /// Silence after which a connection to another host probes its peer: the peer's urdmad answers at
 /// once for a process that has ended.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
+
+/// What a queue pair of any kind is made with.
+pub(super) struct NewQp<'a> {
+    pub(super) slot: SlotId,
+    pub(super) config: &'a QpConfig,
+    /// Its kind, as the flight recorder names it.
+    pub(super) kind: u32,
+    pub(super) polled: &'a PolledTable,
+    pub(super) recorder: &'a Recorder,
+}
 
 /// See the module.
 pub(super) struct QueuePairs {
@@ -66,17 +79,50 @@ impl QueuePairs {
         }
     }
 
+    /// A new queue pair of any kind in RESET. `prepare` gives what it can hold, and what `put`
+    /// stores in the table of its kind.
+    pub(super) fn add<T>(
+        &mut self,
+        new: &NewQp<'_>,
+        prepare: impl FnOnce(Qpn) -> (T, QpCaps),
+        put: impl FnOnce(&mut Self, &Arc<Qp>, T),
+    ) -> Result<Arc<Qp>, EngineError> {
+        let index = self.take_index()?;
+        let number = Qpn::new(new.slot, index);
+        let (prepared, caps) = prepare(number);
+        if let Err(error) = attach(new.config, caps) {
+            self.indices.give_back(index);
+            return Err(error);
+        }
+        let qp = Qp::new(number, caps, new.config, new.recorder);
+        new.polled.get(index).reset(&Counts::default());
+        put(self, &qp, prepared);
+        self.count += 1;
+        new.recorder.qp_create(number.to_u32(), new.kind);
+        Ok(qp)
+    }
+
+    /// Undoes [`QueuePairs::add`], and the use of the protection domain, of a queue pair that was
+    /// taken out of the table of its kind.
+    pub(super) fn remove(&mut self, qp: &Qp, process: &mut Process, recorder: &Recorder) {
+        let index = qp.number().index();
+        self.wheel.cancel(index);
+        purge(qp);
+        detach(qp);
+        if !matches!(qp.xrc(), XrcRole::Target(_)) {
+            process.pds.release(qp.pd());
+        }
+        self.indices.give_back(index);
+        self.count -= 1;
+        recorder.qp_destroy(qp.number().to_u32());
+    }
+
     /// An index that no queue pair has.
-    pub(super) fn take_index(&mut self) -> Result<u16, EngineError> {
+    fn take_index(&mut self) -> Result<u16, EngineError> {
         let index = self.indices.take().ok_or(EngineError::NoMemory)?;
         self.wheel.reserve(self.indices.places());
         self.ready.reserve(self.indices.places());
         Ok(index)
-    }
-
-    /// Gives an index back.
-    pub(super) fn give_index(&mut self, index: u16) {
-        self.indices.give_back(index);
     }
 
     /// The entry of a queue pair that exists.

@@ -14,6 +14,7 @@ use super::clock;
 use super::dc::{DcHandled, THIS_HOST};
 use super::entry::QpEntry;
 use super::note::Note;
+use super::origin::Origin;
 use super::packet_body::{PacketBody, AHEAD, CACHE_LINE};
 use super::packet_path::ReceivePath;
 use super::shard::Shard;
@@ -23,27 +24,6 @@ use super::types::Info;
 const ECN_CE: u8 = 3;
 /// Octets of a datagram that are copied before anything is looked at.
 const HEAD: usize = proto_trp::conn::HEAD_OCTETS;
-
-/// Where a datagram came from.
-pub(super) enum Origin {
-    /// A process of this host.
-    Local(SlotId),
-    /// Another host, through urdmad.
-    Remote(Meta),
-    /// Another host, through the leased queue.
-    Leased(Meta),
-}
-
-impl Origin {
-    /// The metadata of a datagram from another host.
-    #[inline]
-    fn meta(&self) -> Option<&Meta> {
-        match self {
-            Self::Local(_) => None,
-            Self::Remote(meta) | Self::Leased(meta) => Some(meta),
-        }
-    }
-}
 
 impl Shard {
     /// Takes a burst from the leased queue, if there is one.

@@ -5,81 +5,27 @@ use std::sync::Arc;
 
 use proto_trp::conn::{ConnConfig, Connection, QpState, Time};
 use proto_trp::limit::RateLimit;
-use urdma_channel::{OwnRecords, Traffic};
+use urdma_channel::OwnRecords;
 use urdma_trace::Recorder;
 use urdma_types::{Qpn, SlotId};
 
 use super::batch::Batch;
 use super::capture::Capture;
-use super::channels::{Channels, PeerChannel, Watch};
+use super::channels::{Channels, Watch};
 use super::clock;
 use super::direct::Direct;
 use super::entry::QpEntry;
 use super::lease::LeasedQueue;
-use super::path::{PeerPath, PeerSource};
+use super::path::PeerSource;
 use super::process::Process;
 use super::qp::{Counts, PolledTable, Qp, QpConfig};
-use super::queue_pairs::QueuePairs;
+use super::qp_resources::{check_sizes, purge, SHARED_IN_USE_MAX};
+use super::queue_pairs::{NewQp, QueuePairs};
 use super::random::random_u64;
 use super::trace;
+use super::traffic::{Counted, PacketCounters, Published};
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, LIMITS};
 use super::xrc::{self, XrcRole};
-
-/// Requests of a shared receive queue that half-arrived messages of one connection may use.
-pub(super) const SHARED_IN_USE_MAX: u32 = 64;
-
-/// Counters of datagrams, also of those that reached no queue pair.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PacketCounters {
-    pub(super) received: u64,
-    pub(super) sent: u64,
-    pub(super) malformed: u64,
-    pub(super) unknown_qp: u64,
-    /// Packets for a queue pair from another source than its peer.
-    pub(super) wrong_source: u64,
-    /// RESETs that were not sent because too many were.
-    pub(super) resets_left_out: u64,
-    pub(super) forwarded: u64,
-    /// Times that a packet found the channel full, or no buffer of the lease.
-    pub(super) channel_full: u64,
-    pub(super) no_buffer: u64,
-    /// Datagrams without a receive request, without a receiver, or with another `Q_Key`.
-    pub(super) datagrams_dropped: u64,
-    /// Datagrams that the posted receive request was too short for.
-    pub(super) datagrams_too_long: u64,
-    /// Sent and received by datagram queue pairs; those of connections are counted by them.
-    pub(super) of_datagrams: Traffic,
-}
-
-impl PacketCounters {
-    /// Counts a packet that a datagram queue pair has sent.
-    pub(super) fn note_datagram_sent(&mut self, octets: usize, is_to_group: bool) {
-        self.sent += 1;
-        self.of_datagrams.sent_packets += 1;
-        self.of_datagrams.sent_octets += octets as u64;
-        self.of_datagrams.sent_to_groups += u64::from(is_to_group);
-    }
-
-    /// Counts a packet for datagram queue pairs, which is among those received.
-    pub(super) fn note_datagram_received(&mut self, octets: usize, is_to_group: bool) {
-        self.of_datagrams.received_packets += 1;
-        self.of_datagrams.received_octets += octets as u64;
-        self.of_datagrams.received_of_groups += u64::from(is_to_group);
-    }
-}
-
-/// What was done to have the totals of the traffic where urdmad reads them (`traffic.rs`).
-#[derive(Default)]
-pub(super) struct Published {
-    /// The totals of connections that were removed.
-    pub(super) ended: Traffic,
-    /// Queue pairs removed since the totals were stored.
-    pub(super) removed: u32,
-    /// Packets sent and received when they were stored.
-    pub(super) packets: (u64, u64),
-    /// When they are to be stored next if there are more.
-    pub(super) next_ns: u64,
-}
 
 /// See the module.
 pub(super) struct Shard {
@@ -182,33 +128,32 @@ impl Shard {
     }
 
     fn add_qp(&mut self, config: &QpConfig, polled: &PolledTable) -> Result<Arc<Qp>, EngineError> {
-        let index = self.qps.take_index()?;
-        let number = Qpn::new(self.slot, index);
-        let conn = Connection::new(conn_config(number, config));
-        let caps = caps_of(conn.config());
-        if let Err(error) = attach(config, caps) {
-            self.qps.give_index(index);
-            return Err(error);
-        }
-        let qp = Qp::new(number, caps, config, &self.recorder);
-        let counts = Counts::default();
-        polled.get(index).reset(&counts);
-        let entry = QpEntry {
-            conn,
-            qp: Arc::clone(&qp),
-            attributes: QpAttributes::default(),
-            path: None,
-            source: PeerSource::NONE,
-            counts,
-            delivery: None,
-            is_queued: false,
-            ids: [None; 2],
+        let new = NewQp {
+            slot: self.slot,
+            config,
+            kind: trace::type_number(config),
+            polled,
+            recorder: &self.recorder,
         };
-        self.qps.connected.put(index, entry);
-        self.qps.count += 1;
-        self.recorder
-            .qp_create(number.to_u32(), trace::type_number(config));
-        Ok(qp)
+        let prepare = |number| {
+            let conn = Connection::new(conn_config(number, config));
+            let caps = caps_of(conn.config());
+            (conn, caps)
+        };
+        self.qps.add(&new, prepare, |qps, qp, conn| {
+            let entry = QpEntry {
+                conn,
+                qp: Arc::clone(qp),
+                attributes: QpAttributes::default(),
+                path: None,
+                source: PeerSource::NONE,
+                counts: Counts::default(),
+                delivery: None,
+                is_queued: false,
+                ids: [None; 2],
+            };
+            qps.connected.put(qp.number().index(), entry);
+        })
     }
 
     /// Removes a queue pair; the caller has sent its last acknowledgement.
@@ -218,17 +163,33 @@ impl Shard {
         let Some(entry) = self.qps.connected.take(index) else {
             return;
         };
-        self.qps.wheel.cancel(index);
         self.process.regions.close_windows_of(qp.number().to_u32());
-        purge(&entry.qp);
-        detach(&entry.qp);
-        if !matches!(entry.qp.xrc(), XrcRole::Target(_)) {
-            self.process.pds.release(entry.qp.pd());
-        }
-        self.qps.give_index(index);
-        self.qps.count -= 1;
-        self.keep_traffic(entry.conn.stats());
-        self.recorder.qp_destroy(qp.number().to_u32());
+        self.qps.remove(qp, &mut self.process, &self.recorder);
+        let (published, of) = self.totals();
+        published.keep(entry.conn.stats());
+        published.note_removed(&of);
+    }
+
+    /// The totals of the traffic, and what they are of.
+    pub(super) fn totals(&mut self) -> (&mut Published, Counted<'_>) {
+        let of = Counted {
+            counters: &self.counters,
+            qps: &self.qps,
+            records: self.records.as_deref(),
+        };
+        (&mut self.published, of)
+    }
+
+    /// Stores the totals where urdmad reads them.
+    pub(super) fn store_totals(&mut self) {
+        let (published, of) = self.totals();
+        published.store(&of);
+    }
+
+    /// Wakes the processes for which something was written.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        self.channels.ring_doorbells();
     }
 
     /// Whether something waits in a channel, or possibly in the leased queue, which interrupts the
@@ -268,77 +229,14 @@ impl Shard {
         self.qps.step(index, step, max_datagram, process, records)
     }
 
-    /// Ends the channel to a slot, whose process has ended, or does not keep to the protocol: each
-    /// queue pair over it learns that its peer has ended. A rare event, so all queue pairs are
-    /// walked. For the channel, see [`Channels::close`].
-    #[must_use]
-    pub(super) fn end_channel(&mut self, slot: SlotId) -> Option<Box<PeerChannel>> {
-        // C8.4-1: what it had settled is completed.
-        self.read_counts(slot);
-        for index in self.qps.connected.indices() {
-            let Some(entry) = self
-                .qps
-                .connected
-                .get_mut(index)
-                .filter(|entry| entry.is_over(slot))
-            else {
-                continue;
-            };
-            entry.path = Some(PeerPath::Ended);
-            let (conn, mut host) = entry.with_host(&mut self.process);
-            conn.peer_gone(&mut host);
-            self.qps.wheel.set(index, entry.conn.next_deadline());
-        }
-        let now = clock::now();
-        for index in self.qps.dc.indices() {
-            self.qps.dc.slot_gone(index, now, slot, &mut self.process);
-            self.qps.settle_dc(index);
-        }
-        let mut closed = self.channels.close(slot);
-        for index in closed
-            .iter_mut()
-            .flat_map(|channel| channel.waiting.drain(..))
-        {
-            if let Some(entry) = self.qps.connected.get_mut(index) {
-                entry.is_queued = false;
-            }
-            self.qps.make_ready(index);
-        }
-        closed
-    }
-
     /// Fails every queue pair: urdmad has ended.
     pub(super) fn device_gone(&mut self) {
         self.is_dead = true;
         for index in self.qps.connected.indices() {
             self.qps.fail(index, &mut self.process);
         }
-        self.fail_datagrams();
+        self.qps.datagrams.fail_all(&mut self.process);
         self.qps.dc.fail_all(clock::now(), &mut self.process);
-    }
-}
-
-/// Removes the unpolled completions of a queue pair.
-pub(super) fn purge(qp: &Qp) {
-    let number = qp.number();
-    qp.send_cq().purge(|wc| wc.qpn == number);
-    qp.recv_cq().purge(|wc| wc.qpn == number);
-    if let XrcRole::Target(domain) = qp.xrc() {
-        domain.purge(number);
-    }
-}
-
-/// Whether there can be a queue pair of these sizes.
-pub(super) fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
-    let fits = (1..=LIMITS.max_qp_wr).contains(&config.max_send_wr)
-        && config.max_recv_wr <= LIMITS.max_qp_wr
-        && config.max_send_sge <= LIMITS.max_sge
-        && config.max_recv_sge <= LIMITS.max_sge
-        && config.max_inline <= LIMITS.max_inline;
-    if fits {
-        Ok(())
-    } else {
-        Err(EngineError::Invalid)
     }
 }
 
@@ -379,41 +277,5 @@ fn caps_of(config: &ConnConfig) -> QpCaps {
         max_send_sge: config.max_send_sge.into(),
         max_recv_sge: config.max_recv_sge.into(),
         max_inline: config.max_inline,
-    }
-}
-
-/// Reserves room for all completions of a queue pair, and keeps the shared receive queue.
-pub(super) fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
-    if let XrcRole::Target(domain) = &config.xrc {
-        return domain.attach_target();
-    }
-    config.send_cq.attach(caps.max_send_wr)?;
-    let received = match &config.srq {
-        Some(_) => config.recv_cq.attach_shared(caps.max_recv_wr),
-        None => config.recv_cq.attach(caps.max_recv_wr),
-    };
-    if received.is_err() {
-        config.send_cq.detach(caps.max_send_wr);
-        return received;
-    }
-    if let Some(srq) = &config.srq {
-        srq.acquire();
-    }
-    Ok(())
-}
-
-/// Undoes [`attach`].
-pub(super) fn detach(qp: &Qp) {
-    if let XrcRole::Target(domain) = qp.xrc() {
-        return domain.detach_target();
-    }
-    let caps = qp.caps();
-    qp.send_cq().detach(caps.max_send_wr);
-    match qp.srq() {
-        Some(srq) => {
-            qp.recv_cq().detach_shared(caps.max_recv_wr);
-            srq.release();
-        }
-        None => qp.recv_cq().detach(caps.max_recv_wr),
     }
 }

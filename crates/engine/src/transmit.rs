@@ -14,26 +14,13 @@ use super::dc::THIS_HOST;
 use super::entry::QpEntry;
 use super::lease::{LeasePath, RouteId};
 use super::packet_body::{prefetch_write, CACHE_LINE};
-use super::packet_path::{Refused, TransmitPath, Written};
-use super::packets::{self, NoRoom};
+use super::packet_path::{Refused, TransmitPath, Turn, Written, TURN};
+use super::packet_room::{self, NoRoom};
 use super::path::{metadata, PeerPath};
 use super::process::Process;
-use super::shard::{PacketCounters, Shard};
+use super::shard::Shard;
+use super::traffic::PacketCounters;
 use super::types::{Gid, Info};
-
-/// Datagrams that a queue pair may send before it is the next one's turn.
-pub(super) const TURN: u16 = 32;
-
-/// How a queue pair's turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Nothing more may be sent now.
-    Done,
-    /// There is more.
-    More,
-    /// There is more, but no room.
-    Blocked,
-}
 
 impl Shard {
     /// Sends a datagram of connection management to a slot of a host; false if there is no room for
@@ -174,7 +161,7 @@ impl Shard {
         else {
             return;
         };
-        let Some(room) = packets::room(channel, plan.room) else {
+        let Some(room) = packet_room::room(channel, plan.room) else {
             return;
         };
         let process = &mut self.process;
@@ -192,7 +179,7 @@ impl Shard {
             ecn: written.ecn(),
             ..metadata(plan.address, (number, plan.local), plan.peer.slot())
         });
-        packets::publish(channel, plan.room, &head, written.len);
+        packet_room::publish(channel, plan.room, &head, written.len);
         self.channels.note_doorbell(to);
         self.counters.sent += 1;
     }

@@ -18,7 +18,8 @@ impl Shard {
     /// Ends the requests to processes that have taken nothing for too long. Gives when to call this
     /// again at the latest.
     pub(super) fn watch_peers(&mut self, now_ns: u64) -> u64 {
-        self.publish_traffic_if_due(now_ns);
+        let (published, of) = self.totals();
+        published.store_if_due(now_ns, &of);
         if self.counters.sent != self.watch.sent && self.watch.next_ns == FOREVER {
             self.watch.last_ns = now_ns;
             self.watch.next_ns = now_ns + TICK_NS;

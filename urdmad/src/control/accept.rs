@@ -7,7 +7,7 @@ use urdma_ipc::{Refusal, RefusalKind};
 
 use super::acceptor::Acceptor;
 use super::places::Places;
-use super::Control;
+use super::state::Control;
 use crate::client::Client;
 
 /// Connections accepted in one turn of the control loop.

@@ -10,7 +10,7 @@ use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_types::SlotId;
 
-use super::Control;
+use super::state::Control;
 use crate::client::reads_offers;
 use crate::data::channels::PeerMemory;
 use crate::data::command::Command;

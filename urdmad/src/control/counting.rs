@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use urdma_ipc::Event;
 
-use super::Control;
+use super::state::Control;
 use crate::port_counters::{Figures, LIFESPAN_MS};
 use crate::slots::Token;
 

@@ -8,7 +8,7 @@ use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
 use urdma_types::{Qpn, RawQpn, SlotId, Time};
 
-use super::Control;
+use super::state::Control;
 use crate::client::Client;
 use crate::data::command::{Command, NotTaken};
 use crate::data::DaemonDatagram;

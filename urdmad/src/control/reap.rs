@@ -1,69 +1,15 @@
 //! Reclaiming the resources of a process. The data thread takes its last packets and closes its
 //! channel, which the control thread does not wait for: it goes on, and frees the slot then.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use urdma_ipc::{Answer, Event};
 use urdma_types::SlotId;
 
-use super::Control;
-use crate::data::command::{NotTaken, Pending};
+use super::reaping::Detaching;
+use super::state::Control;
 use crate::groups::SlotSet;
 use crate::slots::Token;
-
-/// A slot whose process has ended, while the data thread takes the last packets of the process.
-#[derive(Debug)]
-struct Detaching {
-    token: Token,
-    pid: i32,
-    slot: SlotId,
-    generation: u32,
-    closing: Pending<()>,
-    /// The request to detach that is to be answered.
-    request: Option<u64>,
-}
-
-/// Slots that are not free yet, and the requests for slots that wait for them.
-#[derive(Debug, Default)]
-pub(crate) struct Reaping {
-    detaching: VecDeque<Detaching>,
-    /// The slots that have been freed so far.
-    freed: u64,
-    /// Clients, each with the number of slots that are to be freed before.
-    waiting: Vec<(Token, u64)>,
-}
-
-impl Reaping {
-    /// Whether a request of a client waits until the slots are free that are not yet.
-    pub(super) fn holds(&mut self, token: Token) -> bool {
-        let not_yet = self.detaching.len() as u64;
-        if not_yet > 0 {
-            self.waiting.push((token, self.freed + not_yet));
-        }
-        not_yet > 0
-    }
-
-    /// When the data thread is not waited for any more.
-    pub(super) fn due_at(&self) -> Option<Instant> {
-        let first = self.detaching.front()?;
-        Some(first.closing.deadline())
-    }
-
-    /// A slot that the data thread has done with, in the order in which they were given to it.
-    fn next(&mut self) -> Option<(Detaching, Result<(), NotTaken>)> {
-        let outcome = self.detaching.front()?.closing.poll()?;
-        self.freed += 1;
-        Some((self.detaching.pop_front()?, outcome))
-    }
-
-    /// The clients that have waited for the slots that are free now.
-    fn take_served(&mut self) -> Vec<Token> {
-        let freed = self.freed;
-        let served = self.waiting.extract_if(.., |(_, after)| *after <= freed);
-        served.map(|(token, _)| token).collect()
-    }
-}
 
 impl Control {
     /// Reclaims what the process of a client has, if it has a slot, but for the slot itself, whose
@@ -91,7 +37,7 @@ impl Control {
         self.recordings.end(token, is_death, Instant::now());
         self.kernel.give_slot(slot, None);
         self.counters.reaped += u64::from(is_death);
-        self.reaping.detaching.push_back(Detaching {
+        self.reaping.push(Detaching {
             token,
             pid,
             slot,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::{Answer, RecordingInfo, Refusal, RefusalKind};
 
-use super::Control;
+use super::state::Control;
 use crate::descriptors::is_region;
 use crate::slots::Token;
 

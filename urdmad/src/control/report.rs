@@ -7,8 +7,8 @@ use urdma_ipc::packet::PACKET_OCTETS_MAX;
 use urdma_ipc::status::{FaultStatus, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
+use super::state::Control;
 use super::statuses::Asked;
-use super::Control;
 use crate::client::Client;
 use crate::data::command::Reported;
 use crate::log;

@@ -2,38 +2,26 @@
 //! slot is the one that its connection has.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use nix::unistd::Uid;
 use urdma_ipc::capture::CaptureOptions;
 use urdma_ipc::fault::{Direction, Impairment};
-use urdma_ipc::message::{FromClient, FromDaemon};
-use urdma_ipc::{
-    Answer, Attached, CmPort, LeaseAnswer, Refusal, RefusalKind, Request, Resolution,
-    PROTOCOL_VERSION,
-};
-use urdma_types::SlotId;
+use urdma_ipc::message::FromClient;
+use urdma_ipc::{Answer, CmPort, Refusal, RefusalKind, Request, Resolution, PROTOCOL_VERSION};
 
 use super::sockets::Offers;
-use super::Control;
+use super::state::{refuse, Control, Outcome};
 use crate::capture::Capture;
 use crate::client::AttachRequest;
 use crate::data::command::Command;
 use crate::listeners::{Binder, BindingId};
 use crate::shared::Reply;
 use crate::shown::shown;
-use crate::slots::{NoSlot, Owner, Token};
-use crate::users;
+use crate::slots::Token;
 
 /// Maximum length of a program name.
 const PROGRAM_CHARS_MAX: usize = 64;
-
-type Outcome = Result<Answer, Refusal>;
-
-fn refuse<T>(kind: RefusalKind, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(kind, message))
-}
 
 impl Control {
     /// Handles one message of a client.
@@ -138,23 +126,6 @@ impl Control {
         Ok(self.groups_changed())
     }
 
-    /// Has a port that receives from no other groups told which ones have members here, if that has
-    /// changed.
-    pub(super) fn groups_changed(&self) -> Answer {
-        let have_changed = self.shared.groups().have_changed();
-        if have_changed && self.data.send(Command::GroupsChanged).is_err() {
-            tracing::warn!("the data thread does not know the members of groups");
-        }
-        Answer::Done
-    }
-
-    /// Sends an answer.
-    pub(super) fn answer(&mut self, token: Token, id: u64, result: Outcome) {
-        if let Some(client) = self.clients.get_mut(&token) {
-            client.send(&FromDaemon::Answer { id, result }, &[]);
-        }
-    }
-
     fn hello(&mut self, token: Token, version: u32, program: &str) -> Outcome {
         let client = self.client(token)?;
         if version != PROTOCOL_VERSION {
@@ -171,128 +142,6 @@ impl Control {
             instance: self.instance.clone(),
             pid: std::process::id(),
         })
-    }
-
-    /// Answers a request for a slot.
-    pub(super) fn attach(&mut self, token: Token, request: AttachRequest) {
-        let AttachRequest { id, want_lease, .. } = request;
-        let outcome = self.assign_slot(token);
-        let (uid, slot, region) = match outcome {
-            Ok(assigned) => assigned,
-            Err(refusal) => {
-                if refusal.kind != RefusalKind::AlreadyAttached
-                    && self.waits_for_slot(token, request)
-                {
-                    return;
-                }
-                self.counters.attach_refused += 1;
-                return self.answer(token, id, Err(refusal));
-            }
-        };
-        let lease = self.lease_for(uid, slot, want_lease);
-        let attached = Attached {
-            slot: slot.number(),
-            node_guid: self.identity.node_guid,
-            personality: self.config.personality,
-            gids: self.identity.gids.clone(),
-            addresses: self.identity.addresses.clone(),
-            mtu: self.config.port.as_ref().map_or(0, |port| port.mtu),
-            lease,
-        };
-        let message = FromDaemon::Answer {
-            id,
-            result: Ok(Answer::Attached(Box::new(attached))),
-        };
-        let fds = [self.directory.1.as_fd(), region.as_fd(), self.page.as_fd()];
-        if let Some(client) = self.clients.get_mut(&token) {
-            client.attach(slot);
-            self.shared
-                .recorder
-                .attach(slot.number(), client.peer.pid());
-            client.send(&message, &fds);
-            tracing::info!(
-                "slot {}: process {} ({}) of user {}",
-                slot.number(),
-                client.peer.pid(),
-                client.program.as_deref().unwrap_or_default(),
-                client.peer.uid()
-            );
-        }
-        self.counters.attached += 1;
-    }
-
-    /// Assigns a slot, and gives the data thread a region for its process: user, slot, and the
-    /// region's descriptor.
-    fn assign_slot(&mut self, token: Token) -> Result<(u32, SlotId, OwnedFd), Refusal> {
-        let client = self.client(token)?;
-        if client.attached.is_some() {
-            return refuse(
-                RefusalKind::AlreadyAttached,
-                "this connection has a slot already",
-            );
-        }
-        let owner = Owner {
-            token,
-            uid: client.peer.uid(),
-        };
-        let pid = client.pid();
-        let slot = self.slots.assign(owner).map_err(|error| {
-            let kind = match error {
-                NoSlot::AllTaken(_) | NoSlot::Kept(_) => RefusalKind::NoFreeSlot,
-                NoSlot::Quota { .. } | NoSlot::Share { .. } => RefusalKind::QuotaExceeded,
-            };
-            Refusal::new(kind, error.to_string())
-        })?;
-        match self.open_channel(slot) {
-            Ok(region) => {
-                self.shared.set_user(slot, owner.uid);
-                self.directory.0.assign(slot.number());
-                self.kernel.give_slot(slot, pid);
-                Ok((owner.uid, slot, region))
-            }
-            Err(reason) => {
-                self.slots.release(slot);
-                let message = format!("no channel to the process: {reason}");
-                refuse(RefusalKind::Internal, message)
-            }
-        }
-    }
-
-    fn lease_for(&mut self, uid: u32, slot: SlotId, want_lease: bool) -> LeaseAnswer {
-        if !want_lease {
-            return LeaseAnswer::NotAsked;
-        }
-        let port = self.config.port.as_ref();
-        if let Some(group) = port.and_then(|port| port.lease_group.as_ref()) {
-            if let Err(reason) = users::may_lease(uid, group) {
-                return LeaseAnswer::Refused(reason);
-            }
-        }
-        if !self.faults.are_none() {
-            return LeaseAnswer::Refused(
-                "faults apply to the port, which packets of a leased queue pair bypass: \
-                 `urdma fault --off` first"
-                    .to_owned(),
-            );
-        }
-        let params = match self.leases.grant(slot) {
-            Ok(params) => params,
-            Err(reason) => return LeaseAnswer::Refused(reason),
-        };
-        let udp_port = urdma_types::PORT_BASE + u16::from(slot.number());
-        match self.data.lend(params.queue, udp_port) {
-            Ok(()) => {
-                self.shared.set_lessee(slot, true);
-                self.shared
-                    .recorder
-                    .lease(slot.number(), params.queue, true);
-                LeaseAnswer::Granted(Box::new(params))
-            }
-            Err(reason) => {
-                self.leases.release(params.queue, true);
-                LeaseAnswer::Refused(reason)
-            }
-        }
     }
 
     /// The binding that a client calls `number`.
@@ -441,43 +290,5 @@ impl Control {
         if let Some(Err(error)) = self.shared.take_capture().map(Capture::finish) {
             tracing::warn!("a capture is incomplete: {error}");
         }
-    }
-
-    pub(super) fn client(&mut self, token: Token) -> Result<&mut crate::client::Client, Refusal> {
-        self.clients
-            .get_mut(&token)
-            .ok_or_else(|| Refusal::new(RefusalKind::Internal, "no such connection"))
-    }
-
-    /// The user of a client, unless that is the owner or root.
-    pub(super) fn member(&mut self, token: Token) -> Result<Option<u32>, Refusal> {
-        let uid = self.client(token)?.peer.uid();
-        let is_member = uid != 0 && uid != Uid::effective().as_raw();
-        Ok(is_member.then_some(uid))
-    }
-
-    fn slot_of(&self, token: Token) -> Result<SlotId, Refusal> {
-        match self.clients.get(&token).and_then(|client| client.slot()) {
-            Some(slot) => Ok(slot),
-            None => refuse(
-                RefusalKind::NotAttached,
-                "this connection has no slot: attach first",
-            ),
-        }
-    }
-
-    /// Refuses clients of users other than the owner and root, which may not stop urdmad or see
-    /// other users' packets.
-    pub(super) fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
-        if self.member(token)?.is_none() {
-            return Ok(());
-        }
-        refuse(
-            RefusalKind::PermissionDenied,
-            format!(
-                "only root and the owner of this instance (user {}) may do this",
-                Uid::effective()
-            ),
-        )
     }
 }

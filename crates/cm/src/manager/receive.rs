@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{backoff, ConnectRequest, ConnectionManager, Event};
+use super::table::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::{RawQpn, SlotId, Time};
 
 use crate::backlog::Source;

@@ -1,8 +1,9 @@
 //! State transitions of connections, and the messages that they send.
 
-use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
+use super::table::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
 use urdma_types::{Psn, RawQpn, SlotId, Time};
 
+use crate::backlog::Source;
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
 use crate::services::Dispatch;
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
@@ -60,6 +61,21 @@ impl ConnectionManager {
                 self.emit(id, Event::Established { conn: id });
             }
             _ => self.counters.duplicates += 1,
+        }
+    }
+
+    /// Removes a REQ from the backlog, because the application has received its event.
+    pub fn take_request(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let Some(listener) = conn.listener.take() else {
+            return;
+        };
+        let source = Source::of(conn);
+        self.arm(id, None);
+        if let Some(listener) = self.listeners.get_mut(&listener) {
+            listener.backlog.release(source);
         }
     }
 
@@ -371,16 +387,5 @@ impl ConnectionManager {
     pub(super) fn random_psn(&mut self) -> Psn {
         let [a, b, c, ..] = self.random().to_le_bytes();
         Psn::new(u32::from_le_bytes([a, b, c, 0]))
-    }
-
-    /// A keyed hash of a counter: reproducible from the seed, hard to predict without it.
-    pub(super) fn random(&mut self) -> u64 {
-        use std::hash::{DefaultHasher, Hasher};
-        self.random = self.random.wrapping_add(1);
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.config.seed);
-        hasher.write_u64(self.random);
-        hasher.write_u64(u64::from(self.config.slot.number()));
-        hasher.finish()
     }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use proto_trp::conn::{Event, Host, QpState};
-use urdma_types::Qpn;
 
 use super::super::qp::{PolledTable, Qp, QpConfig};
 use super::super::qp_host::QpHost;
-use super::super::shard::{attach, check_sizes, detach, purge, Shard, SHARED_IN_USE_MAX};
+use super::super::qp_resources::{check_sizes, purge, SHARED_IN_USE_MAX};
+use super::super::queue_pairs::NewQp;
+use super::super::shard::Shard;
 use super::super::trace::DATAGRAM_TYPE;
 use super::super::types::{EngineError, QpCaps};
 use super::pair::{DatagramEntry, DatagramModify, Queues};
@@ -39,27 +40,23 @@ impl Shard {
         polled: &PolledTable,
     ) -> Result<Arc<Qp>, EngineError> {
         check_sizes(config)?;
-        self.in_domain(config.pd, |shard| shard.add_datagram_qp(config, polled))
-    }
-
-    fn add_datagram_qp(
-        &mut self,
-        config: &QpConfig,
-        polled: &PolledTable,
-    ) -> Result<Arc<Qp>, EngineError> {
-        let caps = caps_of(config);
-        let index = self.qps.take_index()?;
-        if let Err(error) = attach(config, caps) {
-            self.qps.give_index(index);
-            return Err(error);
-        }
-        let qp = Qp::new(Qpn::new(self.slot, index), caps, config, &self.recorder);
-        let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
-        polled.get(index).reset(&entry.counts);
-        self.qps.datagrams.entries.put(index, entry);
-        self.qps.count += 1;
-        self.recorder.qp_create(qp.number().to_u32(), DATAGRAM_TYPE);
-        Ok(qp)
+        self.in_domain(config.pd, |shard| {
+            let new = NewQp {
+                slot: shard.slot,
+                config,
+                kind: DATAGRAM_TYPE,
+                polled,
+                recorder: &shard.recorder,
+            };
+            shard.qps.add(
+                &new,
+                |_| ((), caps_of(config)),
+                |qps, qp, ()| {
+                    let entry = DatagramEntry::new(Arc::clone(qp), config.hears_itself);
+                    qps.datagrams.entries.put(qp.number().index(), entry);
+                },
+            )
+        })
     }
 
     pub(super) fn remove_datagram_qp(&mut self, qp: &Qp) -> Result<(), EngineError> {
@@ -75,13 +72,9 @@ impl Shard {
             }
         }
         self.qps.datagrams.entries.take(index);
-        purge(qp);
-        detach(qp);
-        self.process.pds.release(qp.pd());
-        self.qps.give_index(index);
-        self.qps.count -= 1;
-        self.note_removed();
-        self.recorder.qp_destroy(qp.number().to_u32());
+        self.qps.remove(qp, &mut self.process, &self.recorder);
+        let (published, of) = self.totals();
+        published.note_removed(&of);
         Ok(())
     }
 
@@ -110,13 +103,5 @@ impl Shard {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Fails every datagram queue pair: urdmad has ended.
-    pub(in super::super) fn fail_datagrams(&mut self) {
-        for entry in self.qps.datagrams.entries.iter_mut() {
-            let (mut queues, mut host) = split(entry, &mut self.process);
-            queues.fail(&mut host);
-        }
     }
 }

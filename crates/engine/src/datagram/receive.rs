@@ -7,9 +7,9 @@ use proto_trp::conn::{Completion, CompletionOp, Host, ProtectionError, Sge, Stat
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
+use super::super::origin::Origin;
 use super::super::packet_body::PacketBody;
 use super::super::qp_host::{ListKind, QpHost};
-use super::super::receive::Origin;
 use super::super::shard::Shard;
 use super::super::srq::NotTaken;
 use super::super::types::{Gid, Info, WorkCompletion};

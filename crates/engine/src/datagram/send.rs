@@ -7,7 +7,7 @@ use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::super::lease::{LeasedBuffers, LeasedQueue, RouteId};
 use super::super::packet_path::Written;
-use super::super::packets::{self, NoRoom};
+use super::super::packet_room::{self, NoRoom};
 use super::super::path::{metadata, NextHop};
 use super::super::qp_host::QpHost;
 use super::super::shard::Shard;
@@ -140,7 +140,8 @@ impl Shard {
         else {
             return Sent::Gone;
         };
-        let room = packets::room(channel, packet.len).and_then(|room| room.get_mut(..packet.len));
+        let room =
+            packet_room::room(channel, packet.len).and_then(|room| room.get_mut(..packet.len));
         let Some(room) = room else {
             return Sent::NoRoom;
         };
@@ -152,7 +153,7 @@ impl Shard {
             capture.add(self.slot, to, &[room]);
         }
         let head = PacketHead::of(*meta);
-        packets::publish(channel, packet.len, &head, packet.len);
+        packet_room::publish(channel, packet.len, &head, packet.len);
         self.channels.note_doorbell(to);
         self.counters
             .note_datagram_sent(packet.len, packet.is_to_group());

@@ -43,6 +43,14 @@ impl DatagramTable {
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))
     }
 
+    /// Fails every queue pair: urdmad has ended.
+    pub(in super::super) fn fail_all(&mut self, process: &mut Process) {
+        for entry in self.entries.iter_mut() {
+            let (mut queues, mut host) = split(entry, process);
+            queues.fail(&mut host);
+        }
+    }
+
     /// Attaches a queue pair to a group; gives whether it is the first of this process.
     ///
     /// # Errors

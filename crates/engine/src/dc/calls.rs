@@ -11,7 +11,9 @@ use super::super::datagram::AddressHandle;
 use super::super::engine::Engine;
 use super::super::path::NextHop;
 use super::super::qp::{PolledTable, Qp, QpConfig};
-use super::super::shard::{attach, check_sizes, detach, purge, Shard};
+use super::super::qp_resources::{check_sizes, purge};
+use super::super::queue_pairs::NewQp;
+use super::super::shard::Shard;
 use super::super::trace::DRIVER_TYPE;
 use super::super::types::{EngineError, QpAttributes, QpCaps, QpModify};
 use super::entry::{DcEntry, DcRole, CONTEXTS_MAX, THIS_HOST};
@@ -83,15 +85,12 @@ impl Engine {
         let entry = shard.qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
         entry.close();
         shard.transmit_dc(index, clock::now());
+        let shard = &mut *shard;
         shard.qps.dc.remove(qp);
-        shard.qps.wheel.cancel(index);
-        purge(qp);
-        detach(qp);
-        shard.process.pds.release(qp.pd());
-        shard.qps.give_index(index);
-        shard.qps.count -= 1;
-        shard.note_removed();
-        shard.recorder.qp_destroy(qp.number().to_u32());
+        let process = &mut shard.process;
+        shard.qps.remove(qp, process, &shard.recorder);
+        let (published, of) = shard.totals();
+        published.note_removed(&of);
         Ok(())
     }
 
@@ -184,17 +183,16 @@ fn add(
     role: DcRole,
     polled: &PolledTable,
 ) -> Result<Arc<Qp>, EngineError> {
-    let caps = caps_of(config, role);
-    let index = shard.qps.take_index()?;
-    if let Err(error) = attach(config, caps) {
-        shard.qps.give_index(index);
-        return Err(error);
-    }
-    let qp = Qp::new(Qpn::new(shard.slot, index), caps, config, &shard.recorder);
-    let entry = DcEntry::new(Arc::clone(&qp), role, shard.qps.dc.max_datagram_octets);
-    polled.get(index).reset(&entry.counts);
-    shard.qps.dc.put(index, entry);
-    shard.qps.count += 1;
-    shard.recorder.qp_create(qp.number().to_u32(), DRIVER_TYPE);
-    Ok(qp)
+    let new = NewQp {
+        slot: shard.slot,
+        config,
+        kind: DRIVER_TYPE,
+        polled,
+        recorder: &shard.recorder,
+    };
+    let prepare = |_| ((), caps_of(config, role));
+    shard.qps.add(&new, prepare, |qps, qp, ()| {
+        let entry = DcEntry::new(Arc::clone(qp), role, qps.dc.max_datagram_octets);
+        qps.dc.put(qp.number().index(), entry);
+    })
 }

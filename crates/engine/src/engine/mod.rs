@@ -24,13 +24,14 @@ use urdma_trace::Recorder;
 use urdma_types::SlotId;
 use urdma_ucma::Ucma;
 
-use super::control_socket::ControlSocket;
+use super::control_socket::{self, ControlSocket};
 use super::events::EventSink;
 use super::in_process::InProcess;
 use super::lock::{Guard, SpinLock};
 use super::qp::PolledTable;
 use super::shard::Shard;
 use super::sleep_control::SleepControl;
+use super::thread::spawn_quiet;
 use super::types::{EngineError, Info, LANES_MAX};
 use super::{clock, unmapped, xrc};
 
@@ -58,7 +59,7 @@ pub struct Engine {
     pub(super) ucma: OnceLock<Arc<Ucma>>,
     /// Held while notes are delivered.
     pub(super) delivery: Mutex<()>,
-    pub(super) background: OnceLock<()>,
+    pub(super) background: Background,
     pub(super) xrc_domains: xrc::XrcDomains,
     /// Held while a queue pair is attached to a multicast group or detached.
     pub(super) memberships: Mutex<()>,
@@ -122,6 +123,28 @@ impl Engine {
         }
     }
 
+    /// Whether the calling process is a fork of the one that attached.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        control_socket::forks() != self.forks
+    }
+
+    /// Starts the background thread unless it runs.
+    pub(super) fn start_background(&self) -> Result<(), EngineError> {
+        let Background { is_started, run } = &self.background;
+        let run = *run;
+        if is_started.get().is_some() {
+            return Ok(());
+        }
+        let engine = self.myself.upgrade().ok_or(EngineError::DeviceGone)?;
+        let mut outcome = Ok(());
+        is_started.get_or_init(|| {
+            outcome =
+                spawn_quiet("urdma-engine", move || run(engine)).map_err(|_| EngineError::NoMemory);
+        });
+        outcome
+    }
+
     /// Adds a receiver of device events (only; queue pairs name their own), held weakly.
     pub fn add_device_sink(&self, sink: &Arc<dyn EventSink>) {
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,16 +167,6 @@ impl Engine {
         Ok(self.shard.lock())
     }
 
-    /// The ucma over this engine, for the stand-in's `cm_open`, `cm_write` and `cm_close`.
-    ///
-    /// # Errors
-    /// [`EngineError::Forked`], or the background thread could not be started.
-    pub fn ucma(&self) -> Result<&Arc<Ucma>, EngineError> {
-        self.not_forked()?;
-        self.start_background()?;
-        Ok(self.ucma.get_or_init(|| self.make_ucma()))
-    }
-
     /// The client of urdmad, if there is an urdmad and the socket is still open.
     pub(crate) fn daemon(&self) -> Option<&ControlClient> {
         self.control.as_ref()?.client()
@@ -162,6 +175,14 @@ impl Engine {
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.info.addresses
     }
+}
+
+/// The background thread.
+pub(super) struct Background {
+    /// Whether it was started.
+    pub(super) is_started: OnceLock<()>,
+    /// What it does.
+    pub(super) run: fn(Arc<Engine>),
 }
 
 /// The lanes of a process in one instance; all its engines have the same.
