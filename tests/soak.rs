@@ -23,6 +23,7 @@ use urdma_tests::{
     alone, check, check_end, expect_all_taken_back, kill_one_end, ports, stream, OneHost,
     CHECK_LIMIT, SHORT, VERBS_CHECK,
 };
+use urdma_types::Rng;
 
 const SECONDS: u64 = 600;
 /// A user id without an account, which may use the instance.
@@ -192,7 +193,7 @@ impl Bed {
 
     /// Programs on two hosts that also receive corrupted copies of frames. Their results are open:
     /// an observer of their packets can forge any.
-    fn mutate(&self, random: &mut Random) {
+    fn mutate(&self, random: &mut Rng) {
         let folder = self.folder("mutations");
         let [a, b] = &self.hosts;
         let start =
@@ -204,7 +205,7 @@ impl Bed {
             let look_again = Instant::now() + Duration::from_millis(50);
             if let Some(frame) = self.link.receive(&mut buffer, look_again) {
                 let mut frame = frame.to_vec();
-                if random.mutate(&mut frame) {
+                if mutate(random, &mut frame) {
                     // A full queue of the interface is no error.
                     let _ = self.link.send(&frame);
                 }
@@ -230,37 +231,24 @@ const HEADERS_OCTETS: usize = 14 + 20 + 8;
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 const IPV4_UDP: ([u8; 2], u8) = ([8, 0], 17);
 
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).unwrap()
+/// Changes some octets of a datagram and disables its checksum.
+fn mutate(random: &mut Rng, frame: &mut [u8]) -> bool {
+    if frame.len() <= HEADERS_OCTETS || (frame[12..14] != IPV4_UDP.0 || frame[23] != IPV4_UDP.1) {
+        return false;
     }
-
-    /// Changes some octets of a datagram and disables its checksum.
-    fn mutate(&mut self, frame: &mut [u8]) -> bool {
-        if frame.len() <= HEADERS_OCTETS || (frame[12..14] != IPV4_UDP.0 || frame[23] != IPV4_UDP.1)
-        {
-            return false;
-        }
-        // Half of the changes are in the headers of TRP and its payload.
-        let payload = frame.len() - HEADERS_OCTETS;
-        for _ in 0..=self.below(4) {
-            let end = if self.below(2) == 0 {
-                payload.min(64)
-            } else {
-                payload
-            };
-            let place = HEADERS_OCTETS + self.below(end);
-            frame[place] ^= 1 << self.below(8);
-        }
-        frame[UDP_CHECKSUM].fill(0);
-        true
+    // Half of the changes are in the headers of TRP and its payload.
+    let payload = frame.len() - HEADERS_OCTETS;
+    for _ in 0..=random.below_len(4) {
+        let end = if random.below_len(2) == 0 {
+            payload.min(64)
+        } else {
+            payload
+        };
+        let place = HEADERS_OCTETS + random.below_len(end);
+        frame[place] ^= 1 << random.below_len(8);
     }
+    frame[UDP_CHECKSUM].fill(0);
+    true
 }
 
 /// A kind of work; its argument is the number of previous runs.
@@ -268,7 +256,7 @@ type Work<'a> = (&'static str, Box<dyn FnMut(usize) + Send + 'a>);
 
 fn works(bed: &Bed, seed: u64) -> Vec<Work<'_>> {
     let first_port = ports();
-    let mut random = Random(seed | 1);
+    let mut random = Rng::new(seed);
     vec![
         (
             "pairs",

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::User;
-use proto_trp::sim::Rng;
 use urdma_harness::instance::{Instance, Place, Scratch};
 use urdma_harness::pair::is_ready;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
 use urdma_tests::rings::{at_the_end, client, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
+use urdma_types::Rng;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const CHECKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings");

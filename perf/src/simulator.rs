@@ -2,7 +2,8 @@
 //! whether a lossy link is ever taken for a dead peer.
 
 use proto_trp::conn::Status;
-use proto_trp::sim::{Flood, LinkCase, LinkModel, LinkResult, LossCase, Rng, Setup, World};
+use trp_sim::{Flood, LinkCase, LinkModel, LinkResult, LossCase, Setup, World};
+use urdma_types::Rng;
 
 use crate::samples::Sample;
 

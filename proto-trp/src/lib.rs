@@ -4,13 +4,27 @@
 //! - [`conn`]: the connection engine of RC and UC queue pairs.
 //! - [`dc`]: the dynamically connected transport, on connections of `conn`.
 //! - [`limit`]: the rate limit of answers to packets without a connection.
-//! - [`sim`]: the deterministic simulator that tests and fuzz targets use.
+//!
+//! The simulator that tests and fuzz targets use is `crates/trp-sim`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+// The simulator names this crate as its users do.
+#[cfg(test)]
+extern crate self as proto_trp;
+
 pub mod conn;
 pub mod dc;
 pub mod limit;
-pub mod sim;
+/// The simulator, for tests of what is private to the protocol.
+#[cfg(test)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    clippy::wrong_self_convention
+)]
+#[path = "../../crates/trp-sim/src/lib.rs"]
+mod sim;
 pub mod wire;

@@ -8,8 +8,8 @@ use proto_trp::conn::{
 use proto_trp::dc::{
     DcArrival, DcInitiator, DcInitiatorConfig, DcTarget, DcTargetAddress, DcTargetConfig, DcVerdict,
 };
-use proto_trp::sim::SimHost;
 use std::net::{IpAddr, Ipv4Addr};
+use trp_sim::SimHost;
 use urdma_types::{Qpn, SlotId, Time};
 
 const NOW: Time = Time::from_ns(1_000_000);

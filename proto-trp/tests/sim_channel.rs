@@ -5,8 +5,8 @@
 use proto_trp::conn::{
     Completion, CompletionOp, Event, Payload, QpState, RecvWr, SendOp, SendWr, Sge, Status, Time,
 };
-use proto_trp::sim::{ChannelSetup, ChannelWorld, Ends, Rights, Setup, SimHost, SIGNALED};
 use proto_trp::wire::{MessageFlags, MessageHead, MessageKind};
+use trp_sim::{ChannelSetup, ChannelWorld, Ends, Rights, Setup, SimHost, SIGNALED};
 
 const MS: u64 = 1_000_000;
 

@@ -3,9 +3,8 @@
 //! one in four is broken in the middle.
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::sim::{
-    for_each_seed, ChannelSetup, ChannelWorld, Ends, Exchange, ExchangePlan, Rng, Setup,
-};
+use trp_sim::{for_each_seed, ChannelSetup, ChannelWorld, Ends, Exchange, ExchangePlan, Setup};
+use urdma_types::Rng;
 
 /// Steps after which an exchange is stuck.
 const STEPS_MAX: u32 = 3_000_000;

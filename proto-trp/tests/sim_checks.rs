@@ -5,11 +5,11 @@
 use proto_trp::conn::{
     Event, Payload, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
-use proto_trp::sim::{Rights, Setup, SimHost, World};
 use proto_trp::wire::{
     self, connection_id, AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
+use trp_sim::{Rights, Setup, SimHost, World};
 use urdma_types::{Psn, Qpn, SlotId};
 
 const PSN: [u32; 2] = [0xff_fff0, 77];

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{ConnConfig, Event, QpState, SendOp, SendWr, Status, Time};
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const MS: u64 = 1_000_000;
 const FLUSHED: Status = Status::WorkRequestFlushed;

@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::sim::{for_each_seed, Exchange, ExchangePlan, LinkModel, Rng, Setup, World};
+use trp_sim::{for_each_seed, Exchange, ExchangePlan, LinkModel, Setup, World};
+use urdma_types::Rng;
 
 /// A link whose faults are drawn from the seed: up to 5 % loss, with everything else.
 fn bad_link(rng: &mut Rng) -> LinkModel {

@@ -5,7 +5,7 @@
 use proto_trp::conn::{
     Completion, Event, Payload, PostError, QpState, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status,
 };
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const MS: u64 = 1_000_000;
 /// A region of 4096 octets at an end.

@@ -1,6 +1,6 @@
 //! Goodput under loss, relative to that without loss, and that of go-back-N.
 
-use proto_trp::sim::{for_each_seed, Flood, LinkModel, LossCase, Setup, World};
+use trp_sim::{for_each_seed, Flood, LinkModel, LossCase, Setup, World};
 
 const RUN_NS: u64 = 100_000_000;
 

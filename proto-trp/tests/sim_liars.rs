@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{Payload, PostError, QpState, RecvWr, SendOp, SendWr, Sge, Status};
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Rng, Setup, SimHost, World, SIGNALED};
 use proto_trp::wire::trp::{field, HEADER_LEN};
 use proto_trp::wire::{connection_id, ext, ConnectionId, PacketType};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+use urdma_types::Rng;
 use urdma_types::{Psn, Qpn, SlotId};
 
 const MS: u64 = 1_000_000;

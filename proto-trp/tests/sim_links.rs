@@ -1,7 +1,7 @@
 //! Links with a rate and a delay are filled and shared, with a short queue. `make perf` runs more
 //! of them.
 
-use proto_trp::sim::{for_each_seed, Flood, LinkCase, LinkModel, LinkResult, Setup, World};
+use trp_sim::{for_each_seed, Flood, LinkCase, LinkModel, LinkResult, Setup, World};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -6,7 +6,7 @@
 use proto_trp::conn::{
     CompletionOp, Payload, PostError, QpState, RemoteAddr, SendOp, SendWr, Status, WindowBind,
 };
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const SECOND: u64 = 1_000_000_000;
 

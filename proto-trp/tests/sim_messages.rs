@@ -1,6 +1,7 @@
 //! Random messages of a hostile process, as the fuzzer makes them.
 
-use proto_trp::sim::{for_each_seed, fuzz_messages, Rng};
+use trp_sim::{for_each_seed, fuzz_messages};
+use urdma_types::Rng;
 
 #[test]
 fn random_messages_do_no_harm() {

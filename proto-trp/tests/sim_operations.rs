@@ -1,7 +1,8 @@
 //! Random sequences of valid and invalid operations: nothing panics, every request completes once,
 //! no memory is accessed without the right.
 
-use proto_trp::sim::{for_each_seed, fuzz_operations, Rng};
+use trp_sim::{for_each_seed, fuzz_operations};
+use urdma_types::Rng;
 
 #[test]
 fn operations_at_random_complete_once() {

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::SendOp;
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Rng, Setup, SimHost, World};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
+use urdma_types::Rng;
 
 const SECOND: u64 = 1_000_000_000;
 const SEEDS: u64 = 100;

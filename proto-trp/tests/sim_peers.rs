@@ -4,9 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{SendOp, Status};
-use proto_trp::sim::{
-    for_each_seed, Exchange, ExchangePlan, LinkModel, Rights, Setup, SimHost, World,
-};
+use trp_sim::{for_each_seed, Exchange, ExchangePlan, LinkModel, Rights, Setup, SimHost, World};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{Payload, SendOp, SendWr, Status};
-use proto_trp::sim::{
+use trp_sim::{
     for_each_seed, Exchange, ExchangePlan, LinkModel, Rights, Setup, SimHost, World, SIGNALED,
 };
 

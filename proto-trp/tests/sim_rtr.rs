@@ -6,7 +6,7 @@ use proto_trp::conn::{
     Path, Payload, QpState, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge,
     Status,
 };
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
 use urdma_types::Psn;
 
 fn lossy() -> Setup {

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{RemoteAddr, SendOp, Sge, Status};
-use proto_trp::sim::{Rights, Setup, SimHost, World};
 use proto_trp::wire::{Flags, TrpHeader};
+use trp_sim::{Rights, Setup, SimHost, World};
 
 const SECOND: u64 = 1_000_000_000;
 const OCTETS: u32 = 100_000;

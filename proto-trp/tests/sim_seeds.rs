@@ -6,9 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto_trp::sim::{
-    for_each_seed, Breakage, End, Exchange, ExchangePlan, LinkModel, Rng, Setup, World,
-};
+use trp_sim::{for_each_seed, Breakage, End, Exchange, ExchangePlan, LinkModel, Setup, World};
+use urdma_types::Rng;
 use urdma_types::{Qpn, SlotId};
 
 const MS: u64 = 1_000_000;

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{SendOp, Status};
-use proto_trp::sim::{Rights, Setup, SimHost, World};
 use proto_trp::wire::train::{OVERHEAD, TABLE_LEN};
 use proto_trp::wire::{PacketType, Train, TrpHeader};
+use trp_sim::{Rights, Setup, SimHost, World};
 use urdma_types::Psn;
 
 const SECOND: u64 = 1_000_000_000;

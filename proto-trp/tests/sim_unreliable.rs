@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{CompletionOp, Event, Payload, QpState, SendOp, SendWr, Status};
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+use trp_sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const SECOND: u64 = 1_000_000_000;
 /// Longest message of these tests.

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use proto_trp::sim::Rng;
 use urdma_harness::process::{wait_until, Process};
 use urdma_ipc::{ControlClient, RunDir, SocketReason, SocketStatus};
+use urdma_types::Rng;
 
 use crate::{OneHost, SHORT};
 

@@ -12,7 +12,7 @@ use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, ConnectionManager, Event, LocalQp, Peer,
     PrivateData, RejReason,
 };
-use urdma_types::{PortSpace, RawQpn, SlotId, Time};
+use urdma_types::{PortSpace, RawQpn, Rng, SlotId, Time};
 
 const MS: u64 = 1_000_000;
 const SERVICE: u16 = 7471;
@@ -21,26 +21,6 @@ const ANSWER_MAX_NS: u64 = 4_750 * MS;
 
 /// More than connect in the time that an application takes to accept.
 const BACKLOG: u32 = 1024;
-
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// Properties of the network, and whether the applications act erratically.
 #[derive(Clone, Copy)]
@@ -88,7 +68,7 @@ struct Host {
 }
 
 struct World {
-    random: Random,
+    random: Rng,
     conditions: Conditions,
     now: Time,
     hosts: [Host; 2],
@@ -124,7 +104,7 @@ impl World {
             host.manager.listen(addr, PortSpace::TCP, BACKLOG).unwrap();
         }
         Self {
-            random: Random(seed),
+            random: Rng::new(seed),
             conditions,
             now: Time::from_ns(1),
             hosts,
@@ -200,9 +180,9 @@ impl World {
         let Some(host) = self.hosts.iter().position(|h| h.ip == to.ip) else {
             return;
         };
-        let copies = 1 + u64::from(self.random.chance(self.conditions.repeat_percent));
+        let copies = 1 + u64::from(self.random.percent(self.conditions.repeat_percent));
         for _ in 0..copies {
-            if !self.random.chance(self.conditions.loss_percent) {
+            if !self.random.percent(self.conditions.loss_percent) {
                 let delay_ns = self.random.below(self.conditions.delay_max_ns.max(1));
                 self.plan(host, delay_ns, Happening::Packet(to.slot, octets.to_vec()));
             }
@@ -216,8 +196,8 @@ impl World {
         let now = self.now;
         if is_req(octets) {
             let route = ReqRoute::parse(octets).unwrap();
-            if self.random.chance(self.conditions.new_secret_percent) {
-                self.hosts[host].cookies = Cookies::new([self.random.next(), 0]);
+            if self.random.percent(self.conditions.new_secret_percent) {
+                self.hosts[host].cookies = Cookies::new([self.random.bits(), 0]);
             }
             let cookies = &self.hosts[host].cookies;
             let mut buf = [0; MAX_MESSAGE];
@@ -246,7 +226,7 @@ impl World {
             Action::Connect => self.connect(host),
             Action::Accept(conn) => {
                 let qpn = self.qpn(host, Some(conn));
-                let ready = self.random.chance(50);
+                let ready = self.random.percent(50);
                 let params = AcceptParams {
                     qp: qp(qpn),
                     private_data: PrivateData::new(b"welcome").unwrap(),
@@ -261,7 +241,7 @@ impl World {
                 }
             }
             Action::Establish(conn) => {
-                let ready = self.random.chance(50);
+                let ready = self.random.percent(50);
                 let h = &mut self.hosts[host];
                 if h.manager.establish(now, conn, ready).is_ok() {
                     let seen = h.seen.get_mut(&conn).unwrap();
@@ -318,7 +298,7 @@ impl World {
             ..Seen::default()
         };
         h.seen.insert(conn, seen);
-        if self.conditions.erratic && self.random.chance(10) {
+        if self.conditions.erratic && self.random.percent(10) {
             self.soon(host, Action::Destroy(conn));
         }
     }
@@ -389,7 +369,7 @@ impl World {
                 assert!(!seen.over && (seen.established || seen.responded));
                 seen.over = true;
                 // Some applications disconnect too, some wait for the end.
-                if self.random.chance(50) {
+                if self.random.percent(50) {
                     self.soon(host, Action::Disconnect(conn));
                 }
                 let delay_ns = self.random.below(1500 * MS);

@@ -1,11 +1,12 @@
-//! Identifiers that all crates of urdma share.
+//! Identifiers and small types that all crates of urdma share.
 //!
 //! - [`SlotId`], [`Qpn`] and the UDP ports that they map to (doc/spec/trp.md, section 3);
 //! - [`RawQpn`], a queue pair number of any device;
 //! - [`Psn`], a packet sequence number with serial arithmetic;
 //! - [`Ip16`], an IP address in the 16 octets of a GID;
 //! - [`PortSpace`], a port space of rdma_cm;
-//! - [`Time`], a point in time on a monotonic clock.
+//! - [`Time`], a point in time on a monotonic clock;
+//! - [`Rng`], reproducible random numbers.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,6 +15,7 @@ mod addr;
 mod ip;
 mod port_space;
 mod psn;
+mod rng;
 mod time;
 
 pub use addr::{
@@ -23,4 +25,5 @@ pub use addr::{
 pub use ip::Ip16;
 pub use port_space::PortSpace;
 pub use psn::Psn;
+pub use rng::Rng;
 pub use time::Time;

@@ -29,14 +29,14 @@ pub const ALL: [Target; 12] = [
     ("cm_message", cm_message),
 ];
 
-/// [`proto_trp::sim::fuzz_operations`].
+/// [`trp_sim::fuzz_operations`].
 pub fn operations(octets: &[u8]) {
-    proto_trp::sim::fuzz_operations(octets);
+    trp_sim::fuzz_operations(octets);
 }
 
-/// [`proto_trp::sim::fuzz_messages`].
+/// [`trp_sim::fuzz_messages`].
 pub fn messages(octets: &[u8]) {
-    proto_trp::sim::fuzz_messages(octets);
+    trp_sim::fuzz_messages(octets);
 }
 
 /// [`MessageHead::parse`], and the message in a cell as a segment.

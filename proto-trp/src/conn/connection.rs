@@ -127,7 +127,7 @@ impl Connection {
 
     /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both
     /// ends must do it.
-    pub(crate) fn count_from(&mut self, count: u32) {
+    pub fn count_from(&mut self, count: u32) {
         self.sq.count_from(count);
         self.rq.count_from(count);
         self.responder.number_from(wire::Msn(count));
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// What the sink STags of reads are made from, for simulations of a peer that knows it.
-    pub(crate) fn cookie(&self) -> u32 {
+    pub fn cookie(&self) -> u32 {
         self.sq.cookie()
     }
 

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn list_is_a_queue_from_which_any_entry_can_be_removed() {
         const ENTRIES: u32 = 9;
-        let mut rng = crate::sim::Rng::new(1);
+        let mut rng = urdma_types::Rng::new(1);
         let (mut links, mut list) = (Links::default(), List::EMPTY);
         (0..ENTRIES).for_each(|_| links.grow());
         let mut model = VecDeque::new();

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn first_deadline_is_the_earliest_of_all_that_are_set() {
         const PLACES: u32 = 40;
-        let mut rng = crate::sim::Rng::new(7);
+        let mut rng = urdma_types::Rng::new(7);
         let mut timers = Timers::default();
         (0..PLACES).for_each(|_| timers.grow());
         let mut model = vec![None; PLACES as usize];

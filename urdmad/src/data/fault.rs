@@ -9,9 +9,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use proto_trp::sim::Rng;
 use urdma_ipc::fault::{Faults, Impairment};
 use urdma_ipc::status::{FaultCounts, FaultStatus, LineStatus};
+use urdma_types::Rng;
 
 /// Octets of packets in flight at most: a path of 10 Gbit/s and 48 ms has 60 MB, with room for its
 /// queue.

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use proto_trp::sim::Rng;
 use urdma_channel::{Bells, Parked};
 use urdma_engine::{
     Access, CompletionSink, CqConfig, Engine, Gid, Notify, PostError, QpConfig, QpModify, QpState,
     SendOp, Status, WorkCompletion,
 };
+use urdma_types::Rng;
 use urdmad::data::{loopback_ports, InProcess as Daemon};
 
 use super::scheduler::{now_ns, point, sleep, Named, Scheduler, FOREVER};
-use crate::background::Turns;
 use crate::fault::Fault;
 use crate::rig::{address, connect, engine_of_host, instance, parts, qp_config, End, MTU};
+use crate::turns::Turns;
 
 /// Requests of a thread at most: more than a batch takes.
 const POSTS_MAX: usize = 24;

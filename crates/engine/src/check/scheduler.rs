@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
-use proto_trp::sim::Rng;
+use urdma_types::Rng;
 
 use crate::fault::Fault;
 

@@ -12,7 +12,7 @@ mod schedules;
 mod tcp;
 mod world;
 
-use proto_trp::sim::Rng;
+use urdma_types::Rng;
 
 /// What a schedule found.
 type Finding = String;

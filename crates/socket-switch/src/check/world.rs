@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
-use proto_trp::sim::Rng;
+use urdma_types::Rng;
 
 use super::tcp::Tcp;
 use super::{between, percent, Finding};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use urdma_cm::wire::{
     Body, CommId, Cookie, Head, Message, Nonce, QpInfo, RejReason, Req, MAX_MESSAGE,
 };
-use urdma_types::{PortSpace, RawQpn, SlotId};
+use urdma_types::{PortSpace, RawQpn, Rng, SlotId};
 use urdma_ucma::abi::event;
 
 use crate::rig::{Channel, Host, HOST};
@@ -25,19 +25,6 @@ const CONNECTIONS: usize = 100;
 /// Ids that a worker keeps open.
 const KEPT: usize = 20;
 const PORT: u16 = 7471;
-
-/// A reproducible pseudo-random sequence.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 /// Events of each id by its uid: those fetched, and the number that DESTROY_ID reported.
 #[derive(Default)]
@@ -90,7 +77,7 @@ fn request(number: u32) -> Vec<u8> {
 }
 
 /// The answer of the other end to a message.
-fn answer(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+fn answer(octets: &[u8], random: &mut Rng) -> Option<Vec<u8>> {
     let message = Message::parse(octets).ok()?;
     let Body::Rep(qp) = message.body else {
         return None;
@@ -115,7 +102,7 @@ fn answer(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
 
 /// The network: sends REQs and answers, and advances the time.
 fn flood(host: &Host, server: &Channel, tally: &Tally, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     for number in 1.. {
         if number > REQUESTS {
             if tally.connections() > CONNECTIONS {
@@ -140,7 +127,7 @@ fn flood(host: &Host, server: &Channel, tally: &Tally, seed: u64) {
 /// A thread of the application: accepts requests, and keeps some of them open for a while.
 fn work(server: &Channel, requests: &Mutex<Receiver<u32>>, tally: &Tally, seed: u64) {
     static NEXT: AtomicU64 = AtomicU64::new(FIRST_CHILD);
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut kept = Vec::new();
     let destroy = |(id, uid)| tally.destroyed(uid, server.destroy(id).unwrap());
     loop {

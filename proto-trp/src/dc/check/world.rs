@@ -16,11 +16,11 @@ use crate::conn::{
     Completion, CompletionOp, ConnConfig, Datagram, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
     Sge, Status, HEAD_OCTETS,
 };
-use crate::sim::{Rights, Rng, SimHost};
+use crate::sim::{Rights, SimHost};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr};
-use urdma_types::{Qpn, SlotId, Time};
+use urdma_types::{Qpn, Rng, SlotId, Time};
 
 const MS: u64 = 1_000_000;
 const DATAGRAM: usize = 1472;

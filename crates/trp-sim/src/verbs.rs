@@ -1,10 +1,11 @@
 //! Helpers that post work requests to the ends of a world, and read completions and events.
 
-use super::host::SimHost;
-use super::world::World;
-use crate::conn::{
+use proto_trp::conn::{
     ConnStats, Event, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
+
+use super::host::SimHost;
+use super::world::World;
 
 /// Flags of an application that wants every completion.
 pub const SIGNALED: SendFlags = SendFlags {

@@ -8,11 +8,12 @@
 //! congestion control; the caller sets the window so that the link is filled without loss, as TRP
 //! does.
 
-use super::link::{Link, LinkModel};
-use super::rng::Rng;
-use crate::conn::Time;
+use proto_trp::conn::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use urdma_types::Rng;
+
+use super::link::{Link, LinkModel};
 
 /// The parameters of a run of go-back-N.
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,15 @@
 //! Random operations in both directions, and the model of their results.
 
-use super::ends::Ends;
-use super::host::{Rights, SimHost};
-use super::rng::Rng;
-use super::world::World;
-use crate::conn::{
+use proto_trp::conn::{
     Completion, CompletionOp, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
     SendWr, Sge, Status,
 };
 use std::collections::VecDeque;
+use urdma_types::Rng;
+
+use super::ends::Ends;
+use super::host::{Rights, SimHost};
+use super::world::World;
 
 /// How much is exchanged, and how.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,11 @@
 //! Performance over a simulated link: for tests, and for `make perf` and its plots.
 
+use proto_trp::wire::TAGGED_OVERHEAD;
+
 use super::flood::{Bottleneck, Flood};
 use super::gobackn::GoBackN;
 use super::link::{LinkModel, FRAMING_OCTETS};
 use super::world::{Setup, Sleep, World};
-use crate::wire::TAGGED_OVERHEAD;
 
 /// Octets of IP and UDP in front of a datagram.
 const IP_UDP_OCTETS: u32 = 28;

@@ -1,7 +1,7 @@
 //! One direction of a link.
 
-use super::rng::Rng;
-use crate::conn::Time;
+use proto_trp::conn::Time;
+use urdma_types::Rng;
 
 /// The model of a link. Rates are in parts per million.
 #[derive(Clone, Copy, Debug, Default)]

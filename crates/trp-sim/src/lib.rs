@@ -1,9 +1,12 @@
-//! A deterministic simulator: two connections, a link that loses, repeats, reorders, corrupts,
-//! delays and queues, and virtual time.
+//! A deterministic simulator of [`proto_trp`]: two connections, a link that loses, repeats,
+//! reorders, corrupts, delays and queues, and virtual time.
 //!
 //! A run is determined by one seed. A test that fails prints the command that runs
 //! that one again; `URDMA_SIM_SEEDS=n` runs that many seeds instead of those of an ordinary test
 //! run.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod channel;
 mod ends;
@@ -14,7 +17,6 @@ mod gobackn;
 mod host;
 mod link;
 mod measure;
-mod rng;
 mod traffic;
 mod verbs;
 mod world;
@@ -28,7 +30,6 @@ pub use gobackn::GoBackN;
 pub use host::{Rights, SimHost};
 pub use link::{Link, LinkModel, Waits};
 pub use measure::{LinkCase, LinkResult, LossCase};
-pub use rng::Rng;
 pub use traffic::{Breakage, Exchange, ExchangePlan};
 pub use verbs::SIGNALED;
 pub use world::{End, Setup, Sleep, World};

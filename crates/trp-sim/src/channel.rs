@@ -4,17 +4,18 @@
 //! The order of all steps is drawn from the seed. A step is one thing that a process does: it takes
 //! messages, writes messages, reads or stores counts, or looks at its timers.
 
-use super::ends::Ends;
-use super::host::SimHost;
-use super::rng::Rng;
-use super::world::Setup;
-use crate::conn::{
+use proto_trp::conn::{
     answer_unknown, ConnConfig, Connection, Handled, Host, Message, Path, Payload, PostError,
     RtrParams, RtsParams, SendWr, Target, Time,
 };
-use crate::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
-use crate::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
+use proto_trp::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
 use std::collections::VecDeque;
+use urdma_types::Rng;
+
+use super::ends::Ends;
+use super::host::SimHost;
+use super::world::Setup;
 use urdma_types::{Psn, Qpn, SlotId};
 
 /// Cells that are left to answers.
@@ -584,8 +585,8 @@ impl ChannelWorld {
             }
             if self.setup.staggered && self.rng.below(5) == 0 {
                 match self.conn(end, number).state() {
-                    crate::conn::QpState::Init => self.to_rtr(end, number),
-                    crate::conn::QpState::Rtr => self.to_rts(end, number),
+                    proto_trp::conn::QpState::Init => self.to_rtr(end, number),
+                    proto_trp::conn::QpState::Rtr => self.to_rts(end, number),
                     _ => {}
                 }
             }

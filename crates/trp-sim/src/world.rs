@@ -1,15 +1,16 @@
 //! Two ends, two links, one virtual clock.
 
+use proto_trp::conn::{
+    ConnConfig, Connection, Datagram, Path, RtrParams, RtsParams, Time, HEAD_OCTETS,
+};
+use proto_trp::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use urdma_types::Rng;
+
 use super::ends::Ends;
 use super::host::SimHost;
 use super::link::{Flight, Link, LinkModel};
-use super::rng::Rng;
-use crate::conn::{
-    ConnConfig, Connection, Datagram, Path, RtrParams, RtsParams, Time, HEAD_OCTETS,
-};
-use crate::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use urdma_types::{Psn, Qpn, SlotId};
 
 /// The configuration of both ends.
@@ -343,7 +344,7 @@ impl World {
         let taken = self.ends[at].host.taken.filter(|_| is_known);
         let reset = taken.map_or(reset, |next| reset.acknowledging(next));
         let mut buf = [0; HEAD_OCTETS];
-        let written = crate::wire::encode(
+        let written = proto_trp::wire::encode(
             &reset,
             &Extensions::NONE,
             &SegmentKind::Absent,

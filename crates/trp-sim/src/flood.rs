@@ -1,9 +1,10 @@
 //! Bulk traffic: one end writes to the other continuously.
 
+use proto_trp::conn::{Payload, SendOp, SendWr, Status, Time};
+
 use super::host::{Rights, SimHost};
 use super::verbs::SIGNALED;
 use super::world::World;
-use crate::conn::{Payload, SendOp, SendWr, Status, Time};
 
 /// Writes of one length from end 0 to end 1, with the send queue kept full.
 #[derive(Debug)]

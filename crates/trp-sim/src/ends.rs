@@ -1,7 +1,8 @@
 //! Two connected ends, whatever joins them.
 
+use proto_trp::conn::{Connection, PostError, SendWr, Time};
+
 use super::host::SimHost;
-use crate::conn::{Connection, PostError, SendWr, Time};
 
 /// Two connected ends, as applications see them.
 pub trait Ends {

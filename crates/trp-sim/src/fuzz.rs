@@ -1,12 +1,13 @@
 //! Operation sequences made from octets, for fuzzers and random tests.
 
-use super::host::{Rights, SimHost};
-use super::link::LinkModel;
-use super::world::{Setup, World};
-use crate::conn::{
+use proto_trp::conn::{
     Connection, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
     Status,
 };
+
+use super::host::{Rights, SimHost};
+use super::link::LinkModel;
+use super::world::{Setup, World};
 
 /// Octets as a source of choices; 0 after the last.
 pub(super) struct Choices<'a>(pub(super) &'a [u8]);

@@ -1,10 +1,10 @@
 //! Memory, completions and events of one simulated end.
 
-use crate::conn::{
+use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
     Sge, SharedRecv, WindowBind,
 };
-use crate::wire::SEGMENT_HEAD_LEN;
+use proto_trp::wire::SEGMENT_HEAD_LEN;
 use std::collections::VecDeque;
 use urdma_types::Psn;
 

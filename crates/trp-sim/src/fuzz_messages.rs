@@ -1,14 +1,15 @@
 //! Messages of a hostile process, made from octets, for fuzzers and random tests.
 
+use proto_trp::conn::{Payload, PostError, QpState, RecvWr, SendOp, SendWr};
+use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::{rdmap, MessageFlags, MessageHead, MessageKind};
+
 use super::channel::{ChannelSetup, ChannelWorld};
 use super::ends::Ends;
 use super::fuzz::Choices;
 use super::host::{Rights, SimHost};
 use super::verbs::SIGNALED;
 use super::world::Setup;
-use crate::conn::{Payload, PostError, QpState, RecvWr, SendOp, SendWr};
-use crate::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
-use crate::wire::{rdmap, MessageFlags, MessageHead, MessageKind};
 
 const REGION: usize = 4096;
 const GUARD: u8 = 0xa5;

@@ -49,6 +49,11 @@ impl Rng {
         ppm != 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, of_hundred: u64) -> bool {
+        self.below(100) < of_hundred
+    }
+
     /// 32 random bits.
     pub fn bits32(&mut self) -> u32 {
         u32::try_from(self.bits() >> 32).unwrap_or(0)
