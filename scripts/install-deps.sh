@@ -27,7 +27,8 @@ packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"
 aarch64="binutils-aarch64-linux-gnu libc6-dev-arm64-cross libgcc-s1-arm64-cross qemu-user-static
          mmdebstrap"
-kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
+kernel="bpftrace qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils
+        binutils"
 
 want="$build $run $test"
 case "${1:-}" in

@@ -26,9 +26,9 @@ static long (*const redirect_map)(void *map, __u64 key,
 				  __u64 otherwise) = (void *)BPF_FUNC_redirect_map;
 
 /*
- * Each protocol has a check of its own, and no pointer may be 0: without CAP_PERFMON the verifier of
- * Linux 6.1 follows paths that only a processor takes which speculates, there a pointer that is 0 or
- * not has no type, and the program is refused.
+ * Each protocol has a check of its own, and no pointer may be 0: without CAP_PERFMON the verifier
+ * of Linux 6.1 follows paths that only a speculating processor takes. There a pointer that may be 0
+ * is a number, and the program is refused for its comparison.
  */
 SECTION("xdp") int urdma_steer(struct xdp_md *frame)
 {
