@@ -67,10 +67,11 @@ control stop plain
 has_property plain Result success
 [ ! -e /run/urdma/plain/control.sock ]
 
-# A configuration that is wrong is not started, and not tried again.
+# A configuration that is wrong is not started, and the log says what is wrong.
 configure wrong 127.0.0.1 "slots = 0"
 refused /run/inside systemctl start urdmad@wrong
-has_property wrong NRestarts 0
+grep '/etc/urdma/wrong.toml, line 2, key "slots": must be 1 to 253' /run/unit.log
+/run/inside systemctl stop urdmad@wrong
 
 # between KIND: two instances of that name, whose ports are connected, exchange messages.
 between() {
@@ -107,18 +108,18 @@ configure tap1 192.0.2.2 "[port]" 'kind = "tap"' 'netdev = "tap1"'
 between tap
 ip link delete bridge
 
-# The second host is in a network namespace.
+# The second host is in a network namespace, whose file is mounted where systemd is.
 connect_xdp() { :; }
-ip netns add far
-ip link add xdp0 type veth peer name xdp1 netns far
+/run/inside ip netns add far
+/run/inside ip link add xdp0 type veth peer name xdp1 netns far
 ip address add 192.0.2.1/24 dev xdp0
 ip link set xdp0 up
-ip -n far address add 192.0.2.2/24 dev xdp1
-ip -n far link set xdp1 up
+/run/inside ip -n far address add 192.0.2.2/24 dev xdp1
+/run/inside ip -n far link set xdp1 up
 mkdir -p /etc/systemd/system/urdmad@xdp1.service.d
 printf '[Service]\nNetworkNamespacePath=/run/netns/far\n' \
     >/etc/systemd/system/urdmad@xdp1.service.d/far.conf
 configure xdp0 192.0.2.1 "[port]" 'kind = "af_xdp"' 'netdev = "xdp0"'
 configure xdp1 192.0.2.2 "[port]" 'kind = "af_xdp"' 'netdev = "xdp1"'
 between xdp
-ip netns delete far
+/run/inside ip netns delete far

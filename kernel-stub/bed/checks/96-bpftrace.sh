@@ -23,6 +23,6 @@ traces() {
 
 traces timeline "TIME (us)" "sent REQ for port" "received REP" "sent RTU" "state 2 to 3" \
     "event 9, status 0"
-traces slow-connections "connections that take longer" "@connect_us" "not established"
+traces slow-connections "connections that take longer" "@connect_us"
 traces retransmissions "retransmissions by peer"
 stop_instance
