@@ -40,16 +40,7 @@ pub use world::{End, Setup, Sleep, World};
 /// # Panics
 /// When `test` does, after the seed was printed.
 pub fn for_each_seed(usual: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let seeds = match number("URDMA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
-    };
-    for seed in seeds {
+    for seed in urdma_types::seeds(usual) {
         if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
             eprintln!("to see this again: {}", replay_command(seed));
             std::panic::resume_unwind(panic);

@@ -6,7 +6,7 @@
 //! - [`Ip16`], an IP address in the 16 octets of a GID;
 //! - [`PortSpace`], a port space of rdma_cm;
 //! - [`Time`], a point in time on a monotonic clock;
-//! - [`Rng`], reproducible random numbers.
+//! - [`Rng`], reproducible random numbers, and the [`seeds`] of a test.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -25,5 +25,5 @@ pub use addr::{
 pub use ip::Ip16;
 pub use port_space::PortSpace;
 pub use psn::Psn;
-pub use rng::Rng;
+pub use rng::{seeds, Rng};
 pub use time::Time;

@@ -1,5 +1,17 @@
 //! Reproducible randomness.
 
+use std::ops::Range;
+
+/// The seeds of a test of random runs: that of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says,
+/// or `usual`.
+pub fn seeds(usual: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    match number("URDMA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
+    }
+}
+
 /// A generator that gives the same numbers for the same seed everywhere (xoshiro256**).
 #[derive(Clone, Debug)]
 pub struct Rng {
@@ -42,6 +54,11 @@ impl Rng {
     /// As [`Rng::below`], for lengths.
     pub fn below_len(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).unwrap_or(0)
+    }
+
+    /// A number in `from..=to`, which are not all numbers.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from + 1)
     }
 
     /// True in `ppm` of a million cases.

@@ -1,6 +1,5 @@
 //! READs, and Writes and receive requests between them, whose queue pair goes to ERR.
 
-use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +10,7 @@ use urdma_engine::{
     Access, CompletionSink, CqConfig, Engine, Gid, Notify, PostError, QpConfig, QpModify, QpState,
     SendOp, Status, WorkCompletion,
 };
-use urdma_types::Rng;
+use urdma_types::{seeds, Rng};
 use urdmad::data::{loopback_ports, InProcess as Daemon};
 
 use super::scheduler::{now_ns, point, sleep, Named, Scheduler, FOREVER};
@@ -503,17 +502,9 @@ const USUAL_SEEDS: u64 = 400;
 /// Each fault is found by one of so many schedules.
 const SEEDS_TO_FIND: u64 = 5000;
 
-fn seeds() -> Range<u64> {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    match number("URDMA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(USUAL_SEEDS),
-    }
-}
-
 #[test]
 fn random_schedules_complete_each_request_once_and_in_order() {
-    for seed in seeds() {
+    for seed in seeds(USUAL_SEEDS) {
         if let Err(finding) = run(seed, None) {
             panic!("URDMA_SEED={seed} cargo test -p urdma-engine random_schedules: {finding}");
         }

@@ -8,12 +8,11 @@
 
 mod device;
 mod model;
-mod rng;
 mod schedules;
 mod shares;
 mod world;
 
-use rng::Rng;
+use urdma_types::{seeds, Rng};
 
 /// What the pool did wrong.
 type Finding = String;
@@ -21,12 +20,7 @@ type Finding = String;
 /// Runs `test` on the seed of `URDMA_SEED`, or on as many seeds as `URDMA_SIM_SEEDS` says, or
 /// `usual`.
 fn for_each_seed(usual: u64, test: impl Fn(u64) -> Result<(), Finding>) {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    let seeds = match number("URDMA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
-    };
-    for seed in seeds {
+    for seed in seeds(usual) {
         if let Err(finding) = test(seed) {
             panic!("{finding}; to see this again: URDMA_SEED={seed} cargo test -p urdma-pool");
         }

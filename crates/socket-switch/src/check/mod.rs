@@ -16,13 +16,3 @@ use urdma_types::Rng;
 
 /// What a schedule found.
 type Finding = String;
-
-/// A number in `from..=to`.
-fn between(rng: &mut Rng, from: u64, to: u64) -> u64 {
-    from + rng.below(to - from + 1)
-}
-
-/// True in so many of a hundred cases.
-fn percent(rng: &mut Rng, of_hundred: u64) -> bool {
-    rng.below(100) < of_hundred
-}

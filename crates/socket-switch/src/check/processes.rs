@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::world::{Caller, World};
-use super::{between, percent, Finding, Rng};
+use super::{Finding, Rng};
 use crate::{
     attend, demote, join, recv, resume, send, settle, shutdown_write, Demotion, End, Event, Host,
     Owner, Received, Refused, Taken, Word,
@@ -90,7 +90,7 @@ impl Processes {
         let world = World::new(Rng::new(rng.bits()));
         let mut new = Self {
             world: Rc::new(RefCell::new(world)),
-            longest: between(&mut rng, 1, 24),
+            longest: rng.between(1, 24),
             killed_with_lock: 0,
             rng,
             all: Vec::new(),
@@ -178,10 +178,10 @@ impl Processes {
             owner: process.actors[slot].owner,
         };
         // A program without the library has the kernel's calls, and so has one during a pause.
-        let is_raw = !process.has_library || (process.pauses > 0 && percent(&mut self.rng, 50));
-        let len = between(&mut self.rng, 1, self.longest);
-        let may_upgrade = percent(&mut self.rng, 70);
-        let does_wait = percent(&mut self.rng, 80);
+        let is_raw = !process.has_library || (process.pauses > 0 && self.rng.percent(50));
+        let len = self.rng.between(1, self.longest);
+        let may_upgrade = self.rng.percent(70);
+        let does_wait = self.rng.percent(80);
         let future: Pin<Box<dyn Future<Output = Outcome>>> = match kind {
             Kind::Send if is_raw => Box::pin(raw_send(caller, len)),
             Kind::Recv if is_raw => Box::pin(raw_recv(caller, len)),
@@ -236,7 +236,7 @@ impl Processes {
         }
         let (at, slot) = runnable[self.rng.below_len(runnable.len())];
         // A thread often makes several accesses without interruption.
-        for _ in 0..between(&mut self.rng, 1, 4) {
+        for _ in 0..self.rng.between(1, 4) {
             let Some(call) = &mut self.all[at].actors[slot].call else {
                 break;
             };
@@ -363,7 +363,7 @@ impl Processes {
     /// A random thread starts a send or a receive.
     pub(super) fn start_transfer(&mut self, sends_percent: u64) {
         if let Some((at, slot)) = self.idle() {
-            let is_send = percent(&mut self.rng, sends_percent);
+            let is_send = self.rng.percent(sends_percent);
             let kind = if is_send { Kind::Send } else { Kind::Recv };
             self.start(at, slot, kind);
         }
@@ -415,7 +415,7 @@ impl Processes {
     fn kill(&mut self, at: usize) {
         let end = self.all[at].end;
         let siblings = self.all.iter().filter(|other| other.end == end).count();
-        if siblings > 1 || percent(&mut self.rng, 10) {
+        if siblings > 1 || self.rng.percent(10) {
             self.remove_process(at);
         }
     }

@@ -1,8 +1,10 @@
 //! Random schedules; the faults that they must find.
 
+use urdma_types::{seeds, Rng};
+
 use super::processes::{Processes, ENDS};
 use super::world::Counts;
-use super::{between, percent, Finding, Rng};
+use super::Finding;
 use crate::fault::{Fault, ONLY};
 
 /// Steps of a schedule: accesses of threads, octets that TCP carries, calls, incidents.
@@ -23,12 +25,12 @@ struct Weights {
 
 fn new_weights(rng: &mut Rng) -> Weights {
     Weights {
-        carry: between(rng, 5, 150),
-        transfer: between(rng, 20, 150),
+        carry: rng.between(5, 150),
+        transfer: rng.between(20, 150),
         incident: [0, 1, 5, 15][rng.below_len(4)],
-        resume: between(rng, 1, 40),
+        resume: rng.between(1, 40),
         quiet: [0, 2, 5][rng.below_len(3)],
-        sends_percent: between(rng, 20, 80),
+        sends_percent: rng.between(20, 80),
         pauses_percent: [0, 0, 10][rng.below_len(3)],
     }
 }
@@ -40,7 +42,7 @@ fn run(seed: u64) -> Result<Counts, Finding> {
     let mut weights = new_weights(&mut rng);
     let joins = [rng.below(STEPS / 4), rng.below(STEPS / 4)];
     for at in 0..STEPS {
-        if percent(&mut rng, 1) {
+        if rng.percent(1) {
             weights = new_weights(&mut rng);
             processes.killed_with_lock = [0, 2, 20, 60][rng.below_len(4)];
         }
@@ -67,7 +69,7 @@ fn step(processes: &mut Processes, weights: &Weights, rng: &mut Rng) -> Result<(
     if is_chosen(weights.carry) {
         carry(processes, rng);
     } else if is_chosen(weights.transfer) {
-        if percent(rng, weights.pauses_percent) {
+        if rng.percent(weights.pauses_percent) {
             processes.start_pause();
         } else {
             processes.start_transfer(weights.sends_percent);
@@ -85,7 +87,7 @@ fn step(processes: &mut Processes, weights: &Weights, rng: &mut Rng) -> Result<(
 }
 
 fn carry(processes: &Processes, rng: &mut Rng) -> bool {
-    let octets = between(rng, 1, 8);
+    let octets = rng.between(1, 8);
     let first = ENDS[rng.below_len(2)];
     let mut world = processes.world.borrow_mut();
     world.tcp.carry(first, octets) || world.tcp.carry(first.peer(), octets)
@@ -94,7 +96,7 @@ fn carry(processes: &Processes, rng: &mut Rng) -> bool {
 /// Lets all threads run until each sleeps or has nothing to do, and TCP has nothing to carry.
 fn quiet(processes: &mut Processes, rng: &mut Rng) -> Result<(), Finding> {
     for _ in 0..QUIET_STEPS {
-        let has_carried = percent(rng, 30) && carry(processes, rng);
+        let has_carried = rng.percent(30) && carry(processes, rng);
         if !processes.run_one()? && !has_carried && !carry(processes, rng) {
             return processes.check_sleepers();
         }
@@ -127,25 +129,17 @@ const USUAL_SEEDS: u64 = 2000;
 /// Each fault is found by one of so many schedules.
 const SEEDS_TO_FIND: u64 = 20_000;
 
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    match number("URDMA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(USUAL_SEEDS),
-    }
-}
-
 #[test]
 fn random_schedules_equal_the_model() {
     let mut total = Counts::default();
-    for seed in seeds() {
+    for seed in seeds(USUAL_SEEDS) {
         let counts = run(seed).unwrap_or_else(|finding| {
             panic!("URDMA_SEED={seed} cargo test -p urdma-socket-switch random: {finding}")
         });
         total.add(&counts);
     }
     println!("{total:?}");
-    if seeds().count() > 1000 {
+    if seeds(USUAL_SEEDS).count() > 1000 {
         assert!(total.least() > 0, "{total:?}");
     }
 }

@@ -10,7 +10,7 @@ use std::task::Poll;
 use urdma_types::Rng;
 
 use super::tcp::Tcp;
-use super::{between, percent, Finding};
+use super::Finding;
 use crate::{Block, End, Event, Host, Owner, Received, Refused, Word};
 
 /// A thread that lives.
@@ -84,8 +84,8 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(mut rng: Rng) -> Self {
-        let ring = between(&mut rng, 1, 16);
-        let room = between(&mut rng, 1, 16);
+        let ring = rng.between(1, 16);
+        let room = rng.between(1, 16);
         Self {
             block: Block::new(),
             rings: std::array::from_fn(|_| vec![u64::MAX; ring as usize]),
@@ -180,11 +180,11 @@ impl World {
     }
 
     fn return_octets(&mut self, me: End, at: u64, len: u64) -> Result<u64, Refused> {
-        if percent(&mut self.rng, 10) {
+        if self.rng.percent(10) {
             return Err(Refused::WouldBlock);
         }
         let room = self.tcp.room(me, true)?.min(len);
-        let len = between(&mut self.rng, 1, room);
+        let len = self.rng.between(1, room);
         let ring = &self.rings[me.index()];
         let octets: Vec<u64> = (at..at + len)
             .map(|position| ring[(position % ring.len() as u64) as usize])
@@ -281,7 +281,7 @@ impl Host for Caller {
         let mut world = self.turn().await;
         world.threads.get_mut(&self.owner.0).unwrap().is_returning = false;
         let room = world.tcp.room(self.end, false)?;
-        let len = between(&mut world.rng, 1, room.min(len_octets));
+        let len = world.rng.between(1, room.min(len_octets));
         let next = world.accepted(self.end);
         let octets: Vec<u64> = (next..next + len).collect();
         world.tcp.send(self.end, octets.into_iter());

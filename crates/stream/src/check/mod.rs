@@ -10,24 +10,18 @@
 mod ends;
 mod hostile;
 mod rings;
-mod rng;
 mod schedules;
 mod short;
 mod timed;
 mod waits;
 mod world;
 
-use rng::Rng;
+use urdma_types::{seeds, Rng};
 
 /// Runs `test` on the seed of `URDMA_SEED`, or on as many seeds as `URDMA_SIM_SEEDS` says, or
 /// `usual`.
 fn for_each_seed(usual: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    let seeds = match number("URDMA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
-    };
-    for seed in seeds {
+    for seed in seeds(usual) {
         if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("").to_owned();

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::rng::{mix, Rng};
+use super::Rng;
 use crate::fault::{Fault, Faults};
 use crate::wire::{Body, Control, Immediate};
 use crate::{
@@ -69,6 +69,13 @@ impl Plan {
             early_immediates: false,
         }
     }
+}
+
+/// A permutation of the 64-bit words that looks random.
+fn mix(word: u64) -> u64 {
+    let z = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// The octet at an offset of a send of an end.
