@@ -164,9 +164,15 @@ impl Shard {
             return;
         };
         self.process.regions.close_windows_of(qp.number().to_u32());
+        self.published.keep(entry.conn.stats());
+        self.give_back(qp);
+    }
+
+    /// Gives back what a queue pair of any kind has had, which was taken out of the table of its
+    /// kind.
+    pub(super) fn give_back(&mut self, qp: &Qp) {
         self.qps.remove(qp, &mut self.process, &self.recorder);
         let (published, of) = self.totals();
-        published.keep(entry.conn.stats());
         published.note_removed(&of);
     }
 

@@ -72,9 +72,7 @@ impl Shard {
             }
         }
         self.qps.datagrams.entries.take(index);
-        self.qps.remove(qp, &mut self.process, &self.recorder);
-        let (published, of) = self.totals();
-        published.note_removed(&of);
+        self.give_back(qp);
         Ok(())
     }
 

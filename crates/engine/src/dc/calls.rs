@@ -85,12 +85,8 @@ impl Engine {
         let entry = shard.qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
         entry.close();
         shard.transmit_dc(index, clock::now());
-        let shard = &mut *shard;
         shard.qps.dc.remove(qp);
-        let process = &mut shard.process;
-        shard.qps.remove(qp, process, &shard.recorder);
-        let (published, of) = shard.totals();
-        published.note_removed(&of);
+        shard.give_back(qp);
         Ok(())
     }
 
