@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use urdma_exs_cli::pattern::{self, Pattern};
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy};
 use urdma_harness::process::{Ended, Process};
-use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, SHORT};
+use urdma_tests::{alone, expect_all_taken_back, ports, start_end, OneHost, SHORT};
 
 /// How long one end may run.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -36,17 +36,7 @@ fn digest(octets: &[u8]) -> String {
 }
 
 fn start(host: &Instance, role: &str, address: &str) -> Process {
-    let program = std::env::current_exe().unwrap();
-    let argv = [
-        program.to_str().unwrap(),
-        "--exact",
-        "end",
-        "--ignored",
-        "--nocapture",
-    ];
-    let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
-    command.env(ROLE, role).env(ADDRESS, address);
-    Process::start(&mut command).unwrap()
+    start_end(host, &[(ROLE, role), (ADDRESS, address)])
 }
 
 #[test]

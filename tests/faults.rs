@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{urdma, Copies, Instance, LeasePolicy, Scratch};
-use urdma_harness::process::{wait_until, Ended, Process};
+use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
-    alone, check, descriptors_of, expect_all_taken_back, expect_stream_ended, kill_one_end, stream,
-    OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
+    alone, check, expect_all_taken_back, expect_nothing_left, expect_stream_ended, kill_one_end,
+    stream, OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
 };
 
 fn run(command: &mut Command) -> Ended {
@@ -185,8 +185,6 @@ fn kill_while_connecting(rounds: u32) {
         process.wait_for_text(words, SHORT).unwrap();
         process
     };
-    let daemon = one.host.daemon_pid().unwrap();
-    let descriptors = || descriptors_of(daemon);
     let mut before = None;
     let mut server = start("storm-server", "listening");
     let mut random = std::process::id();
@@ -208,15 +206,7 @@ fn kill_while_connecting(rounds: u32) {
             assert!(server.is_running(), "{}", server.printed());
             server.signal(Signal::SIGKILL).unwrap();
             drop(server);
-            expect_all_taken_back(&one.host);
-            let status = one.host.status().unwrap();
-            assert_eq!(status["listeners"], serde_json::json!([]));
-            // Those of the last clients may be about to be closed.
-            let before = *before.get_or_insert_with(descriptors);
-            wait_until("as many descriptors as before", SHORT, || {
-                descriptors() <= before
-            })
-            .unwrap();
+            expect_nothing_left(&one.host, &mut before);
             server = start("storm-server", "listening");
         }
     }

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, LeasePolicy};
+use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
     Client, Completion, Config, Error, LocalRegionId, Node, Operation, RemoteRegionId, Request,
     Status, UserId, VirtualId,
 };
-use urdma_tests::{alone, expect_all_taken_back, ports, OneHost, CHECK_LIMIT};
+use urdma_tests::{alone, expect_all_taken_back, ports, start_end, OneHost, CHECK_LIMIT};
 
 /// What an end does, and the address of the node.
 const ROLE: &str = "URDMA_TEST_POOL_ROLE";
@@ -25,19 +25,23 @@ const USER: UserId = UserId(1);
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn start(host: &Instance, role: &str, address: &str, said: &str) -> Process {
-    let program = std::env::current_exe().unwrap();
-    let argv = [
-        program.to_str().unwrap(),
-        "--exact",
-        "end",
-        "--ignored",
-        "--nocapture",
-    ];
-    let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
-    command.env(ROLE, role).env(ADDRESS, address);
-    let mut process = Process::start(&mut command).unwrap();
+    let mut process = start_end(host, &[(ROLE, role), (ADDRESS, address)]);
     process.wait_for_text(said, CHECK_LIMIT).unwrap();
     process
+}
+
+fn kill(node: Process) {
+    node.signal(Signal::SIGKILL).unwrap();
+    node.wait(CHECK_LIMIT).unwrap();
+}
+
+/// The client succeeds; nothing is left of it and of the node.
+fn expect_success(client: Process, node: Process, one: OneHost) {
+    let ended = client.wait(CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    kill(node);
+    expect_all_taken_back(&one.host);
+    one.down();
 }
 
 #[test]
@@ -194,12 +198,7 @@ fn client_reads_and_closes_over_one_connection() {
     let address = format!("127.0.0.1:{}", ports());
     let node = start(&one.host, "node", &address, "listens");
     let client = start(&one.host, "client", &address, "done");
-    let ended = client.wait(CHECK_LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    node.signal(Signal::SIGKILL).unwrap();
-    node.wait(CHECK_LIMIT).unwrap();
-    expect_all_taken_back(&one.host);
-    one.down();
+    expect_success(client, node, one);
 }
 
 #[test]
@@ -209,14 +208,8 @@ fn client_reaches_a_node_again_that_was_killed() {
     let address = format!("127.0.0.1:{}", ports());
     let node = start(&one.host, "node", &address, "listens");
     let mut client = start(&one.host, "survivor", &address, "reads");
-    node.signal(Signal::SIGKILL).unwrap();
-    node.wait(CHECK_LIMIT).unwrap();
+    kill(node);
     client.wait_for_text("lost", CHECK_LIMIT).unwrap();
     let node = start(&one.host, "node", &address, "listens");
-    let ended = client.wait(CHECK_LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    node.signal(Signal::SIGKILL).unwrap();
-    node.wait(CHECK_LIMIT).unwrap();
-    expect_all_taken_back(&one.host);
-    one.down();
+    expect_success(client, node, one);
 }

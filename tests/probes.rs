@@ -9,8 +9,7 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{
-    alone, check, check_alone, descriptors_of, expect_all_taken_back, lossy_hosts, OneHost, SHORT,
-    VERBS_CHECK,
+    alone, check, check_alone, expect_nothing_left, lossy_hosts, OneHost, SHORT, VERBS_CHECK,
 };
 
 /// Probes of the provider and the number of their arguments.
@@ -259,7 +258,6 @@ fn a_thousand_kills_at_the_messages_of_a_handshake_leave_nothing() {
         .unwrap();
         server
     };
-    let daemon = one.host.daemon_pid().unwrap();
     let mut before = None;
     let mut kills = 0;
     let tracing = kills_at_messages();
@@ -279,15 +277,7 @@ fn a_thousand_kills_at_the_messages_of_a_handshake_leave_nothing() {
             }
         }
         drop((server, client));
-        expect_all_taken_back(&one.host);
-        let status = one.host.status().unwrap();
-        assert_eq!(status["listeners"], serde_json::json!([]));
-        // Those of the last clients may be about to be closed.
-        let before = *before.get_or_insert_with(|| descriptors_of(daemon));
-        wait_until("as many descriptors as before", SHORT, || {
-            descriptors_of(daemon) <= before
-        })
-        .unwrap();
+        expect_nothing_left(&one.host, &mut before);
     }
     let text = end(tracing);
     for probe in ["cm_state", "cm_req", "cm_rep", "cm_rtu"] {

@@ -418,6 +418,31 @@ pub fn check_on_one_host(scenarios: &[&str]) {
     one.down();
 }
 
+/// Waits until nothing is left of the processes of an instance, and urdmad has no more descriptors
+/// than `before`, which is what it has at the first call.
+pub fn expect_nothing_left(host: &Instance, before: &mut Option<usize>) {
+    expect_all_taken_back(host);
+    let status = host.status().unwrap();
+    assert_eq!(status["listeners"], serde_json::json!([]));
+    let daemon = host.daemon_pid().unwrap();
+    // Those of the last clients may be about to be closed.
+    let before = *before.get_or_insert_with(|| descriptors_of(daemon));
+    wait_until("as many descriptors as before", SHORT, || {
+        descriptors_of(daemon) <= before
+    })
+    .unwrap();
+}
+
+/// Starts the ignored test `end` of the running test program as a program of an instance.
+pub fn start_end(host: &Instance, environment: &[(&str, &str)]) -> Process {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let argv = [program, "--exact", "end", "--ignored", "--nocapture"];
+    let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
+    command.envs(environment.iter().copied());
+    Process::start(&mut command).unwrap()
+}
+
 /// Waits until no process is attached, no queue is leased, and urdmad maps no region of a channel.
 pub fn expect_all_taken_back(host: &Instance) {
     wait_until("taking everything back", SHORT, || {
