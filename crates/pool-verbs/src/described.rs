@@ -1,7 +1,7 @@
 //! The memory of a node, as the private data of its acceptance describes it: 4 octets of magic, a
 //! key of 4, an address and a length of 8, all in network order.
 
-/// What a node offers. Whoever knows it may read it and write it.
+/// The memory of a node. The key permits reads, writes and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
     pub(crate) rkey: u32,

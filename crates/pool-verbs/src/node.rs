@@ -9,7 +9,7 @@ use crate::ffi::{Domain, Event, Id, Memory, Queue};
 
 /// Memory that is offered at an address.
 ///
-/// Clients access it without this process. [`Node::turn`] accepts their connections and lets go of
+/// Clients access it by one-sided operations. [`Node::turn`] accepts their connections and drops
 /// those that have ended.
 #[derive(Debug)]
 pub struct Node {

@@ -96,7 +96,7 @@ enum Ended {
     Call,
     /// The file has no more.
     File,
-    /// The file is none that is read here.
+    /// The file is not regular, has no length, or cannot be read.
     Unreadable,
     /// The connection has no rings any more.
     Rings,
