@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the table of crates in doc/architecture.md with `cargo metadata`.
+"""Compares the table of crates in doc/design/crates.md with `cargo metadata`.
 
 Prints one sentence per difference and exits with status 1 if there is any.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workspace import ROOT, packages
 
-PAGE = Path("doc/architecture.md")
+PAGE = Path("doc/design/crates.md")
 COLUMNS = ("package", "folder", "what it is", "workspace dependencies")
 NO_DEPENDENCIES = "none"
 

@@ -104,6 +104,23 @@ fn readme_has_a_link_to_each_page() {
 }
 
 #[test]
+fn map_of_the_tree_is_short_and_leads_to_each_page_of_the_design() {
+    let map = repository().join("doc/architecture.md");
+    let words = std::fs::read_to_string(&map).unwrap();
+    let words = words.split_whitespace().count();
+    assert!(words <= 1500, "doc/architecture.md has {words} words");
+    let linked = links(&map);
+    for page in pages("doc/design") {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let found = linked.iter().any(|link| {
+            let file = link.split('#').next().unwrap();
+            file == format!("design/{name}")
+        });
+        assert!(found, "doc/architecture.md has no link to {name}");
+    }
+}
+
+#[test]
 fn reasons_of_sockets_with_tcp_are_those_of_the_page() {
     let page = std::fs::read_to_string(repository().join("doc/sockets.md")).unwrap();
     let (_, section) = page.split_once("### Reasons").unwrap();
@@ -120,6 +137,7 @@ fn links_of_pages_lead_to_files_and_headings() {
         "",
         "doc",
         "doc/adr",
+        "doc/design",
         "doc/spec",
         "python",
         "tools/wireshark",
