@@ -7,6 +7,7 @@ FOLDER is a package's folder, for example crates/engine; without one, all packag
 keeps track of are checked. The graph has one node per file below src and an edge for each path
 that begins with `crate`, `super`, `self` or the name of a child module, in a `use` declaration or
 elsewhere. An edge ends at the file that a re-export leads to, so a re-export is no edge of its own.
+The folders directly below src are checked as well, each with all of its files as one node.
 If `impl` blocks of one type are in several files, a call of a method on `self` is an edge to the
 file that has the method. Code under `#[cfg(test)]` is left out.
 
@@ -245,8 +246,22 @@ def add_calls(graph):
                 graph[module] |= owners.get((kind, name), set()) - {module}
 
 
+def folders_of(files):
+    """The same graph with a node for each folder or module directly below `src`."""
+
+    def top(path):
+        return "/".join(path.split("/")[:2]).removesuffix(".rs")
+
+    graph = {}
+    for path, others in files.items():
+        node = top(path)
+        nodes = {top(other) for other in others}
+        graph.setdefault(node, set()).update(nodes - {node})
+    return graph
+
+
 def check(folder, is_verbose):
-    """The cycles of a package: lines of text for each one."""
+    """The cycles of a package, of files and of folders: lines of text for each one."""
     roots = [folder / "src" / name for name in ("lib.rs", "main.rs")]
     for root in filter(Path.exists, roots):
         modules = list(Module(root, None, "crate").all())
@@ -256,13 +271,19 @@ def check(folder, is_verbose):
             for module, others in graph.items():
                 names = sorted(str(other.path.relative_to(folder)) for other in others)
                 print(f"{module.path.relative_to(folder)}: {' '.join(names)}")
-        for cycle in components(graph):
-            lines = [f"{root.relative_to(ROOT)}: {len(cycle)} files depend on one another:"]
-            for module in cycle:
-                others = [other for other in cycle if other in graph[module]]
-                names = ", ".join(sorted(str(other.path.relative_to(folder)) for other in others))
-                lines.append(f"    {module.path.relative_to(folder)} uses {names}")
-            yield lines
+        files = {
+            str(module.path.relative_to(folder)): {
+                str(other.path.relative_to(folder)) for other in others
+            }
+            for module, others in graph.items()
+        }
+        for nodes, kind in ((files, "files"), (folders_of(files), "folders")):
+            for cycle in components(nodes):
+                lines = [f"{root.relative_to(ROOT)}: {len(cycle)} {kind} depend on one another:"]
+                for node in cycle:
+                    others = sorted(other for other in cycle if other in nodes[node])
+                    lines.append(f"    {node} uses {', '.join(others)}")
+                yield lines
 
 
 def main():

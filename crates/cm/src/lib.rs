@@ -23,7 +23,6 @@ pub mod conn;
 pub mod cookie;
 pub mod manager;
 mod services;
-mod trace;
 pub mod wire;
 
 pub use conn::{ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};

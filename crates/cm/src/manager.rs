@@ -3,6 +3,7 @@
 
 mod receive;
 pub(crate) mod table;
+mod trace;
 mod transition;
 
 use std::net::{IpAddr, SocketAddr};

@@ -21,64 +21,31 @@
 //! process ends, or until that urdmad has ended, the process has attached to another one, and no
 //! object of the engine is left.
 //!
-//! # Files
+//! # Folders
 //!
-//! | file | what it holds |
+//! Each folder uses those above it in this table and none below it (`scripts/check-modules.py`).
+//! What one offers to the others is `pub(crate)`; `pub(super)` stays within it. The first line of
+//! its `mod.rs` says what it is, and a table has its files.
+//!
+//! | folder | what it holds |
 //! |---|---|
+//! | (files here) | types of callers, the clock, the spin lock, random numbers, start of threads |
+//! | `paths` | how messages and packets leave and come: channels, urdmad, a leased queue |
+//! | `objects` | queue pairs, completion queues, shared receive queues, regions, events |
+//! | `memory` | copies between packets and application memory |
+//! | `shard` | what the engine's lock protects: the above of one process |
+//! | `data` | the path of data: receive, send, timers |
+//! | `waiting` | when a thread sleeps, and what wakes it |
 //! | `engine` | [`Engine`], and the calls on it by subject |
-//! | `attach` | construction of engines, and the engines of the process |
-//! | `types` | types that callers use; `events`: asynchronous events and completion channels |
-//! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
-//! | `progress` | receive, send, timers; `receive`, `transmit`: the two directions |
-//! | `packet_path` | the interface of a path for packets |
-//! | `lease` | the path over a leased queue pair (unsafe) |
-//! | `lease_sleep` | the sleep until an interrupt of a leased queue pair |
-//! | `lease_set` | the set of descriptors of that sleep (unsafe) |
-//! | `channels`, `introduce` | channels by the peer's slot; how they are opened |
-//! | `messages` | connections over channels: both directions (unsafe) |
-//! | `counts` | what the peers of channels have settled |
-//! | `packet_room` | room for packets in the messages of channels |
-//! | `packets`, `origin` | packets that came over channels (unsafe) |
-//! | `in_process` | an instance within one process, without urdmad |
-//! | `loopback` | two leased queue pairs in memory, for measurements (unsafe) |
-//! | `batch` | requests that leave together |
-//! | `path` | how the peer of a queue pair is reached |
-//! | `qp`, `cq`, `srq` | queue pairs, completion queues, shared receive queues |
-//! | `mr` | memory regions and their access checks |
-//! | `window`, `xrc` | memory windows; domains of extended reliable connections |
-//! | `memory` | copies between packets and application memory (unsafe) |
-//! | `packet_body`, `address` | the two sides of a copy (unsafe) |
-//! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
-//! | `populate` | whether memory is mapped (unsafe) |
-//! | `unmapped` | registered memory that the program has unmapped (unsafe) |
-//! | `qp_host` | what a queue pair has of the process during one call |
-//! | `qp_resources` | what a queue pair takes of other objects from its creation to its end |
-//! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
-//! | `dc` | initiators and targets of the dynamically connected transport |
-//! | `lanes` | further engines of a process, for threads that share no lock |
-//! | `background`, `turns` | the thread that makes progress when the application does not |
-//! | `driver` | threads of the application that make progress while they wait for an event |
-//! | `signals` | signals of such a thread (unsafe); `spins`: how long it looks before it sleeps |
-//! | `sleep_control` | when the background thread sleeps, and what wakes it |
-//! | `watch` | processes of the host that are stopped |
-//! | `control` | the thread that receives events from urdmad; `ended`: what ends with a process |
-//! | `control_socket` | the socket of the control thread, and forks (unsafe) |
-//! | `cm` | connection management: its interface to the engine |
-//! | `note` | what the background thread delivers to connection management |
-//! | `index_table`, `timer` | tables and timers by the index of a queue pair |
-//! | `clock`, `lock`, `random` | the clock, the spin lock, random numbers |
-//! | `thread`, `capture` | start of threads; packet captures |
-//! | `report`, `traffic` | what a process reports of itself to urdmad |
-//! | `trace` | what the flight recorder is told |
+//! | `threads` | the engine's thread, and threads of the application that do its work |
+//! | `daemon` | the process' side of urdmad: attach, control thread, reports |
 //! | `check`, `fault` | tests: random schedules of threads, and the faults that they find |
-//!
-//! The files depend on one another in one direction (`scripts/check-modules.py`).
 //!
 //! # Locks
 //!
 //! The engine's lock (`lock::SpinLock` around `shard::Shard`) is taken before that of a completion
 //! queue. Connection management has its own lock, which is never taken while the engine's is held:
-//! what arrives for it waits in the shard as `note::Note`s for the background thread.
+//! what arrives for it waits in the shard as `objects::note::Note`s for the background thread.
 //!
 //! # One SEND inside a host
 //!
@@ -95,61 +62,18 @@
 #[cfg(test)]
 extern crate self as urdma_engine;
 
-mod address;
-mod attach;
-mod background;
-mod batch;
-mod capture;
-mod channels;
 #[cfg(test)]
 mod check;
-mod checked_copy;
 mod clock;
-mod cm;
-mod control;
-mod control_socket;
-mod counts;
-mod cq;
-mod daemon_path;
-mod datagram;
-mod dc;
-mod direct;
-mod driver;
-mod ended;
+mod daemon;
+mod data;
 mod engine;
-mod entry;
-mod events;
 mod fault;
-mod in_process;
-mod index_table;
-mod introduce;
-mod lanes;
-mod lease;
-mod lease_set;
-mod lease_sleep;
-mod local_events;
 mod lock;
-mod loopback;
 mod memory;
-mod messages;
-mod mr;
-mod note;
-mod origin;
-mod packet_body;
-mod packet_path;
-mod packet_room;
-mod packets;
-mod path;
-mod populate;
-mod process;
-mod progress;
-mod qp;
-mod qp_host;
-mod qp_resources;
-mod queue_pairs;
+mod objects;
+mod paths;
 mod random;
-mod receive;
-mod report;
 /// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it
 /// too.
 #[cfg(test)]
@@ -157,50 +81,38 @@ mod report;
 #[path = "../tests/engine/rig.rs"]
 mod rig;
 mod shard;
-mod signals;
-mod sleep_control;
-mod spins;
-mod srq;
 mod thread;
-mod timer;
-mod trace;
-mod traffic;
-mod transmit;
-mod turns;
+mod threads;
 mod types;
-mod unmapped;
-mod unread;
-mod watch;
-mod window;
-mod xrc;
+mod waiting;
 
-pub use attach::{Host, Parts, PlayedDaemon};
 pub use clock::StoppedClock;
-pub use cq::{CompletionTime, Cq, CqConfig, Notify};
-pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
-pub use dc::DcRole;
-pub use driver::{interrupt_waits, interrupts};
+pub use daemon::attach::{Host, Parts, PlayedDaemon};
 pub use engine::Engine;
-pub use events::{
+pub use objects::cq::{CompletionTime, Cq, CqConfig, Notify};
+pub use objects::datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
+pub use objects::dc::DcRole;
+pub use objects::events::{
     AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink, Look, SetCall,
     Sleep, Waited,
 };
-pub use in_process::InProcess;
-pub use lease::LeasedQueue;
-pub use local_events::send_local_events;
-pub use loopback::leased_pair;
-pub use mr::MrChange;
+pub use objects::local_events::send_local_events;
+pub use objects::mr::MrChange;
+pub use objects::qp::{Qp, QpConfig};
+pub use objects::srq::{Srq, SrqConfig};
+pub use objects::unread::{send_nowait, Member, Taken, Unread};
+pub use objects::xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
+pub use paths::in_process::InProcess;
+pub use paths::lease::LeasedQueue;
+pub use paths::loopback::leased_pair;
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
     SendWr, Sge, Status, WindowBind,
 };
-pub use qp::{Qp, QpConfig};
-pub use srq::{Srq, SrqConfig};
+pub use threads::driver::{interrupt_waits, interrupts};
 pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
-pub use unread::{send_nowait, Member, Taken, Unread};
 pub use urdma_ipc::{HostMemory, Personality};
 pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
-pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -10,13 +10,13 @@
 //! some looks a waiter therefore claims the lock: the next release is for that waiter alone.
 //!
 //! The lock names the thread that holds it, so that a handler of signals, which may take no lock,
-//! can ask whether the thread that it runs in does (`unmapped.rs`).
+//! can ask whether the thread that it runs in does (`engine/unmapped.rs`).
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::thread::{this_thread, NO_THREAD};
+use crate::thread::{this_thread, NO_THREAD};
 
 /// Pauses of the processor before the first look and the longest, a few microseconds; where threads
 /// run one at a time, all are in vain.

@@ -26,7 +26,7 @@ pub(super) fn this_thread() -> usize {
 
 /// A thread that takes no signals but that of a fault, so that the application's handlers run in
 /// the application's threads. The kernel ends a process for a fault whose signal is blocked, also
-/// one that `unmapped.rs` repairs.
+/// one that `engine/unmapped.rs` repairs.
 pub(super) fn spawn_quiet(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };

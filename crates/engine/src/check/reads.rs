@@ -16,7 +16,7 @@ use urdmad::data::{loopback_ports, InProcess as Daemon};
 use super::scheduler::{now_ns, point, sleep, Named, Scheduler, FOREVER};
 use crate::fault::Fault;
 use crate::rig::{address, connect, engine_of_host, instance, parts, qp_config, End, MTU};
-use crate::turns::Turns;
+use crate::threads::turns::Turns;
 
 /// Requests of a thread at most: more than a batch takes.
 const POSTS_MAX: usize = 24;

@@ -16,7 +16,7 @@ const SLEEP_MAX_NS: u64 = 1_000_000_000;
 /// No schedule has as many steps.
 const STEPS_MAX: u64 = 400_000;
 /// No end of a sleep.
-pub(super) const FOREVER: u64 = u64::MAX;
+pub(crate) const FOREVER: u64 = u64::MAX;
 /// When schedules begin.
 const BEGIN_NS: u64 = 1_000_000_000;
 
@@ -94,7 +94,7 @@ pub(crate) fn random() -> Option<u64> {
 }
 
 /// Sleeps until `is_over`, or until the clock reaches `until_ns`.
-pub(super) fn sleep(until_ns: u64, mut is_over: impl FnMut() -> bool) {
+pub(crate) fn sleep(until_ns: u64, mut is_over: impl FnMut() -> bool) {
     let set = |until| {
         with(|current| {
             let mut state = current.scheduler.lock();
@@ -123,7 +123,7 @@ fn with<T>(look: impl FnOnce(&Current) -> T) -> Option<T> {
 
 impl Scheduler {
     /// Of a seed; the calling thread prepares the schedule until it is [`Scheduler::run`].
-    pub(super) fn new(seed: u64, fault: Option<Fault>) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, fault: Option<Fault>) -> Arc<Self> {
         let mut rng = Rng::new(seed);
         let stays_percent = [0, 30, 60, 90, 98][rng.below_len(5)];
         let scheduler = Arc::new(Self {
@@ -144,7 +144,7 @@ impl Scheduler {
     }
 
     /// Runs threads until all have ended; gives the digest of the schedule.
-    pub(super) fn run(self: &Arc<Self>, threads: Vec<Named<'_>>) -> Result<u64, String> {
+    pub(crate) fn run(self: &Arc<Self>, threads: Vec<Named<'_>>) -> Result<u64, String> {
         let mut state = self.lock();
         for (name, _) in &threads {
             let weight = [1, 4, 16][state.rng.below_len(3)];
@@ -205,7 +205,7 @@ impl Scheduler {
     }
 
     /// The calling thread, which has prepared the schedule, leaves it.
-    pub(super) fn leave() {
+    pub(crate) fn leave() {
         CURRENT.take();
     }
 

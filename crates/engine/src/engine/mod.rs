@@ -5,12 +5,27 @@
 //! | `regions` | protection domains, memory regions and windows |
 //! | `queues` | completion queues, shared receive queues and XRC domains |
 //! | `qps` | queue pairs of connections |
+//! | `datagrams`, `dc` | queue pairs of the other services, address handles |
 //! | `resolve` | addresses of peers |
+//! | `introduce` | opening of channels |
+//! | `cm` | connection management: its interface to the engine |
+//! | `lanes` | objects that all lanes have |
+//! | `ended` | what ends with a process |
+//! | `unmapped` | registered memory that the program has unmapped (unsafe) |
+//! | `control_socket` | the socket of the control thread, and forks (unsafe) |
 
+pub(crate) mod cm;
+pub(crate) mod control_socket;
+mod datagrams;
+mod dc;
+mod ended;
+mod introduce;
+mod lanes;
 mod qps;
 mod queues;
 mod regions;
 mod resolve;
+pub(crate) mod unmapped;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,16 +39,17 @@ use urdma_trace::Recorder;
 use urdma_types::SlotId;
 use urdma_ucma::Ucma;
 
-use super::control_socket::{self, ControlSocket};
-use super::events::EventSink;
-use super::in_process::InProcess;
-use super::lock::{Guard, SpinLock};
-use super::qp::PolledTable;
-use super::shard::Shard;
-use super::sleep_control::SleepControl;
-use super::thread::spawn_quiet;
-use super::types::{EngineError, Info, LANES_MAX};
-use super::{clock, unmapped, xrc};
+use self::control_socket::ControlSocket;
+use crate::clock;
+use crate::lock::{Guard, SpinLock};
+use crate::objects::events::EventSink;
+use crate::objects::qp::PolledTable;
+use crate::objects::xrc;
+use crate::paths::in_process::InProcess;
+use crate::shard::Shard;
+use crate::thread::spawn_quiet;
+use crate::types::{EngineError, Info, LANES_MAX};
+use crate::waiting::sleep_control::SleepControl;
 
 /// The engine of this process in one instance; see the crate.
 pub struct Engine {
@@ -49,7 +65,7 @@ pub struct Engine {
     pub(super) next_hop: Option<[u8; 6]>,
     pub(super) is_dead: AtomicBool,
     pub(super) contended_polls: AtomicU32,
-    /// A request waits for others, until the next poll: see `batch.rs`.
+    /// A request waits for others, until the next poll: see `paths/batch.rs`.
     pub(super) has_batch: AtomicBool,
     pub(super) control: Option<ControlSocket>,
     /// The run directory of urdmad, if there is an urdmad.
@@ -65,7 +81,7 @@ pub struct Engine {
     pub(super) memberships: Mutex<()>,
     /// Records what happens to connections.
     pub(super) recorder: Recorder,
-    /// The packets that each queue pair had had at the last report (`report.rs`).
+    /// The packets that each queue pair had had at the last report (`daemon/report.rs`).
     pub(super) reported: Mutex<HashMap<u32, u64>>,
     /// The number of forks (`control_socket::forks`) when it was made.
     pub(super) forks: u32,

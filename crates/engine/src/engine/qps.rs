@@ -6,15 +6,15 @@ use std::sync::Arc;
 use proto_trp::conn::{PostError, QpState, RecvWr, SendWr};
 use urdma_types::Qpn;
 
-use super::Engine;
 use crate::clock;
-use crate::entry::QpEntry;
+use crate::engine::Engine;
 use crate::fault::{has, Fault};
-use crate::path::{self, NextHop, PeerPath, PeerSource};
-use crate::process::Process;
-use crate::qp::{Qp, QpConfig};
+use crate::objects::entry::QpEntry;
+use crate::objects::process::Process;
+use crate::objects::qp::{Qp, QpConfig};
+use crate::objects::trace;
+use crate::paths::path::{self, NextHop, PeerPath, PeerSource};
 use crate::shard::Shard;
-use crate::trace;
 use crate::types::{EngineError, QpAttributes, QpModify};
 
 impl Engine {

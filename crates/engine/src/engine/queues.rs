@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError};
 
 use proto_trp::conn::{PostError, RecvWr};
 
-use super::Engine;
-use crate::cq::{Cq, CqConfig, Notify};
+use crate::engine::Engine;
 use crate::fault::{has, Fault};
-use crate::srq::{Srq, SrqConfig};
+use crate::objects::cq::{Cq, CqConfig, Notify};
+use crate::objects::srq::{Srq, SrqConfig};
+use crate::objects::xrc::{FileId, XrcDomain, XrcMembership};
 use crate::types::{EngineError, WorkCompletion, LIMITS};
-use crate::xrc::{FileId, XrcDomain, XrcMembership};
 
 /// Polls in a row that may find the lock taken before the processor is yielded.
 const CONTENDED_POLLS_MAX: u32 = 32;

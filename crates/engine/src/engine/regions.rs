@@ -2,11 +2,11 @@
 
 use proto_trp::conn::Sge;
 
-use super::Engine;
-use crate::mr::{MrChange, MrTable, Place};
-use crate::populate::populate;
+use super::unmapped;
+use crate::engine::Engine;
+use crate::memory::populate::populate;
+use crate::objects::mr::{MrChange, MrTable, Place};
 use crate::types::{Access, EngineError, MrKeys, Pd};
-use crate::unmapped;
 
 impl Engine {
     /// A new protection domain.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use urdma_ipc::Resolution;
 
-use super::Engine;
-use crate::path::NextHop;
+use crate::engine::Engine;
+use crate::paths::path::NextHop;
 use crate::types::{EngineError, Gid};
 
 impl Engine {
@@ -16,7 +16,7 @@ impl Engine {
     }
 
     /// Resolves `gid`; may ask urdmad, so not to be called under the engine's lock.
-    pub(crate) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
+    pub(super) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
         let ip = gid.to_ip();
         if self.is_own(ip) {
             return Ok(NextHop::Local);

@@ -1,0 +1,22 @@
+//! The path of data: what comes, what is due, what leaves.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `progress` | receive, send, timers: one pass |
+//! | `receive`, `transmit` | packets in, packets out |
+//! | `messages` | connections over channels: both directions (unsafe) |
+//! | `counts` | what the peers of channels have settled |
+//! | `packets` | packets that came over channels (unsafe) |
+//! | `packet_room` | room for packets in the messages of channels |
+//! | `daemon_path` | the path of packets over urdmad |
+//! | `datagrams` | unreliable datagrams: creation and end, out, in |
+
+pub(crate) mod counts;
+pub(crate) mod daemon_path;
+pub(crate) mod datagrams;
+pub(crate) mod messages;
+pub(crate) mod packet_room;
+pub(crate) mod packets;
+pub(crate) mod progress;
+pub(crate) mod receive;
+pub(crate) mod transmit;

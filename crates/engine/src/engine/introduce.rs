@@ -1,0 +1,170 @@
+//! How two engines open a channel: through urdmad, or directly if they are in one process and have
+//! no urdmad.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
+use urdma_types::SlotId;
+
+use crate::engine::Engine;
+use crate::paths::channels::{open_peer, Offer};
+use crate::paths::in_process::Neighbour;
+use crate::types::EngineError;
+
+impl Engine {
+    /// Makes sure that there is a channel to the process that a slot has now.
+    ///
+    /// # Errors
+    /// [`EngineError::NoMemory`]: its memory cannot be created; [`EngineError::HostUnreachable`]:
+    /// the process has written what no process writes.
+    pub(super) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
+        self.open_channel_to(slot, self.directory.generation(slot.number()))
+    }
+
+    /// The same to the process that has or had the slot in a generation.
+    fn open_channel_to(&self, slot: SlotId, generation: u32) -> Result<(), EngineError> {
+        let before = generation.wrapping_sub(1);
+        if self.shard.lock().channels.is_with(slot, before) {
+            // urdmad's report of the end of the earlier process is still to come.
+            self.peer_slot_gone(slot, before);
+        }
+        let (has, is_refused) = {
+            let shard = self.shard.lock();
+            (
+                shard.channels.has(slot),
+                shard.channels.is_refused(slot, generation),
+            )
+        };
+        if is_refused {
+            return Err(EngineError::HostUnreachable);
+        }
+        if has {
+            return Ok(());
+        }
+        // Without the lock, since it takes some system calls.
+        let stagger = self.info.slot.number();
+        let created = OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)?;
+        let mut shard = self.shard.lock();
+        let offer = shard.channels.insert(slot, generation, created);
+        drop(shard);
+        if let Some(offer) = offer.map_err(no_memory)? {
+            self.make_offer(slot, offer);
+        }
+        Ok(())
+    }
+
+    /// Offers a channel that was created.
+    pub(crate) fn make_offer(&self, slot: SlotId, offer: Offer) {
+        let generation = offer.generation;
+        if slot == self.info.slot {
+            // Both ends are this process.
+            match open_peer(offer.into_fds()) {
+                Ok(peer) => self.attach_channel(slot, generation, None, peer),
+                Err(_) => self.refuse_channel(slot, generation),
+            }
+            return;
+        }
+        let Some(instance) = &self.in_process else {
+            if let Some(control) = self.daemon() {
+                // If it cannot be sent, urdmad is gone.
+                let fds = offer.into_fds();
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                let _ = control.offer_channel(slot.number(), Some(generation), &fds);
+            }
+            return;
+        };
+        let own = self.info.slot;
+        let Some(peer) = instance.engine(slot) else {
+            if !instance.keep_offer(own, slot, offer.into_fds()) {
+                self.offer_refused(slot, generation);
+            }
+            return;
+        };
+        let generation = self.directory.generation(own.number());
+        peer.take_offer(own, generation, offer.into_fds());
+    }
+
+    /// The process that has `slot` in a generation offers a channel: the descriptors of its region,
+    /// its page, and the socket that wakes it, if it has one. `stranger` is
+    /// its user, unless that is root or this process' own.
+    ///
+    /// If they are unusable, or this process has no free descriptor, there is no channel to that
+    /// process: it offers no second one.
+    pub fn channel_offered(
+        &self,
+        slot: SlotId,
+        generation: u32,
+        stranger: Option<u32>,
+        fds: Vec<OwnedFd>,
+    ) {
+        if self.shard.lock().channels.is_with_later(slot, generation) {
+            return;
+        }
+        let attached = open_peer(fds).map_err(no_memory).and_then(|peer| {
+            let keeps = peer.1.waker().is_some();
+            if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
+                return Err(EngineError::NoMemory);
+            }
+            self.open_channel_to(slot, generation)?;
+            self.attach_channel(slot, generation, stranger, peer);
+            Ok(())
+        });
+        if attached.is_err() {
+            self.refuse_channel(slot, generation);
+        }
+    }
+
+    /// Has no channel to the process that has or had `slot` in `generation`.
+    fn refuse_channel(&self, slot: SlotId, generation: u32) {
+        let mut shard = self.shard.lock();
+        shard.channels.refuse(slot, generation);
+        drop(shard);
+        self.offer_refused(slot, generation);
+    }
+
+    fn attach_channel(
+        &self,
+        slot: SlotId,
+        generation: u32,
+        stranger: Option<u32>,
+        peer: (PeerRegion, PeerPage),
+    ) {
+        let mut shard = self.shard.lock();
+        shard.channels.attach(slot, generation, stranger, peer);
+        shard.channels.note_doorbell(slot);
+        shard.progress(&self.info);
+        drop(shard);
+        // Messages may have waited in the region, and the thread does not listen to its bell yet.
+        self.sleep_control.kick();
+    }
+
+    /// There is no channel to the process that has or had the slot in a generation; one to the next
+    /// process stays.
+    pub(crate) fn offer_refused(&self, slot: SlotId, generation: u32) {
+        let mut shard = self.shard.lock();
+        if shard.channels.is_with_later(slot, generation) {
+            return;
+        }
+        let closed = shard.end_channel(slot);
+        self.sleep_control.wake_if_due(&mut shard);
+        drop(shard);
+        if let Some(ucma) = self.ucma.get() {
+            ucma.slot_gone(slot, || self.directory.has_process(slot.number()));
+        }
+        drop(closed);
+    }
+}
+
+impl Neighbour for Engine {
+    fn slot(&self) -> SlotId {
+        self.info.slot
+    }
+
+    fn take_offer(&self, from: SlotId, generation: u32, fds: Vec<OwnedFd>) {
+        self.channel_offered(from, generation, None, fds);
+    }
+}
+
+fn no_memory(_: RegionError) -> EngineError {
+    EngineError::NoMemory
+}

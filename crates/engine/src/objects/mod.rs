@@ -1,0 +1,42 @@
+//! The objects of verbs, each with its state: queue pairs, completion queues, shared receive
+//! queues, regions, and the events that they report.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `qp` | a queue pair as its callers see it |
+//! | `entry` | a connected queue pair as the engine has it |
+//! | `qp_resources` | what a queue pair takes of other objects from its creation to its end |
+//! | `qp_host` | what a queue pair has of the process during one call |
+//! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
+//! | `dc` | initiators and targets of the dynamically connected transport |
+//! | `cq`, `srq` | completion queues, shared receive queues |
+//! | `direct` | completions that a post or a poll hands over without a queue |
+//! | `mr`, `window` | memory regions and their access checks; memory windows |
+//! | `xrc` | domains of extended reliable connections |
+//! | `process` | what all queue pairs of a process share |
+//! | `events` | asynchronous events and completion channels |
+//! | `local_events`, `unread` | events that a process raises itself and that were not read |
+//! | `note` | what the background thread delivers to connection management |
+//! | `index_table`, `timer` | tables and timers by the index of a queue pair |
+//! | `trace` | what the flight recorder is told |
+
+pub(crate) mod cq;
+pub(crate) mod datagram;
+pub(crate) mod dc;
+pub(crate) mod direct;
+pub(crate) mod entry;
+pub(crate) mod events;
+pub(crate) mod index_table;
+pub(crate) mod local_events;
+pub(crate) mod mr;
+pub(crate) mod note;
+pub(crate) mod process;
+pub(crate) mod qp;
+pub(crate) mod qp_host;
+pub(crate) mod qp_resources;
+pub(crate) mod srq;
+pub(crate) mod timer;
+pub(crate) mod trace;
+pub(crate) mod unread;
+pub(crate) mod window;
+pub(crate) mod xrc;

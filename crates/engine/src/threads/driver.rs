@@ -1,0 +1,412 @@
+//! A thread of the application drives the engine while it waits for a completion event, so that a
+//! message wakes this thread alone and not the background thread before it. For the seat, see
+//! [`urdma_channel::seat`]; for the rules of the sleep, `background.rs`.
+//!
+//! A thread that waits for one completion channel sleeps on the bells ([`Driven::drive`]), one that
+//! waits for a set of descriptors in a call on that set ([`Driven::drive_set`]).
+//!
+//! The thread makes the turns of the background thread, with connection management.
+//!
+//! - **Other threads.** While the driver does what it has waited for, messages ring no bell. That
+//!   is no loss to a thread that returns to its wait, and would be one to other threads. A driver
+//!   that finds that others wait leaves the seat for good, and the next waits are not
+//!   driven.
+//! - **Signals** are blocked in the turns, which hold locks, and delivered in the sleep, or the
+//!   stand-in puts their handlers off until then, which costs no system calls. A wait of a channel
+//!   ends with EINTR as read(2) does: after a handler without `SA_RESTART`.
+//! - **Cancellation** is disabled. [`interrupt_waits`] ends all waits, whose threads then call the
+//!   C library's read, which is a cancellation point.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use urdma_channel::seat::Seated;
+use urdma_channel::{Bells, Parked, Signal};
+
+use super::lease_sleep::Rest;
+use super::turns::Turns;
+use crate::clock;
+use crate::engine::Engine;
+use crate::objects::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
+use crate::objects::local_events::turn_to;
+use crate::objects::unread::Target;
+use crate::types::LeaseState;
+use crate::waiting::signals::{Blocked, Delivered};
+use crate::waiting::spins::{spin, Spun};
+
+/// How often a thread looks at the other descriptors of its set while messages stream in.
+const LOOK_NS: u64 = 100_000;
+/// How long a thread that was woken in place of the driver leaves it the processor.
+const OTHERS_TURN: Duration = Duration::from_micros(50);
+
+/// Times that all waits were interrupted.
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+/// How often waits were interrupted, for [`CompletionChannel::wait`].
+pub fn interrupts() -> u32 {
+    INTERRUPTS.load(Ordering::SeqCst)
+}
+
+/// Has every thread that waits for an event of `channels` sleep in read(2) instead.
+pub fn interrupt_waits<'a>(channels: impl Iterator<Item = &'a CompletionChannel>) {
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
+    channels.for_each(CompletionChannel::raise);
+}
+
+impl Driven for Engine {
+    fn drive(
+        &self,
+        channel: &CompletionChannel,
+        interrupts: u32,
+        is_ready: &dyn Fn() -> bool,
+    ) -> Waited {
+        let bystanders = &self.sleep_control.bystanders;
+        let seat = &self.sleep_control.seat;
+        let target = Target::reader(channel.unread());
+        turn_to(Some(target));
+        // Before the look: an event that comes afterwards changes it.
+        let seen = channel.signal.count();
+        if channel.is_closed() {
+            return Waited::Closed;
+        }
+        if is_ready() {
+            self.sleep_control.local_events.end_of_others();
+            seat.touch();
+            return Waited::Ready;
+        }
+        if !self.is_drivable() {
+            return Waited::NotDriven;
+        }
+        let blocked = Blocked::new();
+        let Some(seated) = self.take_seat(&channel.signal, seen) else {
+            return self.stand_by();
+        };
+        self.sleep_control.local_events.begin(target);
+        let wait = Wait {
+            channel,
+            interrupts,
+            seated,
+            blocked,
+        };
+        let waited = self.drive_until_event(&wait, seen);
+        let others_wait = bystanders.need_progress() || channel.has_armed_rival();
+        if others_wait {
+            bystanders.rest();
+        }
+        self.leave(seated, others_wait || waited != Waited::Ready);
+        waited
+    }
+
+    fn drive_set(&self, interrupts: u32, call: &mut dyn SetCall) -> Waited {
+        let control = &self.sleep_control;
+        let target = call.set().map(Target::Set);
+        turn_to(target);
+        if !self.is_drivable() || control.page.socket().is_none() {
+            return Waited::NotDriven;
+        }
+        let bystanders = &control.bystanders;
+        let has_channel = call.has_channel();
+        if !has_channel && armed_queues() > 0 {
+            // The seat is for those that wait for completions.
+            return Waited::NotDriven;
+        }
+        let blocked = (!call.is_guarded()).then(Blocked::new);
+        let mask = blocked.as_ref().map_or(0, Blocked::before);
+        let seated = match self.take_seat(&Signal::default(), 0) {
+            Some(seated) => seated,
+            None if has_channel => return self.stand_by(),
+            None => return Waited::NotDriven,
+        };
+        match target {
+            Some(target) => control.local_events.begin(target),
+            None => control.local_events.end(),
+        }
+        control.set_cm_driver(!has_channel);
+        let waited = self.drive_until_found(interrupts, seated, mask, call);
+        control.set_cm_driver(false);
+        let bystanders_wait = bystanders.need_progress();
+        if bystanders_wait {
+            bystanders.rest();
+        }
+        let others_wait = bystanders_wait || (!has_channel && armed_queues() > 0);
+        if waited == Waited::Bystander {
+            if !has_channel {
+                self.leave(seated, true);
+                return Waited::NotDriven;
+            }
+            bystanders.enter();
+        }
+        self.leave(seated, others_wait || waited != Waited::Ready);
+        waited
+    }
+
+    fn has_waited(&self) {
+        self.sleep_control.bystanders.leave();
+    }
+
+    fn wake_descriptor(&self) -> Option<RawFd> {
+        self.sleep_control.wake_descriptor()
+    }
+
+    fn was_woken(&self) {
+        let page = &self.sleep_control.page;
+        if page.is_selecting() {
+            // The driver is about to take it.
+            std::thread::sleep(OTHERS_TURN);
+            return;
+        }
+        self.sleep_control.take_wake_up();
+        if page.is_selecting() {
+            // What was taken may have been for a driver that has begun to sleep meanwhile.
+            page.unpark();
+        }
+    }
+
+    fn interrupt(&self) {
+        self.sleep_control.page.unpark();
+    }
+
+    fn is_usable(&self) -> bool {
+        Engine::is_usable(self)
+    }
+}
+
+impl Engine {
+    /// Whether the background thread can give the engine to another thread: a leased queue without
+    /// interrupts needs its exact timers.
+    fn is_drivable(&self) -> bool {
+        let is_leased = matches!(self.info.lease, LeaseState::Leased);
+        self.background.is_started.get().is_some()
+            && Engine::is_usable(self)
+            && (!is_leased || self.sleep_control.lease_set.is_some())
+            && Signal::is_supported()
+    }
+
+    /// Makes the calling thread the driver, which is about to wait for `signal`, raised `seen`
+    /// times; None if another thread is or is to be.
+    fn take_seat(&self, signal: &Signal, seen: u32) -> Option<Seated> {
+        let control = &self.sleep_control;
+        if control.bystanders.allow_driver() {
+            control.seat.sit(&control.page, signal, seen)
+        } else {
+            None
+        }
+    }
+
+    /// The calling thread waits without driving, and the driver, which is away, is not the one that
+    /// waits next.
+    fn stand_by(&self) -> Waited {
+        let control = &self.sleep_control;
+        let in_a_row = control.bystanders.enter();
+        control.seat.recall();
+        control.want_seat(in_a_row);
+        Waited::Bystander
+    }
+
+    /// Makes turns and looks until there is what the thread waits for, or something else ends the
+    /// wait. The thread sleeps with the signals of `mask` blocked.
+    fn drive_until_found(
+        &self,
+        interrupts: u32,
+        seated: Seated,
+        mask: u64,
+        call: &mut dyn SetCall,
+    ) -> Waited {
+        let control = &self.sleep_control;
+        if control.local_events.has_any() {
+            self.turn_once();
+            if self.looks(call, None) {
+                return Waited::Ready;
+            }
+        }
+        let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
+        let mut bells = Bells::default();
+        let own_spins = if call.has_channel() {
+            &control.spins
+        } else {
+            &control.cm_spins
+        };
+        let mut spins = own_spins.allow();
+        let mut next_look = clock::now_ns() + LOOK_NS;
+        loop {
+            if spins {
+                spins = false;
+                let turn = || {
+                    self.turn_once();
+                    control.may_have_events()
+                };
+                let spun = spin(turn, || self.looks(call, None));
+                own_spins.learn(spun);
+                if spun == Spun::Found {
+                    return Waited::Ready;
+                }
+            }
+            let until = self.background_turn(&mut turns, &mut bells);
+            if control.may_have_events() && self.looks(call, None) {
+                return Waited::Ready;
+            }
+            let is_interrupted = self::interrupts() != interrupts || control.is_seat_wanted();
+            if is_interrupted || !self.is_alive() || !control.seat.is_held(seated) {
+                return Waited::Bystander;
+            }
+            if until == 0 {
+                let now = clock::now_ns();
+                if now >= next_look {
+                    next_look = now + LOOK_NS;
+                    if self.looks(call, None) {
+                        return Waited::Ready;
+                    }
+                }
+                continue;
+            }
+            let has_work = || {
+                let has_messages = self.has_work_before_call(&turns);
+                has_messages || control.may_have_events() || control.is_seat_wanted()
+            };
+            let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
+                self.looks(call, Some(Sleep { limit, mask }))
+            });
+            self.end_interrupts(&turns);
+            if !control.seat.is_held(seated) {
+                // The background thread has parked meanwhile; this thread has stored RUNNING.
+                control.page.unpark();
+                return Waited::Bystander;
+            }
+            if is_done == Some(true) {
+                return Waited::Ready;
+            }
+        }
+    }
+
+    /// Looks once, in memory and then at the descriptors; whether there is what the thread waits
+    /// for.
+    fn looks(&self, call: &mut dyn SetCall, sleep: Option<Sleep>) -> bool {
+        let control = &self.sleep_control;
+        let local = &control.local_events;
+        control.looks_for_events();
+        let report = |call: &mut dyn SetCall| {
+            let set = call.set();
+            set.is_some_and(|set| local.report(set, |events, data| call.put(events, data)))
+        };
+        let now = clock::now_ns();
+        let may_skip_the_set = sleep.is_some() || !local.is_look_due(now);
+        if may_skip_the_set && report(call) {
+            return true;
+        }
+        local.looks(now);
+        let found = call.look(sleep);
+        if found.is_woken {
+            control.take_wake_up();
+        }
+        report(call) || found.is_done
+    }
+
+    /// Leaves the seat, for a moment or for good.
+    fn leave(&self, seated: Seated, for_good: bool) {
+        // Timers that are set from now on are looked at by the next driver: no thread sleeps on the
+        // bell.
+        self.sleep_control.wake_at.store(0, Ordering::SeqCst);
+        self.sleep_control.seat.leave(seated, for_good);
+        if for_good {
+            self.sleep_control.local_events.end();
+        }
+    }
+
+    /// Sleeps until the signal of the channel differs from `seen` or there is work; None if it
+    /// cannot.
+    fn sleep_as_reader(&self, wait: &Wait<'_>, seen: u32, rest: Rest<'_>) -> Option<Parked> {
+        let signal = &wait.channel.signal;
+        let is_raised = || signal.count() != seen;
+        if let Some(set) = rest.turns.interrupts {
+            let signals = self.sleep_control.signal_file.of(&wait.blocked)?;
+            let sleep = || self.rest_beside(set, signals, &rest, is_raised);
+            // Signals are delivered after the next turn.
+            return wait.channel.await_in_call(sleep).then_some(Parked::Woken);
+        }
+        if !rest.bells.add_signal(signal, seen) {
+            // There are as many bells as a thread can wait on.
+            return None;
+        }
+        let has_work = || self.shard.lock().channels.have_work() || is_raised();
+        let Rest {
+            turns,
+            bells,
+            until,
+        } = rest;
+        let sleep = || self.sleep_control.sleep(bells, until, turns.naps, has_work);
+        Some(wait.blocked.unblocked(|| signal.await_with(sleep)))
+    }
+
+    /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.
+    fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
+        let control = &self.sleep_control;
+        let signal = &wait.channel.signal;
+        if control.spins.allow() {
+            let has_come = || signal.count() != seen;
+            let turn = || {
+                self.turn_once();
+                has_come()
+            };
+            let spun = spin(turn, has_come);
+            control.spins.learn(spun);
+            if spun == Spun::Found {
+                return wait.why_raised();
+            }
+        }
+        let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
+        let mut bells = Bells::default();
+        loop {
+            let until = self.background_turn(&mut turns, &mut bells);
+            if signal.count() != seen {
+                return wait.why_raised();
+            }
+            if !self.is_alive() || !control.seat.is_held(wait.seated) {
+                return Waited::NotDriven;
+            }
+            match wait.blocked.deliver() {
+                Delivered::Nothing if until == 0 => continue,
+                Delivered::Nothing => {}
+                Delivered::Restarts => continue,
+                Delivered::Interrupts => return Waited::Interrupted,
+            }
+            let rest = Rest {
+                turns: &turns,
+                bells: &mut bells,
+                until,
+            };
+            let Some(parked) = self.sleep_as_reader(wait, seen, rest) else {
+                control.bystanders.rest();
+                return Waited::NotDriven;
+            };
+            if !control.seat.is_held(wait.seated) {
+                // The background thread has parked meanwhile; this thread has stored RUNNING.
+                control.page.unpark();
+                return Waited::NotDriven;
+            }
+            if parked == Parked::Interrupted {
+                return Waited::Interrupted;
+            }
+        }
+    }
+}
+
+/// A wait that is driven.
+struct Wait<'a> {
+    channel: &'a CompletionChannel,
+    interrupts: u32,
+    seated: Seated,
+    blocked: Blocked,
+}
+
+impl Wait<'_> {
+    fn why_raised(&self) -> Waited {
+        if self.channel.is_closed() {
+            Waited::Closed
+        } else if interrupts() != self.interrupts {
+            Waited::NotDriven
+        } else {
+            Waited::Ready
+        }
+    }
+}
