@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::ptr::NonNull;
+use std::ptr::{null_mut, NonNull};
+use std::sync::OnceLock;
 
 use crate::layout::LayoutError;
 
@@ -19,6 +20,20 @@ pub(crate) fn magic(magic: &[u8; 8], version: u32) -> [u8; TABLE_HEADER] {
     header[..8].copy_from_slice(magic);
     header[8..].copy_from_slice(&version.to_le_bytes());
     header
+}
+
+/// See [`avoid`].
+static AVOIDED: OnceLock<fn(usize, usize) -> bool> = OnceLock::new();
+/// The largest reservation in search of a place: this many times the octets of the mapping.
+const RESERVED_MAX: usize = 1 << 20;
+
+/// Has memory of this crate not be mapped, from now on, at an address and length for which
+/// `is_taken` returns true though nothing is mapped there. Peers may access registered memory that
+/// the program has unmapped; ours must not be there instead.
+///
+/// `is_taken` is called by the thread that maps. The first call counts.
+pub fn avoid(is_taken: fn(usize, usize) -> bool) {
+    let _ = AVOIDED.set(is_taken);
 }
 
 /// What a writer seals: the size, and the way to another writable mapping.
@@ -154,18 +169,81 @@ impl Mapping {
 
     fn map(file: &File, octets: usize, access: libc::c_int) -> Result<Self, RegionError> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let raw = file.as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), octets, access, flags, raw, 0) };
+        let mapping = unsafe { Self::map_at(null_mut(), octets, access, flags, file.as_raw_fd())? };
+        let mapping = match AVOIDED.get() {
+            Some(is_taken) if mapping.is_at(*is_taken) => mapping.moved(*is_taken),
+            _ => mapping,
+        };
+        // A core dump would have the payload of strangers, and a page for each frame.
+        mapping.advise(octets, libc::MADV_DONTDUMP);
+        Ok(mapping)
+    }
+
+    /// # Safety
+    /// As of mmap(2).
+    unsafe fn map_at(
+        at: *mut libc::c_void,
+        octets: usize,
+        access: libc::c_int,
+        flags: libc::c_int,
+        raw: libc::c_int,
+    ) -> Result<Self, RegionError> {
+        // SAFETY: the caller's promise.
+        let at = unsafe { libc::mmap(at, octets, access, flags, raw, 0) };
         let error = || RegionError::System("mmap", io::Error::last_os_error());
         if at == libc::MAP_FAILED {
             return Err(error());
         }
         let base = NonNull::new(at.cast()).ok_or_else(error)?;
-        let mapping = Self { base, octets };
-        // A core dump would have the payload of strangers, and a page for each frame.
-        mapping.advise(octets, libc::MADV_DONTDUMP);
-        Ok(mapping)
+        Ok(Self { base, octets })
+    }
+
+    fn is_at(&self, is_taken: fn(usize, usize) -> bool) -> bool {
+        is_taken(self.base.as_ptr() as usize, self.octets)
+    }
+
+    /// The mapping at an address that is not taken. It stays where it is if there is none, as in a
+    /// program that has registered all of its address space.
+    fn moved(self, is_taken: fn(usize, usize) -> bool) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // A longer reservation does not fit where a shorter one did.
+        let mut factor = 1;
+        while factor <= RESERVED_MAX {
+            let Some(octets) = self.octets.checked_mul(factor) else {
+                break;
+            };
+            // SAFETY: new, at an address of the kernel's choice.
+            let reserved = unsafe { Self::map_at(null_mut(), octets, libc::PROT_NONE, flags, -1) };
+            let Ok(mut reserved) = reserved else {
+                break;
+            };
+            let rest = reserved.octets - self.octets;
+            reserved.octets = self.octets;
+            if rest > 0 {
+                // SAFETY: the end of the reservation, which only this function knows.
+                unsafe { libc::munmap(reserved.base.as_ptr().add(self.octets).cast(), rest) };
+            }
+            if !reserved.is_at(is_taken) {
+                return self.over(reserved);
+            }
+            factor *= 2;
+        }
+        self
+    }
+
+    /// Moves the mapping into the place of a reservation of its length.
+    fn over(self, reserved: Self) -> Self {
+        let (from, to) = (self.base.as_ptr().cast(), reserved.base.as_ptr());
+        let (octets, flags) = (self.octets, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        // SAFETY: both are ours, and nothing refers to either yet.
+        let at = unsafe { libc::mremap(from, octets, octets, flags, to) };
+        if at == libc::MAP_FAILED {
+            return self;
+        }
+        // The kernel has unmapped what was at its old address.
+        std::mem::forget(self);
+        reserved
     }
 
     /// Gives the kernel advice about the first `octets`; it changes no content, and without it

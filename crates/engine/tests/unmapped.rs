@@ -1,14 +1,17 @@
-//! Memory that is unmapped while it is registered, in a process without the stand-in. It is the
-//! only test of its program: other threads would map their memory where pages were unmapped.
+//! Memory that is unmapped while it is registered, in a process without the stand-in. Its tests run
+//! one after the other and are the only ones of their program: other threads would map their memory
+//! where pages were unmapped.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 #[allow(dead_code)]
 #[path = "engine/rig.rs"]
 mod rig;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use urdma_engine::{Access, MrChange, SendOp, Sge, Status};
 
-use rig::{pair, End};
+use rig::{connect, engine, instance, pair, End};
 
 const PAGE: usize = 4096;
 
@@ -31,9 +34,9 @@ impl Pages {
         self.0 as u64 + (page * PAGE) as u64
     }
 
-    fn unmap(&self, page: usize) {
-        // SAFETY: a page of the mapping, to which there is no reference.
-        let failed = unsafe { libc::munmap(self.0.byte_add(page * PAGE), PAGE) };
+    fn unmap(&self, page: usize, count: usize) {
+        // SAFETY: pages of the mapping, to which there is no reference.
+        let failed = unsafe { libc::munmap(self.0.byte_add(page * PAGE), count * PAGE) };
         assert_eq!(failed, 0);
     }
 
@@ -44,11 +47,17 @@ impl Pages {
     }
 }
 
-fn register(end: &End, pages: &Pages, page: usize) -> u32 {
+/// Held by the test that runs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn register(end: &End, pages: &Pages, page: usize, count: usize) -> u32 {
     let (at, rights) = (pages.at(page), Access::all() - Access::ON_DEMAND);
     let keys = end
         .engine
-        .register_mr(end.pd, at, PAGE as u64, at, rights)
+        .register_mr(end.pd, at, (count * PAGE) as u64, at, rights)
         .unwrap();
     keys.lkey
 }
@@ -68,11 +77,12 @@ fn send(from: &End, to: &End, pages: &Pages, page: usize, lkey: u32) {
 
 #[test]
 fn unmapped_page_is_empty_until_its_region_ends_or_has_other_memory() {
+    let _alone = alone();
     let (a, b) = pair(2 * PAGE);
     let pages = Pages::map(2);
-    let keys = [0, 1].map(|page| register(&a, &pages, page));
+    let keys = [0, 1].map(|page| register(&a, &pages, page, 1));
     for (page, key) in keys.into_iter().enumerate() {
-        pages.unmap(page);
+        pages.unmap(page, 1);
         send(&a, &b, &pages, page, key);
         assert!(pages.is_mapped(page));
     }
@@ -86,4 +96,48 @@ fn unmapped_page_is_empty_until_its_region_ends_or_has_other_memory() {
     };
     a.engine.reregister_mr(keys[1], &change).unwrap();
     assert!(!pages.is_mapped(1));
+}
+
+/// The ranges of addresses at which this process has memory of channels.
+fn memory_of_channels() -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = maps.lines().filter(|line| line.contains("/memfd:urdma-"));
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |digits| u64::from_str_radix(digits, 16).unwrap();
+        (number(from), number(to))
+    };
+    ours.map(range).collect()
+}
+
+// Regression: a server ended with SIGSEGV, since the page of its peer, which is read only, had been
+// mapped where the server had unmapped registered memory, to which a Write went.
+#[test]
+fn memory_of_channels_is_not_mapped_where_registered_memory_was() {
+    // One by one, so that each is where the kernel maps a page next; and some that a region fits.
+    const COUNTS: [usize; 9] = [1, 1, 1, 1, 1, 1, 1, 1, 16384];
+    let _alone = alone();
+    let instance = instance();
+    let end = |slot| End::new(engine(&instance, slot), PAGE);
+    let (a, b) = (end(1), end(2));
+    let all = COUNTS.map(|count| (Pages::map(count), count));
+    for (pages, count) in &all {
+        register(&a, pages, 0, *count);
+    }
+    for (pages, count) in &all {
+        pages.unmap(0, *count);
+    }
+    let before = memory_of_channels().len();
+    connect(&a, &b, Access::all() - Access::ON_DEMAND);
+    b.receive(1, &[b.sge(0, PAGE)]).unwrap();
+    a.post(2, SendOp::Send, &[a.sge(0, PAGE)]).unwrap();
+    b.expect(1, Status::Success);
+    a.expect(2, Status::Success);
+    let mapped = memory_of_channels();
+    assert!(mapped.len() > before);
+    for (from, to) in mapped {
+        let is_registered =
+            |(pages, count): &(Pages, usize)| from < pages.at(*count) && pages.at(0) < to;
+        assert!(!all.iter().any(is_registered), "{from:x}-{to:x}");
+    }
 }

@@ -273,6 +273,16 @@ impl MrTable {
         found.map(|(region, _)| region.addr + region.len)
     }
 
+    /// Whether a region has any of these octets of the program's memory.
+    pub(crate) fn has_memory_in(&self, address: u64, octets: u64) -> bool {
+        let mut all = self.regions.iter().zip(&self.details);
+        all.any(|(region, detail)| {
+            matches!(detail.kind, Kind::Memory | Kind::OnDemand)
+                && region.addr < address.saturating_add(octets)
+                && address < region.addr.saturating_add(region.len)
+        })
+    }
+
     /// The memory of a region: its address and octets; none for a region without memory.
     pub(crate) fn memory_of(&self, key: u32) -> Option<(u64, u64)> {
         let index = self.region_of(key).ok()?;
