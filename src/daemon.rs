@@ -1,5 +1,7 @@
 //! `urdma up` and `urdma down`.
 
+#![allow(unsafe_code)]
+
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,5 @@
 //! Environments in which something is missing, and the messages of urdma there.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::process::CommandExt;

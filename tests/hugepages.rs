@@ -1,5 +1,6 @@
 //! Hugepages that were reserved for two hosts are released, however the program that reserved them
 //! ends. Needs root.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! All kinds of work at the same time: urdmad's resources are the same before and after.
 //!
 //! `URDMA_SOAK_S` is the duration in seconds; the default is ten minutes.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

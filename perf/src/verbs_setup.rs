@@ -1,5 +1,7 @@
 //! The first steps of every verbs program, for the programs that are measured.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::ptr;
 

@@ -3,6 +3,7 @@
 //! - `verbs`: the C entry points of libibverbs;
 //! - `front`: the C table through which the stand-in reaches this process's engine.
 
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod front;

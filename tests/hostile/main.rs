@@ -15,7 +15,7 @@
 //! | `recordings` | by flight recordings |
 //! | `corrupt` | a peer of verbs-check that ends its channel |
 //! | `attach`, `conversation` | slots and channels; packets on the control socket |
-//! | `forge`, `random`, `memory` | cells; numbers; memory (unsafe) |
+//! | `forge`, `random`, `memory` | cells; numbers; memory |
 #![allow(clippy::unwrap_used)] // a program for tests
 
 mod attach;

@@ -1,5 +1,7 @@
 //! Memory that is written without regard for any rule, and the system calls by which a process
-//! could reach the memory of others (unsafe; the only such file of this program).
+//! could reach the memory of others.
+
+#![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::num::NonZeroUsize;

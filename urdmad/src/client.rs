@@ -1,5 +1,7 @@
 //! One control connection.
 
+#![allow(unsafe_code)]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -7,6 +7,8 @@
 //! files of a thread that ends without lingering. Descriptors that urdmad has received are closed
 //! by a thread for each client, whose place in the quota stays taken in the meantime.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The counters of the port as files whose values are computed when they are opened (unsafe).
+//! The counters of the port as files whose values are computed when they are opened.
 //!
 //! urdmad holds a lease (fcntl(2), F_SETLEASE) of each file. A program that opens one is made to
 //! wait by the kernel, which signals urdmad; urdmad writes the value and gives the lease up. So the
@@ -11,6 +11,8 @@
 //!
 //! If urdmad is stopped, the kernel ends the lease after `/proc/sys/fs/lease-break-time` (45 s),
 //! and the program reads the values of the last time.
+
+#![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,5 +1,6 @@
 //! Clients that ask too much of urdmad.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod support;

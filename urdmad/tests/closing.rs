@@ -1,5 +1,6 @@
 //! Clients that send descriptors whose last close takes as long as they choose.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod support;

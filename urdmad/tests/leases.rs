@@ -1,6 +1,7 @@
 //! Leased queue pairs: granted once each, taken back from the dead, counted. Needs root, to reserve
 //! hugepages.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,5 +1,6 @@
 //! Starting, refusing to start, taking over, ending.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod support;

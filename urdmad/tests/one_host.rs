@@ -1,5 +1,6 @@
 //! One instance without a port: attaching, datagrams, connection requests, death, limits.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,5 +1,5 @@
 //! The socket pair of a completion channel, or of a context's asynchronous events: the program
-//! reads from one end, and a library writes to the other (unsafe).
+//! reads from one end, and a library writes to the other.
 //!
 //! The kernel's files of events are readable when they have an event, and never writable. A program
 //! that waits for either, such as one of libuv, would find a socket writable all the time. The

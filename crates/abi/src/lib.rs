@@ -14,6 +14,8 @@
 //! - [`handlers`]: these handlers, which are put off until then;
 //! - [`faults`]: the handler of SIGSEGV of a library that repairs some faults.
 
+#![allow(unsafe_code)]
+
 pub mod cancel;
 pub mod dv;
 pub mod event_socket;

@@ -4,6 +4,7 @@
 //! Prints half a round trip of 100 octets in a cell, without and with waking a peer that might
 //! sleep; the rate of such cells in one direction; and the rate of a stream of 64 KB frames with a
 //! copy at each end. Each is measured a few times, and the median counts. Cores 0 and 1 are used.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::time::Instant;

@@ -1,9 +1,11 @@
-//! A cell: a word, and behind it a message or its beginning (unsafe).
+//! A cell: a word, and behind it a message or its beginning.
 //!
 //! The word is `position + 1:32 | octets:8 | count:24`. The writer stores it last, so that a cell
 //! holds a message or not. A message is composed in its cell: a copy of one that was composed
 //! elsewhere waits for the stores before it, so in a stream of messages each would wait for the
 //! cache lines of the one before. The reader copies whole vectors: the first line's, or all.
+
+#![allow(unsafe_code)]
 
 use crate::bits::{low16, low32, low8};
 use crate::layout::{CELL, CELL_DATA};

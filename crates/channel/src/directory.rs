@@ -1,5 +1,5 @@
-//! The directory of an instance: which slots have a process, and how often each was assigned
-//! (unsafe).
+//! The directory of an instance: which slots have a process, and how often each was
+//! assigned.
 //!
 //! urdmad writes it, every process reads it.
 //!
@@ -7,6 +7,8 @@
 //! |---|---|---|
 //! | 0 | 12 | magic `urdmaDIR`, version (4) |
 //! | 64 | 4 × 254 | of each slot: generation (31 bits), whether it has a process (low bit) |
+
+#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,7 @@
-//! Waiting for any of several words of other processes to change: futex(2), futex_waitv(2)
-//! (unsafe). Under `--cfg loom`, a model of both.
+//! Waiting for any of several words of other processes to change: futex(2), futex_waitv(2). Under
+//! `--cfg loom`, a model of both.
+
+#![allow(unsafe_code)]
 
 use std::time::Duration;
 

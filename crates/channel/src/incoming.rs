@@ -1,4 +1,6 @@
-//! The reader's half of a region (unsafe).
+//! The reader's half of a region.
+
+#![allow(unsafe_code)]
 
 use crate::bits::low32;
 use crate::cell::CellOctets;

@@ -12,17 +12,17 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`layout`] | sizes, offsets, the header and its validation; no unsafe |
-//! | [`cell`] | a cell: its word, its octets, copies of them (unsafe) |
-//! | [`region`] | [`OwnRegion`], [`PeerRegion`]: references into a region (unsafe) |
-//! | [`outgoing`] | the writer's half: room, owners, frames (unsafe) |
-//! | [`incoming`] | the reader's half: validated copies (unsafe) |
+//! | [`cell`] | a cell: its word, its octets, copies of them |
+//! | [`region`] | [`OwnRegion`], [`PeerRegion`]: references into a region |
+//! | [`outgoing`] | the writer's half: room, owners, frames |
+//! | [`incoming`] | the reader's half: validated copies |
 //! | [`channel`] | both halves: settling, completion, wake-ups; no unsafe |
-//! | [`page`] | the page of a process: sleeping (unsafe) |
+//! | [`page`] | the page of a process: sleeping |
 //! | `rota` | which of many channels a poll looks at |
 //! | `seat`, `signal` | which thread of a process sleeps on the bells |
-//! | `directory`, `records` | tables between urdmad and the processes (unsafe) |
-//! | [`recording`] | the last events of a process' connections (unsafe) |
-//! | `map`, `futex` | memfd and mapping; futex(2) (unsafe) |
+//! | `directory`, `records` | tables between urdmad and the processes |
+//! | [`recording`] | the last events of a process' connections |
+//! | `map`, `futex` | memfd and mapping; futex(2) |
 //! | [`steps`] | labels for crash tests |
 //! | `sync`, `bits`, `model` | atomics and prefetches; truncations; regions for loom |
 //!

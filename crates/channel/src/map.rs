@@ -1,4 +1,6 @@
-//! A memfd that one process can write and others only read, and its mapping (unsafe).
+//! A memfd that one process can write and others only read, and its mapping.
+
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;

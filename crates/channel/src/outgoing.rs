@@ -1,4 +1,6 @@
-//! The writer's half of a region (unsafe).
+//! The writer's half of a region.
+
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 

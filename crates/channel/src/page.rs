@@ -1,4 +1,4 @@
-//! The page by which a process is known to its peers, and sleeping (unsafe).
+//! The page by which a process is known to its peers, and sleeping.
 //!
 //! | offset | octets | content |
 //! |---|---|---|
@@ -18,6 +18,8 @@
 //!
 //! Each PARKED and SELECTING has a number of its own, so that a peer rings once for each sleep and
 //! not again until the sleeper has run.
+
+#![allow(unsafe_code)]
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A flight recording: the last events of each connection of a process (unsafe).
+//! A flight recording: the last events of each connection of a process.
 //!
 //! The process writes it. urdmad keeps its descriptor, also for a while after the process has
 //! ended, and does not read it; `urdma trace` reads it with pread(2). doc/tracing.md has the format
@@ -10,6 +10,8 @@
 //! | 4096 | 8 × 16,385 | of each track: the number of events that it has had |
 //! | [`TRACK_0_AT`] | 32 × 4096 | track 0, of the process: a ring of events |
 //! | [`TRACKS_AT`] | 32 × 16 × 16,384 | tracks 1 and up: rings of events |
+
+#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,5 @@
 //! Delivery records: what the queue pairs of a process have received from other hosts; and the
-//! totals of its traffic (unsafe).
+//! totals of its traffic.
 //!
 //! The process writes the records of its queue pairs, and urdmad reads them when the process has
 //! ended: its RESET then tells the peer which of its packets were delivered. A process may
@@ -11,6 +11,8 @@
 //! | 0 | 12 | magic `urdmaREC`, version (4) |
 //! | 64 | 8 × 11 | totals of the traffic, in the order of [`Traffic`] |
 //! | 4096 | 8 × 65,536 | of each queue pair: the stream's connection id (4), the next packet (4) |
+
+#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 

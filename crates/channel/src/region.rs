@@ -1,4 +1,6 @@
-//! A region of a channel: what its writer and its reader make of the memory (unsafe).
+//! A region of a channel: what its writer and its reader make of the memory.
+
+#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;

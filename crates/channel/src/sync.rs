@@ -1,5 +1,7 @@
 //! Atomics and cells, from std or, under `--cfg loom`, from the model checker; prefetches.
 
+#![allow(unsafe_code)]
+
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 #[cfg(loom)]

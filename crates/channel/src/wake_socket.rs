@@ -1,4 +1,4 @@
-//! The descriptor by which peers wake a thread that sleeps in a call on descriptors (unsafe).
+//! The descriptor by which peers wake a thread that sleeps in a call on descriptors.
 //!
 //! A process has one socket of NETLINK_USERSOCK, and each of its peers has a socket that is
 //! connected to it. A peer wakes the process by a message. Neither can keep the other waiting:
@@ -11,6 +11,8 @@
 //!
 //! Any process in the network namespace can send to the socket. A filter therefore drops what does
 //! not consist of the secret that peers read in the process' page.
+
+#![allow(unsafe_code)]
 
 #[cfg(not(loom))]
 #[allow(clippy::cast_possible_truncation)] // constants and sizes of a few octets

@@ -1,5 +1,6 @@
 //! A process is killed after each of its steps; its peer has what it had sent and settled before,
 //! and nothing else.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Sleeping in one process while another one writes.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Layout, seals, and what a reader refuses.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -3,6 +3,8 @@
 //! This crate needs no DPDK: urdmad removes what a killed urdmad has left before it knows whether
 //! it will use DPDK.
 
+#![allow(unsafe_code)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! The arguments for DPDK: devices, memory, and which devices can be lent.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 

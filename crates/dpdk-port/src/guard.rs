@@ -2,6 +2,8 @@
 //! linker: it finds those here first. `crates/dpdk-sys/shim/guard.c` has the reason and the code;
 //! these exist because only functions of Rust are visible outside of a library that Rust links.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_void};
 
 type Callback = unsafe extern "C" fn(argument: *mut c_void);

@@ -1,5 +1,7 @@
 //! The parameters of a port, validated.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

@@ -4,6 +4,8 @@
 //! they are lent. Each pair has its own pool, so that the pool of a dead lessee can be
 //! reinitialised.
 
+#![allow(unsafe_code)]
+
 use dpdk::{
     free_bulk, Burst, Eal, FlowRule, FlowVersion, LcoreId, Lent, Mbuf, Port as DpdkPort, PortStats,
     QueueIndex, QueuePair, HEADROOM_OCTETS, MAX_BURST,

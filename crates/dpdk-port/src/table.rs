@@ -1,5 +1,7 @@
 //! The C functions of the port table.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, OsStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;

@@ -1,5 +1,7 @@
 //! The kernel's end of a TAP port.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::os::fd::AsRawFd;
 

@@ -3,6 +3,7 @@
 //! They are generated from its headers, as far as the `dpdk` crate uses them. The functions of
 //! `shim/shim.c` wrap macros and inline functions. Only the `dpdk` crate depends on this one.
 
+#![allow(unsafe_code)]
 #![allow(
     missing_docs,
     non_camel_case_types,

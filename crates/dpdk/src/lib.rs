@@ -19,6 +19,7 @@
 //! [`Error`] has a message and a positive errno; "not supported" ([`Error::is_unsupported`]) is a
 //! normal result of many drivers.
 
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod connector;

@@ -5,6 +5,8 @@
 //! libibverbs has loaded, wherever `urdma run` or the configuration of libibverbs has it, and links
 //! none: a program with it also starts where urdma is not in use.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_void, CStr};
 use std::mem::{transmute, MaybeUninit};
 use std::ptr::null_mut;

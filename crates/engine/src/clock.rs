@@ -5,6 +5,8 @@
 //! needs two readings. The rate of the counter is measured while the engine attaches
 //! ([`Calibration`]); its error, about one part in a million, matters to no timer.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 

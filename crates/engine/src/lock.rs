@@ -12,6 +12,8 @@
 //! The lock names the thread that holds it, so that a handler of signals, which may take no lock,
 //! can ask whether the thread that it runs in does (`engine/unmapped.rs`).
 
+#![allow(unsafe_code)]
+
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

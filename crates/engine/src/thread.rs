@@ -1,4 +1,6 @@
-//! Threads of the engine (unsafe).
+//! Threads of the engine.
+
+#![allow(unsafe_code)]
 
 use std::arch::asm;
 use std::io;

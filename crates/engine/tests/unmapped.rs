@@ -1,6 +1,7 @@
 //! Memory that is unmapped while it is registered, in a process without the stand-in. Its tests run
 //! one after the other and are the only ones of their program: other threads would map their memory
 //! where pages were unmapped.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 #[allow(dead_code)]

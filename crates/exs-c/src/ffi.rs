@@ -2,6 +2,8 @@
 //!
 //! Pointers of the application are turned into values here, before safe code is called.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::net::SocketAddr;

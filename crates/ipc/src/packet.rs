@@ -1,5 +1,7 @@
 //! Packets of a SOCK_SEQPACKET socket: octets and file descriptors.
 
+#![allow(unsafe_code)]
+
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;

@@ -11,6 +11,8 @@
 //!   and their copies;
 //! - `table`: the C functions, which convert pointers to references and catch panics.
 
+#![allow(unsafe_code)]
+
 use urdma_abi::lease::DROP_REASONS;
 use urdma_underlay::Dropped;
 

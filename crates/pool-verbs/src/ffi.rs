@@ -1,5 +1,7 @@
 //! Calls of librdmacm and libibverbs. Each object keeps those that it needs alive.
 
+#![allow(unsafe_code)]
+
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr;

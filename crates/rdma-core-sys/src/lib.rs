@@ -12,6 +12,7 @@
 //! whose device it opens. Programs that call functions of [`verbs`] or [`rdmacm`] link the
 //! libraries themselves.
 
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod abi;

@@ -25,6 +25,7 @@
 //!   thread sleeps for the program it holds nothing.
 //! - A forked child has no rings. A vforked child changes nothing of its parent's: it has its
 //!   parent make the kernel's what it hands on.
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 #[cfg(not(all(

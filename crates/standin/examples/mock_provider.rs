@@ -1,5 +1,6 @@
 //! A provider for the tests of the stand-in: it only answers, and appends each call to the log file
 //! that `MOCK_LOG` names.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::{c_int, c_void};

@@ -31,6 +31,7 @@
 //! `open` and `openat` are variadic in C. Stable Rust cannot define variadic functions, but on
 //! x86-64 and aarch64 (System V and AAPCS64 conventions) an integer argument after the fixed ones
 //! is passed exactly as if it were fixed. The mode is therefore declared as a fixed argument here.
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 #[cfg(not(all(

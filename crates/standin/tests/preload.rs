@@ -1,5 +1,6 @@
 //! The stand-in in a real process: each test runs itself again in a child process with the library
 //! preloaded and a mock provider that logs every call.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::{c_int, CStr, CString};

@@ -4,6 +4,7 @@
 //! of one that is off, where only the probe is passed. With the name of a case and a number of
 //! events, it does only that, to count instructions
 //! (`valgrind --tool=callgrind target/release/examples/cost monotonic 100000`).
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::time::Instant;

@@ -1,8 +1,10 @@
 //! What makes an rdma_cm file readable: an eventfd in the epoll set that the application has in
-//! place of the file (unsafe).
+//! place of the file.
 //!
 //! The kernel's file is readable while it has an event, never writable, and cannot be read. An
 //! epoll set is so too; an eventfd alone would always be writable.
+
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

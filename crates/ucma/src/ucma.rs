@@ -1,5 +1,7 @@
 //! The open rdma_cm files of a process, behind one lock.
 
+#![allow(unsafe_code)]
+
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,7 @@
 //! Copies to and from the application's memory, at addresses in its commands.
 
+#![allow(unsafe_code)]
+
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::driver::Errno;

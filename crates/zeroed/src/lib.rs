@@ -9,6 +9,7 @@
 //! [`zeroed!`](crate::zeroed!) states that zeroes are a value of a type, and has the compiler check
 //! it.
 
+#![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};

@@ -1,5 +1,7 @@
 //! `/dev/urdma`: the file through which an urdmad serves a device.
 
+#![allow(unsafe_code)]
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,5 +1,7 @@
 //! Commands to an open `/dev/infiniband/uverbs*` of the module.
 
+#![allow(unsafe_code)]
+
 use std::ffi::OsString;
 use std::io;
 use std::mem::{size_of, size_of_val};

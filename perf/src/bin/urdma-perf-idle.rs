@@ -8,6 +8,8 @@
 //!
 //! Prints a line before it waits; ends when it is killed.
 
+#![allow(unsafe_code)]
+
 use std::process::ExitCode;
 use std::ptr;
 

@@ -15,6 +15,8 @@
 //! Otherwise, a process whose turn it is may wait for the core of the target while the one before
 //! still has the other.
 
+#![allow(unsafe_code)]
+
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

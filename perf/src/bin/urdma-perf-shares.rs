@@ -9,6 +9,8 @@
 //! processors. The client prints a line at the end of the warm-up, and a line with the octets a
 //! second that each queue pair has written since.
 
+#![allow(unsafe_code)]
+
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;

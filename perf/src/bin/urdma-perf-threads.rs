@@ -8,6 +8,8 @@
 //! With thread domains they share no lock, without them they share all. Prints the slots of the
 //! queue pairs, and the rate of all threads in millions of messages a second.
 
+#![allow(unsafe_code)]
+
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;

@@ -8,6 +8,8 @@
 //! kernel may have coalesced (stream). One end prints `result VALUE`: the client microseconds of
 //! half a round trip, the server GB/s that have arrived.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;

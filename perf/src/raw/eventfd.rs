@@ -1,5 +1,7 @@
 //! Two processes that wake each other: the least that a message costs when both applications sleep.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::AsRawFd;
 
 use nix::sys::eventfd::EventFd;

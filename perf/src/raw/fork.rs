@@ -1,5 +1,7 @@
 //! Two processes on two cores that share memory.
 
+#![allow(unsafe_code)]
+
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 

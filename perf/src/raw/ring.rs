@@ -1,6 +1,8 @@
 //! A minimal ring between two processes (one producer, one consumer, head, tail, entries of 64
 //! octets), and a minimal stream that is copied in and out.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 

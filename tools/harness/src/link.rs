@@ -1,5 +1,7 @@
 //! Raw frames of a network interface, as a host on the link sends and sees them.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

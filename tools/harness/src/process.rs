@@ -1,5 +1,7 @@
 //! A child process: its output is collected, it has a time limit, and it never outlives its owner.
 
+#![allow(unsafe_code)]
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

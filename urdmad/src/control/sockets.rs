@@ -1,6 +1,8 @@
 //! Offers of TCP connections for rings: urdmad asks the kernel about each socket that it is given,
 //! and passes memory and bells to both ends (doc/sockets.md).
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::{size_of, MaybeUninit};

@@ -2,6 +2,8 @@
 //!
 //! urdmad itself links no part of DPDK: doc/adr/0018-without-dpdk.md.
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::ffi::{c_char, CStr, CString, OsStr};
 use std::mem::MaybeUninit;

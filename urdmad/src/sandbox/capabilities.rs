@@ -4,6 +4,8 @@
 //! thread is therefore interrupted by a signal, whose handler gives them up. The signal is SIGSYS,
 //! because DPDK's threads block all signals but those of faults (`dpdk::Eal::init`).
 
+#![allow(unsafe_code)]
+
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

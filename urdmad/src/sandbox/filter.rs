@@ -4,6 +4,8 @@
 //! The lists include the calls that other versions of the C library, of the standard library and of
 //! DPDK make for the same purpose. A call that is missing fails and does not end urdmad.
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 

@@ -1,4 +1,5 @@
 //! Channels between two ends of this process, forged regions, a child process, random numbers.
+#![allow(unsafe_code)]
 #![allow(dead_code)] // no test uses all of it
 
 use std::fs::File;

@@ -3,6 +3,7 @@
 //!
 //! Needs root for network namespaces.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod child;

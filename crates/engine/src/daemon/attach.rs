@@ -1,5 +1,7 @@
 //! Construction of engines: attaching to urdmad, and the list of the engines of the process.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,7 @@
 //! Messages over channels: turns of queue pairs, and what arrives.
 
+#![allow(unsafe_code)]
+
 use proto_trp::conn::{answer_unknown, Answer, Handled, Message, Payload, SendWr, Target};
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{MessageError, MessageHead, MessageKind};

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `progress` | receive, send, timers: one pass |
 //! | `receive`, `transmit` | packets in, packets out |
-//! | `messages` | connections over channels: both directions (unsafe) |
+//! | `messages` | connections over channels: both directions |
 //! | `counts` | what the peers of channels have settled |
-//! | `packets` | packets that came over channels (unsafe) |
+//! | `packets` | packets that came over channels |
 //! | `packet_room` | room for packets in the messages of channels |
 //! | `daemon_path` | the path of packets over urdmad |
 //! | `datagrams` | unreliable datagrams: creation and end, out, in |

@@ -1,6 +1,8 @@
 //! Packets of TRP that came over channels: from other hosts, through urdmad, and the datagrams and
 //! the connection management of processes of this host.
 
+#![allow(unsafe_code)]
+
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{MessageError, PacketHead};
 use urdma_types::SlotId;

@@ -1,6 +1,8 @@
 //! The socket to urdmad as an engine has it. It is closed in forked children, and used only while
 //! its descriptor is still the socket that was opened.
 
+#![allow(unsafe_code)]
+
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};

@@ -11,8 +11,8 @@
 //! | `cm` | connection management: its interface to the engine |
 //! | `lanes` | objects that all lanes have |
 //! | `ended` | what ends with a process |
-//! | `unmapped` | registered memory that the program has unmapped (unsafe) |
-//! | `control_socket` | the socket of the control thread, and forks (unsafe) |
+//! | `unmapped` | registered memory that the program has unmapped |
+//! | `control_socket` | the socket of the control thread, and forks |
 
 pub(crate) mod cm;
 pub(crate) mod control_socket;

@@ -1,4 +1,4 @@
-//! Registered memory that the program has unmapped (unsafe).
+//! Registered memory that the program has unmapped.
 //!
 //! A NIC holds the pages of a region: a peer that accesses what the program has unmapped changes
 //! pages that the program no longer sees, and the program lives. The engine copies in a thread of
@@ -19,6 +19,8 @@
 //! The pages are a private mapping of `/dev/zero`, which is anonymous memory, at an offset that is
 //! their address. Thus /proc/self/maps tells them from what the program may have mapped in their
 //! place.
+
+#![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;

@@ -1,5 +1,7 @@
 //! Addresses of application memory as pointers, and the accesses to it that are atomic.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use proto_trp::conn::AtomicOp;

@@ -5,6 +5,8 @@
 //! `process_vm_writev` on this process). It brings in missing pages as a plain access would, and
 //! returns an error where a plain access would end the process (doc/adr/0006-on-demand-paging.md).
 
+#![allow(unsafe_code)]
+
 use proto_trp::conn::{ProtectionError, RemoteAccess, RemoteAddr, Sge};
 
 use super::address::pointer;

@@ -3,15 +3,8 @@
 //! The application may only name memory that it has registered. `populate.rs` checks at
 //! registration that it is mapped; what is unmapped later is in `engine/unmapped.rs`. Keys that the
 //! fast check refuses go to `checked_copy.rs`.
-//!
-//! Unsafe code of the engine that touches application memory or packets is in this file,
-//! `checked_copy.rs`, `populate.rs`, `engine/unmapped.rs`, `address.rs`, `paths/packet_body.rs`,
-//! `paths/lease.rs` and the calls of `PacketBody::new` in `data/messages.rs` and `data/packets.rs`.
-//! Other unsafe code is in `lock.rs` (the value that the lock protects), `engine/control_socket.rs`
-//! (a socket that is not always closed), `objects/qp.rs` (an allocation of zeroes), and around
-//! calls of the C library and the reading of the clock's counter and the thread pointer
-//! (`daemon/attach.rs`, `threads/background.rs`, `clock.rs`, `engine/control_socket.rs`,
-//! `objects/events.rs`, `random.rs`, `thread.rs`).
+
+#![allow(unsafe_code)]
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,

@@ -2,10 +2,10 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `host` | what a connection asks of the process: access checks and copies (unsafe) |
-//! | `address` | addresses of the application (unsafe) |
-//! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
-//! | `populate` | whether memory is mapped (unsafe) |
+//! | `host` | what a connection asks of the process: access checks and copies |
+//! | `address` | addresses of the application |
+//! | `checked_copy` | copies of memory whose pages may be missing |
+//! | `populate` | whether memory is mapped |
 
 pub(crate) mod address;
 pub(crate) mod checked_copy;

@@ -1,4 +1,6 @@
-//! Whether memory is mapped, and pages that are missing (unsafe).
+//! Whether memory is mapped, and pages that are missing.
+
+#![allow(unsafe_code)]
 
 use super::address::pointer;
 use crate::types::EngineError;

@@ -9,6 +9,8 @@
 //! What waits here takes no place of the ring beyond the lock, and is not counted as polled: those
 //! counts are written under the ring's lock (`qp::Polled`).
 
+#![allow(unsafe_code)]
+
 use std::ptr;
 use std::sync::Arc;
 

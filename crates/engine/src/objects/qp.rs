@@ -1,6 +1,8 @@
 //! Queue pairs as callers hold them, and the counts by which work requests reserve room for
 //! completions.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 

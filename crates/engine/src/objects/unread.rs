@@ -1,6 +1,8 @@
 //! The events of a completion channel that the application has not read: in the channel's socket,
 //! or in memory. `local_events.rs` says when they are in memory.
 
+#![allow(unsafe_code)]
+
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

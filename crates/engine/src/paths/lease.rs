@@ -3,6 +3,8 @@
 //!
 //! A received datagram that is for another slot is passed on to it (`data/receive.rs`).
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_void, CStr, CString, OsStr};
 use std::net::IpAddr;
 use std::os::fd::RawFd;

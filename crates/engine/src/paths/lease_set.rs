@@ -1,4 +1,6 @@
-//! The epoll set of a lease's interrupts and of the process' wake socket (unsafe).
+//! The epoll set of a lease's interrupts and of the process' wake socket.
+
+#![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 use std::time::Duration;

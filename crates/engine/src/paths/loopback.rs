@@ -1,5 +1,7 @@
-//! Two leased queue pairs, each the other's link, in the memory of this process (unsafe): for
+//! Two leased queue pairs, each the other's link, in the memory of this process: for
 //! counts of the instructions of an engine, without DPDK.
+
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -6,13 +6,13 @@
 //! | `path` | how the peer of a queue pair is reached |
 //! | `channels` | channels by the peer's slot; which of them a poll looks at |
 //! | `packet_path` | the interface of a path for packets |
-//! | `packet_body`, `origin` | a packet that has come: its octets (unsafe), and where it is from |
-//! | `lease` | the path over a leased queue pair (unsafe) |
-//! | `lease_set` | the set of descriptors of a sleep with a lease (unsafe) |
+//! | `packet_body`, `origin` | a packet that has come: its octets, and where it is from |
+//! | `lease` | the path over a leased queue pair |
+//! | `lease_set` | the set of descriptors of a sleep with a lease |
 //! | `batch` | requests that leave together |
 //! | `capture` | packet captures |
 //! | `in_process` | an instance within one process, without urdmad |
-//! | `loopback` | two leased queue pairs in memory, for measurements (unsafe) |
+//! | `loopback` | two leased queue pairs in memory, for measurements |
 
 pub(crate) mod batch;
 pub(crate) mod capture;

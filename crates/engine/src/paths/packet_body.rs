@@ -1,5 +1,7 @@
 //! A received datagram, as the engine reads it: in shared or DMA memory, which others may write to.
 
+#![allow(unsafe_code)]
+
 use std::marker::PhantomData;
 
 use proto_trp::conn::{HEAD_OCTETS, PREDICTED_OCTETS};

@@ -119,6 +119,7 @@ pub(crate) trait ReceivePath {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 

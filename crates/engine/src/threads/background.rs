@@ -46,6 +46,8 @@
 //! earlier timer under that lock therefore sees it and wakes the thread
 //! (`SleepControl::wake_if_due`).
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! Signals of a thread of the application that runs the engine in a call in which it sleeps
-//! (unsafe). They are blocked while the thread has locks, since a handler may leave the call with
+//! Signals of a thread of the application that runs the engine in a call in which it
+//! sleeps. They are blocked while the thread has locks, since a handler may leave the call with
 //! siglongjmp(3), and while it would not notice that a handler has run.
+
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

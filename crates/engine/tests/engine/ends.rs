@@ -1,5 +1,7 @@
 //! The end of a queue pair, of a peer, of urdmad; and what rest costs.
 
+#![allow(unsafe_code)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,8 @@
 //! Messages as long as verbs allow: 2^31 octets, in address space that shows the same 16 MB again
 //! and again.
 
+#![allow(unsafe_code)]
+
 use std::time::{Duration, Instant};
 
 use urdma_engine::{Access, CompletionOp, PostError, RemoteAddr, SendOp, Sge, Status};

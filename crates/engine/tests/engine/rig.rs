@@ -1,5 +1,7 @@
 //! Two ends of a connection.
 
+#![allow(unsafe_code)]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

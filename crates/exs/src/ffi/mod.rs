@@ -1,6 +1,8 @@
 //! The calls of librdmacm and libibverbs, behind types whose functions are safe to call. No other
 //! module of this crate has unsafe code.
 
+#![allow(unsafe_code)]
+
 pub(crate) mod cm;
 pub(crate) mod memory;
 pub(crate) mod queue_pair;

@@ -1,5 +1,7 @@
 //! The role of an application: loads the library as the engine does, and uses its table.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, CStr, CString};
 use std::io::{stdin, BufRead};
 use std::path::PathBuf;

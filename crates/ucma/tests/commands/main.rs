@@ -1,5 +1,6 @@
 //! The ucma ABI as librdmacm uses it: two processes of one host, a table of listeners in place of
 //! urdmad, and each command as the octets that librdmacm writes.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod flood;

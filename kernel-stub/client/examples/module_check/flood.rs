@@ -1,5 +1,7 @@
 //! Events that a process raises and does not read: the kernel keeps a bounded number of them.
 
+#![allow(unsafe_code)]
+
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 

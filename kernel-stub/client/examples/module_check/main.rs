@@ -9,6 +9,7 @@
 //! commands to the files, some of them almost valid. `module_check flood` raises events that it
 //! does not read. `module_check silent` listens while no answer comes from urdmad. Subcommands that
 //! use the device first serve `urdma0` if no process does.
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};

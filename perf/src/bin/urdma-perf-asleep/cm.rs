@@ -1,5 +1,7 @@
 //! Connections of librdmacm.
 
+#![allow(unsafe_code)]
+
 use std::ffi::CStr;
 use std::net::Ipv4Addr;
 use std::ptr;

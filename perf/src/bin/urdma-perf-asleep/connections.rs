@@ -5,6 +5,8 @@
 //! over TCP is complete when the server has accepted it and the client has read the end of the
 //! stream.
 
+#![allow(unsafe_code)]
+
 use std::collections::VecDeque;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

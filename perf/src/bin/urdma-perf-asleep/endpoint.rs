@@ -1,5 +1,7 @@
 //! A queue pair with a completion queue and a completion channel of its own.
 
+#![allow(unsafe_code)]
+
 use std::io::Error;
 use std::ptr;
 

@@ -1,5 +1,7 @@
 //! A ping-pong of 64 octets between two ends that sleep or poll.
 
+#![allow(unsafe_code)]
+
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};

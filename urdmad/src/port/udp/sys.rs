@@ -1,4 +1,6 @@
-//! System calls on UDP sockets (unsafe): options, batches of datagrams, the error queue.
+//! System calls on UDP sockets: options, batches of datagrams, the error queue.
+
+#![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
