@@ -1,5 +1,7 @@
 //! A process in one of the roles, controlled by lines on its standard input and output.
 
+#![allow(unsafe_code)]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};

@@ -1,0 +1,31 @@
+//! What calls of the table return.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use urdma_abi::cancel::Disabled;
+use urdma_ucma::Errno;
+
+/// Runs a call; an error becomes a negative errno, a panic `-EIO`.
+pub(super) fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
+    let _uncancelled = Disabled::new();
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(errno)) => -i64::from(errno),
+        Err(_) => -i64::from(libc::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_of_a_refusal_or_a_panic_is_a_negative_errno() {
+        assert_eq!(answer(|| Ok(5)), 5);
+        assert_eq!(answer(|| Err(libc::EINVAL)), -i64::from(libc::EINVAL));
+        assert_eq!(
+            answer(|| panic!("expected by the test")),
+            -i64::from(libc::EIO)
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! The rdma_cm files that are open.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use urdma_engine::{Driven, Engine};
+use urdma_ucma::{Errno, FileHandle, Ucma};
+
+use super::answer::answer;
+use super::attach::attach;
+
+/// The engine that connection management used last; it saves a lookup by run directory in each
+/// call.
+static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+
+/// An open rdma_cm file. It stays with the engine for which it was opened, also after that engine
+/// has lost its urdmad.
+#[derive(Clone)]
+struct CmFile {
+    engine: Weak<Engine>,
+    ucma: Arc<Ucma>,
+    handle: FileHandle,
+}
+
+/// The open rdma_cm files by handle; no handle is reused.
+static CM_FILES: Mutex<BTreeMap<i64, CmFile>> = Mutex::new(BTreeMap::new());
+
+fn cm_files() -> MutexGuard<'static, BTreeMap<i64, CmFile>> {
+    CM_FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The engine of an open file.
+pub(super) fn engine_of_cm(handle: i64) -> Option<Arc<dyn Driven>> {
+    let engine = cm_files().get(&handle)?.engine.upgrade()?;
+    Some(engine)
+}
+
+/// The engines of all open files.
+pub(super) fn engines() -> Vec<Arc<dyn Driven>> {
+    let engines: Vec<_> = cm_files()
+        .values()
+        .map(|file| file.engine.clone())
+        .collect();
+    let open = engines.iter().filter_map(Weak::upgrade);
+    open.map(|engine| engine as Arc<dyn Driven>).collect()
+}
+
+fn cm_engine() -> Result<Arc<Engine>, Errno> {
+    let mut cached = CM_ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = match cached.upgrade().filter(|engine| engine.is_usable()) {
+        Some(engine) => engine,
+        None => attach()?,
+    };
+    *cached = Arc::downgrade(&engine);
+    Ok(engine)
+}
+
+pub(super) unsafe extern "C" fn cm_open(set_fd: c_int) -> i64 {
+    static NEXT: AtomicI64 = AtomicI64::new(0);
+    answer(|| {
+        let engine = cm_engine()?;
+        let ucma = Arc::clone(engine.ucma().map_err(|error| error.errno())?);
+        let file = CmFile {
+            handle: ucma.open(set_fd)?,
+            engine: Arc::downgrade(&engine),
+            ucma,
+        };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        cm_files().insert(number, file);
+        Ok(number)
+    })
+}
+
+pub(super) unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
+    answer(|| {
+        if command.is_null() {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the stand-in passes the application's buffer of `len` octets.
+        let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+        let file = cm_files().get(&handle).cloned().ok_or(libc::EBADF)?;
+        // SAFETY: the application is responsible for the addresses in the command, as it is with
+        // the kernel.
+        let taken = unsafe { file.ucma.write(file.handle, octets)? };
+        i64::try_from(taken).map_err(|_| libc::EINVAL)
+    })
+}
+
+pub(super) unsafe extern "C" fn cm_close(handle: i64) {
+    answer(|| {
+        let file = cm_files().remove(&handle);
+        if let Some(file) = file {
+            file.ucma.close(file.handle);
+        }
+        Ok(0)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cm_write_from_nowhere_is_efault() {
+        // SAFETY: null is refused before it is used.
+        let result = unsafe { cm_write(0, std::ptr::null(), 8) };
+        assert_eq!(result, -i64::from(libc::EFAULT));
+    }
+}
