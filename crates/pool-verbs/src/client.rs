@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use urdma_pool::{
     Access, Action, Completion, Config, LocalRegion, LocalRegionId, NodeId, PhysicalId, Pool,
-    Posted, RemoteRegion, RemoteRegionId, Request, UserId, VirtualId,
+    Posted, RemoteRegion, RemoteRegionId, Request, Transport, UserId, VirtualId,
 };
 
 use crate::described::Described;
@@ -60,6 +60,9 @@ impl Client {
     /// # Errors
     /// If there is no such device, or the configuration does not work.
     pub fn new(from: std::net::IpAddr, config: &Config) -> Result<Self, Error> {
+        if matches!(config.transport, Transport::Initiators { .. }) {
+            return Err(Error::Initiators);
+        }
         let pool = Pool::new(config)?;
         let anchor = Id::new()?;
         anchor.bind(SocketAddr::new(from, 0))?;
@@ -224,6 +227,7 @@ impl Client {
             };
             match action {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
+                Action::Create(physical) => self.pool.handle_unreachable(physical),
                 Action::Destroy(physical) => self.destroy(physical)?,
                 Action::Deregister(region) => {
                     self.memory.retain(|_, memory| memory.addr() != region.addr);

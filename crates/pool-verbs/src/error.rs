@@ -17,6 +17,9 @@ pub enum Error {
         #[source]
         error: io::Error,
     },
+    /// The transport is configured, but not driven: EOPNOTSUPP.
+    #[error("initiators are not driven over verbs: use Transport::Connections")]
+    Initiators,
     /// A call of the pool.
     #[error(transparent)]
     Pool(#[from] CallError),

@@ -2,6 +2,21 @@
 
 use crate::error::ConfigError;
 
+/// What the shared queue pairs of a pool are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reliable connections, each to one node.
+    Connections {
+        /// For each node, 1 or more.
+        per_node: u16,
+    },
+    /// Initiators of dynamically connected transport, each of which reaches every node.
+    Initiators {
+        /// In all, 1 or more.
+        count: u16,
+    },
+}
+
 /// Limits. The driver creates its queues with these depths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -10,8 +25,8 @@ pub struct Config {
     /// Entries of the completion queue that all shared queue pairs have, `sq_depth` or more. There
     /// are at most so many queue pairs that it cannot overflow.
     pub cq_depth: u32,
-    /// Shared queue pairs for each node, 1 or more.
-    pub physical_per_node: u16,
+    /// What they are.
+    pub transport: Transport,
     /// Virtual queue pairs, 1 or more.
     pub virtual_max: u32,
     /// Requests of one virtual queue pair that are posted at a time, 1 or more.
@@ -32,7 +47,7 @@ impl Default for Config {
         Self {
             sq_depth: 128,
             cq_depth: 4096,
-            physical_per_node: 1,
+            transport: Transport::Connections { per_node: 1 },
             virtual_max: 65_536,
             in_flight_max: 32,
             in_flight_octets_max: 1 << 20,
@@ -47,9 +62,13 @@ impl Config {
     /// # Errors
     /// If a limit is 0, or the completion queue is too short for one queue pair.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        let shared = match self.transport {
+            Transport::Connections { per_node } => ("per_node", per_node.into()),
+            Transport::Initiators { count } => ("count", count.into()),
+        };
         let limits = [
+            shared,
             ("sq_depth", self.sq_depth),
-            ("physical_per_node", self.physical_per_node.into()),
             ("virtual_max", self.virtual_max),
             ("in_flight_max", self.in_flight_max),
             ("message_octets_max", self.message_octets_max),

@@ -43,6 +43,15 @@ pub(crate) enum Fault {
     CauseFlushed,
     /// Requests wait for their replacement forever.
     NotRepeated,
+    /// A node that does not answer ends requests that were not sent, to other nodes.
+    OtherNodesFail,
+    /// When a node does not answer, only the requests of the virtual queue pair whose request
+    /// failed count as sent to it.
+    NeighboursRepeated,
+    /// A work request goes to the node of the one before it.
+    NodeKept,
+    /// There are more initiators than configured.
+    InitiatorsUnbounded,
     /// Memory is released while posted requests use it.
     ReleasedEarly,
 }

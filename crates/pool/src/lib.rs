@@ -1,6 +1,6 @@
-//! Virtual queue pairs on shared reliable connections, sans-IO: many users of one process reach a
-//! node over the few queue pairs that are connected to it. Each has the semantics of a reliable
-//! connection of its own. doc/pool.md describes it.
+//! Virtual queue pairs on shared ones, sans-IO: many users of one process reach a node over the few
+//! reliable connections to it, or all nodes over a few initiators of dynamically connected
+//! transport. Each has the semantics of a reliable connection of its own. doc/pool.md describes it.
 //!
 //! [`Pool`] is all of it: it validates requests, accounts for the places of every queue, says what
 //! is posted to which queue pair, and dispatches the completions. Files, each of which uses only
@@ -25,7 +25,7 @@ mod slots;
 mod types;
 mod virtual_qp;
 
-pub use config::Config;
+pub use config::{Config, Transport};
 pub use error::{CallError, ConfigError, PostError};
 pub use pool::{Pool, Stats};
 pub use types::{

@@ -11,12 +11,26 @@ use crate::types::{LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, Vir
 pub(crate) struct InFlight {
     /// Whose it is; it may have been closed.
     pub(crate) of: VirtualId,
+    /// Where it goes.
+    pub(crate) node: NodeId,
     pub(crate) local: LocalRegionId,
 }
 
 /// A virtual queue pair that has something to send: the virtual time at which its next request
 /// begins, and its slot and generation.
 type Turn = Reverse<(u64, u32, u32)>;
+
+/// What nodes may have executed of the requests behind one that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executed {
+    /// Nothing: the node has refused it.
+    Nothing,
+    /// Those that go to the same node, up to the first that goes to another one: an initiator sends
+    /// nothing to a node before all requests to the one before are complete.
+    SameNode,
+    /// Anything.
+    Any,
+}
 
 /// Why a queue pair is failing.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +39,8 @@ pub(crate) struct Cause {
     pub(crate) status: Status,
     /// Whose request it was; none if that was flushed.
     pub(crate) of: Option<VirtualId>,
-    /// The node has executed nothing behind it.
-    pub(crate) is_refusal: bool,
+    /// What became of those behind it.
+    pub(crate) executed: Executed,
 }
 
 /// A shared queue pair.
@@ -40,7 +54,8 @@ pub(crate) struct Cause {
 /// ```
 #[derive(Debug)]
 pub(crate) struct PhysicalQp {
-    pub(crate) node: NodeId,
+    /// To which node it is connected; none of an initiator, which reaches each.
+    pub(crate) node: Option<NodeId>,
     slot: u16,
     generation: u16,
     pub(crate) state: PhysicalState,
@@ -65,7 +80,7 @@ pub(crate) struct PhysicalQp {
 }
 
 impl PhysicalQp {
-    pub(crate) fn new(slot: u16, node: NodeId) -> Self {
+    pub(crate) fn new(slot: u16, node: Option<NodeId>) -> Self {
         Self {
             node,
             slot,

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::error::{CallError, ConfigError, PostError};
 use crate::fault::{Fault, Faults};
-use crate::physical_qp::{parts_of, Cause, InFlight, PhysicalQp};
+use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::regions::{check_shape, needed, Regions};
 use crate::slots::{Id, Slots};
 use crate::types::{
@@ -54,6 +54,8 @@ pub struct Pool {
     pub(crate) regions: Regions,
     pub(crate) virtuals: Slots<VirtualQp>,
     pub(crate) physicals: Vec<PhysicalQp>,
+    /// Slots of those that reach every node.
+    initiators: Vec<u16>,
     /// Slots of those that may have something to post.
     active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
@@ -74,6 +76,7 @@ impl Pool {
             regions: Regions::default(),
             virtuals: Slots::default(),
             physicals: Vec::new(),
+            initiators: Vec::new(),
             active: VecDeque::new(),
             actions: VecDeque::new(),
             stats: Stats::default(),
@@ -162,11 +165,16 @@ impl Pool {
         Ok(VirtualId(id))
     }
 
-    /// The shared queue pair of a node with the fewest members; a new one if it may have one more.
+    /// The shared queue pair that reaches a node and has the fewest members; a new one if there may
+    /// be one more.
     fn choose_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
         let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
+        let (reaching, most, only) = match self.config.transport {
+            Transport::Connections { per_node } => (&mut known.physicals, per_node, Some(node)),
+            Transport::Initiators { count } => (&mut self.initiators, count, None),
+        };
         let members = |slot: &u16| self.physicals[usize::from(*slot)].members;
-        let least = known.physicals.iter().copied().min_by_key(members);
+        let least = reaching.iter().copied().min_by_key(members);
         if let Some(slot) = least.filter(|slot| members(slot) == 0) {
             return Ok(slot);
         }
@@ -174,11 +182,12 @@ impl Pool {
         let places = (self.physicals.len() as u64 + 1) * u64::from(self.config.sq_depth);
         let has_places = places <= u64::from(self.config.cq_depth)
             || self.faults.has(Fault::CompletionQueueUnreserved);
-        let may_grow = known.physicals.len() < usize::from(self.config.physical_per_node);
+        let may_grow = reaching.len() < usize::from(most)
+            || (only.is_none() && self.faults.has(Fault::InitiatorsUnbounded));
         let slot = u16::try_from(self.physicals.len()).ok();
         if let Some(slot) = slot.filter(|_| has_places && may_grow) {
-            known.physicals.push(slot);
-            self.physicals.push(PhysicalQp::new(slot, node));
+            reaching.push(slot);
+            self.physicals.push(PhysicalQp::new(slot, only));
             return Ok(slot);
         }
         least.ok_or(CallError::Limit("shared queue pairs"))
@@ -293,7 +302,11 @@ impl Pool {
     pub(crate) fn connect(&mut self, slot: u16) {
         let shared = &mut self.physicals[usize::from(slot)];
         shared.state = PhysicalState::Connecting;
-        let action = Action::Connect(shared.id(), shared.node);
+        let id = shared.id();
+        let action = match shared.node {
+            Some(node) => Action::Connect(id, node),
+            None => Action::Create(id),
+        };
         self.actions.push_back(action);
     }
 
@@ -378,8 +391,12 @@ impl Pool {
         member.is_listed = false;
         member.finish = start + REQUEST_COST + u64::from(request.len_octets);
         member.note_posted(&request);
+        let before = shared.in_flight.back().map(|before| before.node);
+        let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
+        let node = kept.unwrap_or(member.node);
         let in_flight = InFlight {
             of: id,
+            node,
             local: request.local,
         };
         let wr_id = shared.push(in_flight, start);
@@ -390,6 +407,7 @@ impl Pool {
         let is_tail = (is_last || is_full_row) && !self.faults.has(Fault::TailUnsignaled);
         let work = Transmit {
             physical,
+            node,
             wr_id,
             operation: request.operation,
             local_addr: request.local_addr,
@@ -490,7 +508,7 @@ impl Pool {
     fn handle_success(&mut self, slot: u16, place: usize) {
         if let Some(cause) = &mut self.physicals[usize::from(slot)].cause {
             // Behind one that has failed: what the node executed is not known.
-            cause.is_refusal = false;
+            cause.executed = Executed::Any;
             return;
         }
         let retired = match self.faults.has(Fault::OneRetired) {
@@ -506,7 +524,7 @@ impl Pool {
     /// Completes the oldest requests of a queue pair.
     fn retire(&mut self, slot: u16, count: usize) {
         for _ in 0..count {
-            let Some(InFlight { of, local }) = self.physicals[usize::from(slot)].pop() else {
+            let Some(InFlight { of, local, .. }) = self.physicals[usize::from(slot)].pop() else {
                 return;
             };
             release(&mut self.regions, &mut self.actions, local);
@@ -541,7 +559,11 @@ impl Pool {
         shared.cause = Some(Cause {
             status,
             of: culprit.filter(|_| status != Status::Flushed),
-            is_refusal: status.is_refusal(),
+            executed: match status {
+                Status::Flushed => Executed::Any,
+                _ if status.is_refusal() => Executed::Nothing,
+                _ => Executed::SameNode,
+            },
         });
         self.begin_failing(slot);
     }

@@ -4,16 +4,30 @@
 //! before the first completion in error succeeded. What is left is settled by virtual queue pair:
 //!
 //! - the one whose request failed gets its status, and its other requests are flushed;
-//! - if the node refused that request, it has executed nothing that was posted behind it, and the
-//!   others' requests are posted again, to the replacement;
-//! - otherwise the node may have executed them. Reads are posted again. A virtual queue pair with a
-//!   Write or an atomic among them fails: it must not be executed twice. Its oldest request gets
-//!   the status, which a connection of its own would have got.
+//! - if the node refused that request, nothing that was posted behind it was executed;
+//! - if the node did not answer, it may have executed those behind that request that go to it, up
+//!   to the first to another node: an initiator sends nothing to that one before all requests to
+//!   the node before are complete;
+//! - if no request is known to be the cause, nodes may have executed anything that is left.
+//!
+//! What was not executed is posted again, to the replacement. Of the rest, Reads are posted again,
+//! and a virtual queue pair with a Write or an atomic among its requests fails: it must not be
+//! executed twice. Its oldest request gets the status that a connection of its own would have got.
 
 use crate::fault::Fault;
-use crate::physical_qp::InFlight;
+use crate::physical_qp::{Executed, InFlight};
 use crate::pool::{release, Pool};
 use crate::types::{PhysicalId, PhysicalState, Status, VirtualId};
+
+/// How requests are settled.
+struct Settled {
+    /// With which status, if they end.
+    status: Status,
+    /// Whose request has failed.
+    culprit: Option<VirtualId>,
+    /// Whether nodes may have executed them.
+    executed: Executed,
+}
 
 impl Pool {
     /// The queue pair is destroyed.
@@ -26,11 +40,21 @@ impl Pool {
         let mut left = std::mem::take(&mut shared.in_flight);
         shared.renew();
         shared.state = PhysicalState::Down;
-        let status = cause.map_or(Status::Flushed, |cause| cause.status);
-        let culprit = cause.and_then(|cause| cause.of);
-        let is_refusal = cause.is_some_and(|cause| cause.is_refusal);
+        let mut settled = Settled {
+            status: cause.map_or(Status::Flushed, |cause| cause.status),
+            culprit: cause.and_then(|cause| cause.of),
+            executed: cause.map_or(Executed::Any, |cause| cause.executed),
+        };
+        let failed_node = left.front().map(|first| first.node);
         for in_flight in left.drain(..) {
-            self.settle(&in_flight, culprit, is_refusal, status);
+            let is_other_node = Some(in_flight.node) != failed_node;
+            if settled.executed == Executed::SameNode
+                && is_other_node
+                && !self.faults.has(Fault::OtherNodesFail)
+            {
+                settled.executed = Executed::Nothing;
+            }
+            self.settle(&in_flight, &settled);
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
@@ -40,13 +64,7 @@ impl Pool {
         }
     }
 
-    fn settle(
-        &mut self,
-        in_flight: &InFlight,
-        culprit: Option<VirtualId>,
-        is_refusal: bool,
-        status: Status,
-    ) {
+    fn settle(&mut self, in_flight: &InFlight, by: &Settled) {
         let id = in_flight.of;
         let Some(member) = self.virtuals.get_mut(id.0) else {
             release(&mut self.regions, &mut self.actions, in_flight.local);
@@ -57,12 +75,17 @@ impl Pool {
             // Settled by an earlier one.
             return;
         }
-        let must_not_repeat = match is_refusal {
-            true => self.faults.has(Fault::InnocentFail),
-            false => member.has_posted_effects() && !self.faults.has(Fault::EffectsRepeated),
+        let must_not_repeat = match by.executed {
+            Executed::Nothing => self.faults.has(Fault::InnocentFail),
+            Executed::SameNode | Executed::Any => {
+                member.has_posted_effects()
+                    && !self.faults.has(Fault::EffectsRepeated)
+                    && !(by.executed == Executed::SameNode
+                        && self.faults.has(Fault::NeighboursRepeated))
+            }
         };
-        if culprit == Some(id) || must_not_repeat {
-            self.fail(id, status);
+        if by.culprit == Some(id) || must_not_repeat {
+            self.fail(id, by.status);
         } else if !self.faults.has(Fault::NotRepeated) {
             member.repeat();
             self.stats.repeated += 1;

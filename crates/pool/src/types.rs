@@ -211,6 +211,8 @@ pub enum PhysicalState {
 pub struct Transmit {
     /// To this queue pair.
     pub physical: PhysicalId,
+    /// To this node.
+    pub node: NodeId,
     /// With this number.
     pub wr_id: u64,
     /// What it does.
@@ -244,6 +246,9 @@ pub enum Action {
     /// Create a queue pair and connect it to the node, then call `handle_connected` or
     /// `handle_unreachable`.
     Connect(PhysicalId, NodeId),
+    /// Create an initiator, then call `handle_connected`, or `handle_unreachable` if there can be
+    /// none.
+    Create(PhysicalId),
     /// Take the queue pair to ERR, handle the completions that there are, destroy it, and call
     /// `handle_destroyed`.
     Destroy(PhysicalId),

@@ -1,5 +1,6 @@
-//! A device with reliable connections: each executes its work requests in order, and completes them
-//! in order.
+//! A device with reliable connections and initiators: each executes its work requests in order, and
+//! completes them in order. An initiator sends nothing to a node before the requests to the node
+//! before are complete.
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,8 @@ pub(super) struct Posted {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) id: PhysicalId,
-    pub(super) node: NodeId,
+    /// None of an initiator.
+    pub(super) node: Option<NodeId>,
     pub(super) broken: Option<Broken>,
     /// Work requests whose places in the send queue are taken.
     pub(super) posted: VecDeque<Posted>,
@@ -55,7 +57,7 @@ impl Device {
         }
     }
 
-    pub(super) fn connect(&mut self, id: PhysicalId, node: NodeId) {
+    pub(super) fn create(&mut self, id: PhysicalId, node: Option<NodeId>) {
         self.queue_pairs.push(QueuePair {
             id,
             node,
@@ -97,7 +99,21 @@ impl Device {
     /// The work request that a node executes next.
     pub(super) fn next_to_execute(&self, at: usize) -> Option<&Posted> {
         let qp = self.queue_pairs.get(at).filter(|qp| qp.broken.is_none())?;
-        qp.posted.iter().find(|posted| !posted.is_executed)
+        let next = qp.posted.iter().find(|posted| !posted.is_executed)?;
+        let mut before = qp.posted.iter().take_while(|posted| posted.is_executed);
+        let is_free = before.all(|one| one.is_acknowledged || one.work.node == next.work.node);
+        is_free.then_some(next)
+    }
+
+    /// Work requests that a node has executed, if it was silent since: the oldest that is not
+    /// acknowledged, and those behind it that go to the same node.
+    pub(super) fn sent(&self, at: usize) -> impl Iterator<Item = &Posted> {
+        let posted = self.queue_pairs[at].posted.iter();
+        let mut left = posted
+            .skip_while(|posted| posted.is_acknowledged)
+            .peekable();
+        let node = left.peek().map(|oldest| oldest.work.node);
+        left.take_while(move |posted| Some(posted.work.node) == node)
     }
 
     pub(super) fn note_executed(&mut self, at: usize) {

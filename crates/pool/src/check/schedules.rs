@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use super::world::World;
 use super::{for_each_seed, Finding, Rng};
 use crate::fault::Fault;
-use crate::Config;
+use crate::{Config, Transport};
 
 const STEPS: u64 = 500;
 const ACTIONS: usize = 11;
@@ -15,7 +15,14 @@ fn random_config(rng: &mut Rng) -> Config {
     Config {
         sq_depth,
         cq_depth: sq_depth * rng.between(1, 4) as u32,
-        physical_per_node: rng.between(1, 3) as u16,
+        transport: match rng.percent(50) {
+            true => Transport::Connections {
+                per_node: rng.between(1, 3) as u16,
+            },
+            false => Transport::Initiators {
+                count: rng.between(1, 3) as u16,
+            },
+        },
         virtual_max: 12,
         in_flight_max: rng.between(1, 6) as u32,
         in_flight_octets_max: rng.between(1, 20_000),
@@ -147,5 +154,9 @@ finds! {
     finds_requests_that_outlive_an_error: QueueKept,
     finds_a_cause_without_its_status: CauseFlushed,
     finds_requests_that_are_not_repeated: NotRepeated,
+    finds_requests_to_other_nodes_that_fail: OtherNodesFail,
+    finds_neighbours_that_are_repeated: NeighboursRepeated,
+    finds_requests_that_go_to_another_node: NodeKept,
+    finds_too_many_initiators: InitiatorsUnbounded,
     finds_memory_that_is_released_in_use: ReleasedEarly,
 }

@@ -62,7 +62,7 @@ impl Line {
     }
 
     fn open(&mut self, depth: u32) -> VirtualId {
-        let node = self.pool.physicals[0].node;
+        let node = self.pool.physicals[0].node.unwrap();
         self.pool.open(UserId(0), node, depth, Access::ALL).unwrap()
     }
 

@@ -8,7 +8,7 @@ use super::{Finding, Rng};
 use crate::fault::Fault;
 use crate::{
     Access, Action, Config, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId, Pool,
-    PostError, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
+    PostError, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId,
 };
 
 /// Of each request's local memory.
@@ -16,6 +16,7 @@ const STRIDE: u64 = 4096;
 /// Of each region.
 const REGION: u64 = 1 << 40;
 const USERS: u64 = 3;
+const NODES: u64 = 3;
 
 #[derive(Debug)]
 struct Local {
@@ -62,7 +63,7 @@ impl World {
     pub(super) fn new(config: &Config, fault: Option<Fault>, rng: &mut Rng) -> Self {
         let mut pool = Pool::new(config).unwrap();
         pool.faults.only = fault;
-        let nodes = (0..2).map(|_| pool.add_node().unwrap()).collect();
+        let nodes = (0..NODES).map(|_| pool.add_node().unwrap()).collect();
         let mut world = Self {
             pool,
             config: *config,
@@ -79,7 +80,7 @@ impl World {
         for user in 0..USERS {
             world.add_local(UserId(user as u32), Access::ALL);
         }
-        for node in 0..2 {
+        for node in 0..NODES as usize {
             world.add_remote(node, Access::ALL);
             let read = Access {
                 read: true,
@@ -128,7 +129,7 @@ impl World {
     pub(super) fn open(&mut self, rng: &mut Rng) -> Result<(), Finding> {
         let (user, node) = (
             UserId(rng.below(USERS) as u32),
-            self.nodes[rng.below(2) as usize],
+            self.nodes[rng.below(NODES) as usize],
         );
         let depth = rng.between(1, 8) as u32;
         let operations = match rng.percent(80) {
@@ -288,8 +289,9 @@ impl World {
             }
             let posted = check_work(work, device, model, (locals, remotes), config);
             let posted = posted.and_then(|serial| {
-                excuse_flushed(model, serial, work, broken);
-                device.post(work, serial)
+                device.post(work, serial)?;
+                excuse_flushed(model, device, serial, work, broken);
+                Ok(())
             });
             if finding.is_ok() {
                 finding = posted;
@@ -322,14 +324,8 @@ impl World {
     pub(super) fn act(&mut self, rng: &mut Rng, has_faults: bool) -> Result<(), Finding> {
         match self.actions.pop_front() {
             None => {}
-            Some(Action::Connect(id, node)) if has_faults && rng.percent(10) => {
-                self.excuse_node(node, Status::RetryExceeded);
-                self.pool.handle_unreachable(id);
-            }
-            Some(Action::Connect(id, node)) => {
-                self.device.connect(id, node);
-                self.pool.handle_connected(id);
-            }
+            Some(Action::Connect(id, node)) => self.create(id, Some(node), has_faults, rng)?,
+            Some(Action::Create(id)) => self.create(id, None, has_faults, rng)?,
             Some(Action::Destroy(id)) => self.destroy(id, rng)?,
             Some(Action::Deregister(region)) => {
                 let local = self.locals.iter_mut().find(|local| local.region == region);
@@ -346,6 +342,32 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A queue pair is connected or created, unless it cannot be.
+    fn create(
+        &mut self,
+        id: PhysicalId,
+        node: Option<NodeId>,
+        has_faults: bool,
+        rng: &mut Rng,
+    ) -> Result<(), Finding> {
+        if has_faults && rng.percent(10) {
+            self.excuse_node(node, Status::RetryExceeded);
+            self.pool.handle_unreachable(id);
+            return Ok(());
+        }
+        self.device.create(id, node);
+        self.pool.handle_connected(id);
+        let reaching = self.device.queue_pairs.iter().filter(|qp| qp.node == node);
+        let most = match self.config.transport {
+            Transport::Connections { per_node } => node.map(|_| per_node),
+            Transport::Initiators { count } => node.is_none().then_some(count),
+        };
+        match most.is_some_and(|most| reaching.count() <= usize::from(most)) {
+            true => Ok(()),
+            false => fail("there are more queue pairs than configured, or of another transport"),
+        }
     }
 
     fn destroy(&mut self, id: PhysicalId, rng: &mut Rng) -> Result<(), Finding> {
@@ -371,10 +393,10 @@ impl World {
         Ok(())
     }
 
-    /// All that reach a node may fail so.
-    fn excuse_node(&mut self, node: NodeId, status: Status) {
+    /// All that reach a node, or any one if none is given, may fail so.
+    fn excuse_node(&mut self, node: Option<NodeId>, status: Status) {
         for at in 0..self.model.virtuals.len() {
-            if self.model.virtuals[at].node == node {
+            if node.is_none_or(|node| self.model.virtuals[at].node == node) {
                 self.model.excuse(at, status);
             }
         }
@@ -390,6 +412,28 @@ impl World {
         }
     }
 
+    /// The node of the oldest request does not answer: the owner of that request may fail so, and
+    /// those that have sent requests to the node.
+    fn excuse_silence(&mut self, at: usize) {
+        let sent = self.device.sent(at);
+        let owners: Vec<usize> = sent
+            .map(|posted| self.model.owner_index(posted.serial).unwrap())
+            .collect();
+        let has_effect = |owner: &usize| {
+            let mut posted = self.device.queue_pairs[at].posted.iter();
+            posted.any(|posted| {
+                self.model.owner_index(posted.serial) == Some(*owner)
+                    && posted.work.operation.has_effect()
+            })
+        };
+        let first = owners.first().copied();
+        let others = owners.iter().copied().filter(has_effect);
+        let excused: Vec<usize> = first.into_iter().chain(others).collect();
+        for owner in excused {
+            self.model.excuse(owner, Status::RetryExceeded);
+        }
+    }
+
     /// A queue pair enters ERR.
     pub(super) fn break_one(&mut self, at: usize, why: Broken) -> Result<(), Finding> {
         if self.device.queue_pairs[at].broken.is_some() {
@@ -399,18 +443,7 @@ impl World {
             // A refusal is the fault of the one whose request it is.
             Broken::Refusal => {}
             Broken::Event => self.excuse_all(at, Status::Flushed),
-            Broken::Silence => {
-                self.excuse_all(at, Status::RetryExceeded);
-                // The oldest one may be a Read.
-                if let Some(first) = self.device.queue_pairs[at].posted.front() {
-                    let owner = self.model.owner_index(first.serial).unwrap();
-                    self.model.excuse(owner, Status::RetryExceeded);
-                }
-                for posted in &self.device.queue_pairs[at].posted {
-                    let owner = self.model.owner_index(posted.serial).unwrap();
-                    self.model.excuse(owner, Status::RetryExceeded);
-                }
-            }
+            Broken::Silence => self.excuse_silence(at),
         }
         self.device.break_one(at, why)
     }
@@ -422,7 +455,12 @@ impl World {
             return Ok(());
         }
         let at = rng.below(count) as usize;
-        let why = [Broken::Silence, Broken::Event][rng.below(2) as usize];
+        let has_sent = self.device.sent(at).next().is_some();
+        // Only one who is asked can be silent.
+        let why = match has_sent && rng.percent(50) {
+            true => Broken::Silence,
+            false => Broken::Event,
+        };
         let id = self.device.queue_pairs[at].id;
         self.break_one(at, why)?;
         if why == Broken::Event && rng.percent(50) {
@@ -623,7 +661,8 @@ fn check_work(
     if !local.is_registered || local.region.user != owner.user {
         return fail("a work request names memory that is not its user's");
     }
-    if remote.region.node != qp.node || owner.node != qp.node {
+    let reaches = qp.node.is_none_or(|node| node == work.node);
+    if remote.region.node != work.node || owner.node != work.node || !reaches {
         return fail("a work request goes to another node");
     }
     if (work.operation, work.remote_addr) != (request.operation, request.remote_addr)
@@ -643,13 +682,29 @@ fn check_work(
 
 /// A work request that is posted to a queue pair which is in ERR: whether it has been executed is
 /// not known to the pool.
-fn excuse_flushed(model: &mut Model, serial: u64, work: &Transmit, broken: Option<Broken>) {
-    if matches!(broken, None | Some(Broken::Refusal)) || !work.operation.has_effect() {
+fn excuse_flushed(
+    model: &mut Model,
+    device: &Device,
+    serial: u64,
+    work: &Transmit,
+    broken: Option<Broken>,
+) {
+    let owner = model.owner_index(serial).unwrap();
+    let at = device
+        .queue_pairs
+        .iter()
+        .position(|qp| qp.id == work.physical);
+    let mut sent = at.into_iter().flat_map(|at| device.sent(at));
+    if !work.operation.has_effect() {
         return;
     }
-    let owner = model.owner_index(serial).unwrap();
-    model.excuse(owner, Status::Flushed);
-    if broken == Some(Broken::Silence) {
-        model.excuse(owner, Status::RetryExceeded);
+    match broken {
+        None | Some(Broken::Refusal) => {}
+        Some(Broken::Event) => model.excuse(owner, Status::Flushed),
+        Some(Broken::Silence) => {
+            if sent.any(|sent| model.owner_index(sent.serial) == Some(owner)) {
+                model.excuse(owner, Status::RetryExceeded);
+            }
+        }
     }
 }
