@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 
-use super::attributes;
 use super::context;
 use super::ffi;
 use super::objects::Object;
 use super::pd::ProtectionDomain;
+use super::qp::attributes;
 use urdma_engine::{AddressHandle, Engine};
 
 /// An address handle; the public structure of libibverbs is its first field.

@@ -7,7 +7,7 @@ use rdma_core_sys::verbs::{
     IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
-use super::queue_pair::QueuePair;
+use super::qp::structure::QueuePair;
 use super::srq::SharedReceiveQueue;
 
 /// Whether an event is about a queue pair.

@@ -7,9 +7,10 @@ use rdma_core_sys::verbs::{ibv_qp, ibv_qp_init_attr_ex};
 
 use super::context::Context;
 use super::errno::VerbsError;
-use super::queue_pair::QueuePair;
-use super::transitions::Service;
-use super::{dc, ffi, qp, reason};
+use super::qp::structure::QueuePair;
+use super::qp::transitions::Service;
+use super::qp::{calls, dc};
+use super::{ffi, reason};
 use urdma_abi::dv::{CreateQp, DvInitAttr, DvQpEx, LastError, QpEx};
 
 /// `urdmadv_create_qp`
@@ -38,9 +39,9 @@ pub(crate) unsafe extern "C" fn urdma_dv_create_qp(
                 reason::refused(error, reason)
             })?;
         } else {
-            qp::check_extended(attr)?;
+            calls::check_extended(attr)?;
         }
-        qp::create_extended((owner, context.cast()), attr, role)
+        calls::create_extended((owner, context.cast()), attr, role)
     });
     made.cast()
 }

@@ -18,7 +18,7 @@ use rdma_core_sys::private::{
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
-use super::verbs_qp;
+use super::qp::layout;
 
 /// A private function that every libibverbs exports under the same name.
 const SET_OPS: &CStr = c"verbs_set_ops";
@@ -294,7 +294,7 @@ impl Candidate {
                 init_and_alloc_context: self.function(c"_verbs_init_and_alloc_context")?,
                 set_ops: self.function(SET_OPS)?,
                 uninit_context: self.function(c"verbs_uninit_context")?,
-                comp_mask_offset: verbs_qp::comp_mask_offset(self.function(c"ibv_qp_to_qp_ex")?),
+                comp_mask_offset: layout::comp_mask_offset(self.function(c"ibv_qp_to_qp_ex")?),
             })
         }
     }
@@ -342,8 +342,8 @@ fn object_of(address: *mut c_void) -> Option<(usize, CString)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::post_ex;
     use super::*;
+    use crate::verbs::qp::post_ex;
     use rdma_core_sys::private::VERBS_QP_RESERVE;
 
     /// The distribution's libibverbs.
@@ -370,13 +370,13 @@ mod tests {
     fn extended_calls_are_where_the_loaded_libibverbs_looks() {
         let library = system();
         // SAFETY: the type of this function in verbs.h.
-        let to_qp_ex: verbs_qp::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
-        let mut part: verbs_qp::Part = [0; VERBS_QP_RESERVE / 8];
+        let to_qp_ex: layout::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
+        let mut part: layout::Part = [0; VERBS_QP_RESERVE / 8];
         // SAFETY: the part has room for a queue pair of any version.
         let is_extended =
-            |part: &mut verbs_qp::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
+            |part: &mut layout::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
         assert!(!is_extended(&mut part));
-        post_ex::install(&mut part, verbs_qp::comp_mask_offset(to_qp_ex)).unwrap();
+        post_ex::install(&mut part, layout::comp_mask_offset(to_qp_ex)).unwrap();
         assert!(is_extended(&mut part));
     }
 

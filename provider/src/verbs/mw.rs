@@ -15,8 +15,8 @@ use super::ffi;
 use super::mr::MemoryRegion;
 use super::objects::Object;
 use super::pd::ProtectionDomain;
-use super::queue_pair::QueuePair;
-use super::request;
+use super::qp::request;
+use super::qp::structure::QueuePair;
 use urdma_engine::{Engine, Payload, SendOp, SendWr, WindowBind};
 
 /// A memory window; the public structure of libibverbs is its first field.

@@ -13,12 +13,12 @@ use rdma_core_sys::verbs::{
     IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK,
 };
 
-use super::attributes::PORT;
 use super::context::Context;
 use super::dm::MAX_DM_OCTETS;
 use super::errno::VerbsError;
 use super::ffi;
-use super::rnic::Rnic;
+use super::qp::attributes::PORT;
+use super::qp::rnic::Rnic;
 use urdma_engine::Info;
 use urdma_ipc::gid_table_len;
 

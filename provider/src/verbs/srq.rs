@@ -1,4 +1,4 @@
-//! Shared receive queues as objects; posting to them is in [`super::post`].
+//! Shared receive queues as objects; posting to them is in [`super::qp::post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -14,8 +14,8 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::Kind;
 
 use super::backend::Events;
-use super::completion_queue::CompletionQueue;
 use super::context::{self, Context};
+use super::cq::structure::CompletionQueue;
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::ffi;

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint};
 
 use rdma_core_sys::verbs::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 
-use super::completion_queue::CompletionQueue;
-use super::errno::VerbsError;
-use super::ffi;
-use super::post::work_completion;
+use super::super::errno::VerbsError;
+use super::super::ffi;
+use super::poll::work_completion;
+use super::structure::CompletionQueue;
 
 /// Installs the calls in a new queue.
-pub(super) fn install(verbs: &mut ibv_cq_ex) {
+pub(in crate::verbs) fn install(verbs: &mut ibv_cq_ex) {
     verbs.start_poll = Some(start_poll);
     verbs.next_poll = Some(next_poll);
     verbs.end_poll = Some(end_poll);

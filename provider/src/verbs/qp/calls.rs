@@ -1,4 +1,4 @@
-//! Queue pairs as objects ([`super::queue_pair`]): created, modified, queried and destroyed.
+//! Queue pairs as objects ([`super::structure`]): created, modified, queried and destroyed.
 //! Posting to them is in [`super::post`].
 
 use std::cell::UnsafeCell;
@@ -18,19 +18,20 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::uverbs::QpRequest;
 use urdma_kernel::Kind;
 
-use super::backend::{Counterpart, Events};
+use super::super::backend::{Counterpart, Events};
+use super::super::context::{self, Context};
+use super::super::cq::structure::CompletionQueue;
+use super::super::errno::VerbsError;
+use super::super::event::Unacknowledged;
+use super::super::ffi;
+use super::super::objects::Objects;
+use super::super::pd::ProtectionDomain;
+use super::super::srq::SharedReceiveQueue;
+use super::super::xrc::XrcDomainObject;
 use super::builder::Builder;
-use super::completion_queue::CompletionQueue;
-use super::context::{self, Context};
-use super::errno::VerbsError;
-use super::event::Unacknowledged;
-use super::objects::Objects;
-use super::pd::ProtectionDomain;
-use super::queue_pair::{QueuePair, VerbsPart};
-use super::srq::SharedReceiveQueue;
+use super::structure::{QueuePair, VerbsPart};
 use super::transitions::{self, Service};
-use super::xrc::XrcDomainObject;
-use super::{attributes, datagram, dc, ffi, post_ex};
+use super::{attributes, datagram, dc, post_ex};
 use urdma_abi::dv::DvQpEx;
 use urdma_engine::{Cq, DcRole, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRole};
 
@@ -432,7 +433,7 @@ fn public_part(context: *mut ibv_context, pd: *mut ibv_pd) -> ibv_qp {
 }
 
 /// `ibv_create_qp`
-pub(super) unsafe extern "C" fn create_qp(
+pub(in crate::verbs) unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
@@ -454,7 +455,7 @@ pub(super) unsafe extern "C" fn create_qp(
 }
 
 /// `ibv_create_qp_ex`: the attributes of [`create_qp`], and optionally the extended calls.
-pub(super) unsafe extern "C" fn create_qp_ex(
+pub(in crate::verbs) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
@@ -470,7 +471,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 ///
 /// # Errors
 /// As `ibv_create_qp_ex`.
-pub(super) fn create_extended(
+pub(in crate::verbs) fn create_extended(
     (owner, context): (&Context, *mut ibv_context),
     attr: &mut ibv_qp_init_attr_ex,
     dc: Option<DcRole>,
@@ -531,7 +532,7 @@ fn create_flags(attr: &ibv_qp_init_attr_ex) -> u32 {
 ///
 /// # Errors
 /// [`VerbsError::NotSupported`], or [`VerbsError::Invalid`] without a domain.
-pub(super) fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
+pub(in crate::verbs) fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     let (needed, domain_is_null) = if attr.qp_type == IBV_QPT_XRC_RECV {
         (IBV_QP_INIT_ATTR_XRCD, attr.xrcd.is_null())
     } else {
@@ -559,7 +560,7 @@ pub(super) fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsErro
 }
 
 /// `ibv_modify_qp`; libibverbs then sets the new state in the public structure.
-pub(super) unsafe extern "C" fn modify_qp(
+pub(in crate::verbs) unsafe extern "C" fn modify_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     mask: c_int,
@@ -573,7 +574,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 }
 
 /// `ibv_query_qp`: always returns all attributes.
-pub(super) unsafe extern "C" fn query_qp(
+pub(in crate::verbs) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     _mask: c_int,
@@ -601,7 +602,7 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 /// `ibv_destroy_qp`: waits until the application has acknowledged the events that it has read.
-pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+pub(in crate::verbs) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let release = |object: &QueuePair| {
         object.destroy()?;
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.

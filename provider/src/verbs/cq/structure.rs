@@ -1,5 +1,5 @@
 //! The structure of a completion queue; the calls that create, resize and destroy it are in
-//! [`super::cq`].
+//! [`super::calls`].
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::offset_of;
@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use rdma_core_sys::verbs::{ibv_cq, ibv_cq_ex, ibv_wc};
 
-use super::backend::Counterpart;
-use super::event::Unacknowledged;
-use super::objects::Object;
+use super::super::backend::Counterpart;
+use super::super::event::Unacknowledged;
+use super::super::objects::Object;
 use urdma_engine::{CompletionSink, Cq, Engine};
 
 /// A completion queue; the public structure of libibverbs is its first field.
 #[repr(C)]
-pub(super) struct CompletionQueue {
+pub(in crate::verbs) struct CompletionQueue {
     pub(super) verbs: UnsafeCell<ibv_cq_ex>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) cq: Arc<Cq>,
+    pub(in crate::verbs) engine: Arc<Engine>,
+    pub(in crate::verbs) cq: Arc<Cq>,
     /// The completion that the read calls of `ibv_cq_ex` refer to. The application polls one queue
     /// from one thread at a time.
     pub(super) current: Cell<ibv_wc>,
     pub(super) channel: Option<Arc<dyn CompletionSink>>,
-    pub(super) kernel: Option<Arc<Counterpart>>,
-    pub(super) unacknowledged: Unacknowledged,
+    pub(in crate::verbs) kernel: Option<Arc<Counterpart>>,
+    pub(in crate::verbs) unacknowledged: Unacknowledged,
 }
 
 // The extended structure begins with the fields of the plain one.
@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// # Safety
     /// `cq` is a completion queue of this plugin and lives while the reference does.
     #[inline]
-    pub(super) unsafe fn from_ptr<'a>(cq: *mut ibv_cq) -> &'a Self {
+    pub(in crate::verbs) unsafe fn from_ptr<'a>(cq: *mut ibv_cq) -> &'a Self {
         // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*cq.cast() }
     }

@@ -1,5 +1,5 @@
 //! The structure of a queue pair; the calls that create, modify, query and destroy it are in
-//! [`super::qp`].
+//! [`super::calls`].
 
 use std::cell::UnsafeCell;
 use std::mem::{offset_of, ManuallyDrop};
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{ibv_ah_attr, ibv_qp};
 
-use super::backend::Events;
+use super::super::backend::Events;
+use super::super::event::Unacknowledged;
+use super::super::objects::Object;
 use super::builder::Builder;
-use super::event::Unacknowledged;
-use super::objects::Object;
+use super::layout::Part;
 use super::rnic::Rnic;
 use super::transitions::Service;
-use super::verbs_qp::Part;
 use urdma_abi::dv::DvQpEx;
 use urdma_engine::{Engine, Qp};
 
@@ -23,31 +23,31 @@ use urdma_engine::{Engine, Qp};
 /// ([`super::post_ex`]).
 #[repr(C)]
 pub(super) union VerbsPart {
-    pub(super) qp: ManuallyDrop<ibv_qp>,
+    pub(in crate::verbs) qp: ManuallyDrop<ibv_qp>,
     pub(super) all: Part,
 }
 
 /// A queue pair; the public structure of libibverbs is its first field.
 #[repr(C)]
-pub(super) struct QueuePair {
+pub(in crate::verbs) struct QueuePair {
     pub(super) verbs: UnsafeCell<VerbsPart>,
     /// What `urdmadv_qp_ex_from_ibv_qp_ex` returns.
-    pub(super) dv: DvQpEx,
-    pub(super) engine: Arc<Engine>,
-    pub(super) qp: Arc<Qp>,
-    pub(super) service: Service,
+    pub(in crate::verbs) dv: DvQpEx,
+    pub(in crate::verbs) engine: Arc<Engine>,
+    pub(in crate::verbs) qp: Arc<Qp>,
+    pub(in crate::verbs) service: Service,
     pub(super) max_send_sge: u32,
     pub(super) max_recv_sge: u32,
     pub(super) max_inline: u32,
     /// Whether every send request is signaled.
-    pub(super) sq_sig_all: bool,
-    pub(super) unacknowledged: Unacknowledged,
+    pub(in crate::verbs) sq_sig_all: bool,
+    pub(in crate::verbs) unacknowledged: Unacknowledged,
     /// The requests that the extended calls are building.
     pub(super) builder: Builder,
     pub(super) events: Events,
-    pub(super) rnic: Option<Rnic>,
+    pub(in crate::verbs) rnic: Option<Rnic>,
     /// The address vector that was set last; locked while the queue pair is modified.
-    pub(super) address: Mutex<Option<ibv_ah_attr>>,
+    pub(in crate::verbs) address: Mutex<Option<ibv_ah_attr>>,
 }
 
 // SAFETY: the public structure begins the first field, which has no destructor.
@@ -61,7 +61,7 @@ impl QueuePair {
     /// # Safety
     /// `qp` is a queue pair of this plugin and lives while the reference does.
     #[inline]
-    pub(super) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
+    pub(in crate::verbs) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
         // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*qp.cast() }
     }

@@ -9,12 +9,12 @@ use rdma_core_sys::verbs::{
     IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_TIMEOUT,
 };
 
-use super::errno::VerbsError;
-use super::mr;
+use super::super::errno::VerbsError;
+use super::super::mr;
 use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, QpState};
 
 /// The number of the only port.
-pub(super) const PORT: u8 = 1;
+pub(in crate::verbs) const PORT: u8 = 1;
 
 /// The index of the only partition key.
 pub(super) const PKEY_INDEX: u16 = 0;
@@ -120,7 +120,7 @@ fn taken<T>(
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: no GID, another port, or an index beyond the table.
-pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
+pub(in crate::verbs) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
     let index = ah.grh.sgid_index;
     // SAFETY: every bit pattern of the union is 16 octets.
     let remote = unsafe { ah.grh.dgid.raw };
@@ -189,8 +189,8 @@ pub(super) const fn caps_answer(caps: QpCaps, is_shared: bool) -> ibv_qp_cap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::query::tests::info;
     use super::*;
+    use crate::verbs::query::tests::info;
     use urdma_engine::Access;
 
     const ALL: ibv_qp_attr_mask = IBV_QP_ACCESS_FLAGS

@@ -1,4 +1,4 @@
-//! Completion queues as objects ([`super::completion_queue`]); polling is in [`super::post`].
+//! Completion queues as objects ([`super::structure`]); polling is in [`super::poll`].
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
@@ -15,13 +15,14 @@ use rdma_core_sys::verbs::{
 
 use urdma_kernel::Kind;
 
-use super::backend;
-use super::completion_queue::CompletionQueue;
-use super::context::{self, Context};
-use super::errno::VerbsError;
-use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
-use super::pd::ProtectionDomain;
-use super::{ffi, poll_ex};
+use super::super::backend;
+use super::super::context::{self, Context};
+use super::super::errno::VerbsError;
+use super::super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
+use super::super::ffi;
+use super::super::pd::ProtectionDomain;
+use super::poll_ex;
+use super::structure::CompletionQueue;
 use crate::front;
 use urdma_engine::{CompletionSink, CqConfig, Engine, Notify};
 
@@ -76,7 +77,7 @@ impl CompletionQueue {
 }
 
 /// `ibv_create_cq`; libibverbs sets context, channel, lock and counters.
-pub(super) unsafe extern "C" fn create_cq(
+pub(in crate::verbs) unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     depth: c_int,
     channel: *mut ibv_comp_channel,
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C" fn create_cq(
 }
 
 /// `ibv_create_cq_ex`: as [`create_cq`], with the extended polling calls.
-pub(super) unsafe extern "C" fn create_cq_ex(
+pub(in crate::verbs) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
@@ -151,7 +152,7 @@ fn engine_of<'a>(
 }
 
 /// `ibv_resize_cq`
-pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
+pub(in crate::verbs) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, object) = unsafe { context::named::<CompletionQueue>(cq)? };
@@ -168,7 +169,10 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_in
 }
 
 /// `ibv_req_notify_cq`
-pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+pub(in crate::verbs) unsafe extern "C" fn req_notify_cq(
+    cq: *mut ibv_cq,
+    solicited_only: c_int,
+) -> c_int {
     ffi::status_on_data_path(|| {
         // SAFETY: libibverbs passes a completion queue of this plugin.
         let object = unsafe { CompletionQueue::from_ptr(cq) };
@@ -182,7 +186,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 }
 
 /// Called by libibverbs when it has read an event of the queue, before the application gets it.
-pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+pub(in crate::verbs) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
     // SAFETY: the queue lives, since its unread events are discarded before it is freed.
     unsafe { CompletionQueue::from_ptr(cq) }
         .unacknowledged
@@ -190,7 +194,7 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
 }
 
 /// `ibv_destroy_cq`: waits until the application has acknowledged the events that it has read.
-pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+pub(in crate::verbs) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let release = |object: &CompletionQueue| {
         object.engine.destroy_cq(&object.cq)?;
         if let Some(kernel) = &object.kernel {

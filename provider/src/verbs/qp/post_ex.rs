@@ -18,12 +18,13 @@ use rdma_core_sys::verbs::{
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
+use super::super::errno::VerbsError;
+use super::super::ffi;
 use super::builder::{DcName, Draft, Operation, Request};
-use super::errno::VerbsError;
-use super::queue_pair::QueuePair;
+use super::layout::{set_mask, Part, OLDEST_COMP_MASK};
+use super::structure::QueuePair;
 use super::transitions::Service;
-use super::verbs_qp::{set_mask, Part, OLDEST_COMP_MASK};
-use super::{dc, ffi, post, request};
+use super::{dc, post, request};
 use urdma_abi::dv::DvQpEx;
 
 /// The operations for which a queue pair of this type can have extended calls, as in
@@ -54,7 +55,10 @@ pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
 ///
 /// # Errors
 /// [`VerbsError::NotSupported`]: the offset of the mask is unknown.
-pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Result<(), VerbsError> {
+pub(in crate::verbs) fn install(
+    part: &mut Part,
+    comp_mask_offset: Option<usize>,
+) -> Result<(), VerbsError> {
     let offset = comp_mask_offset.ok_or(VerbsError::NotSupported)?;
     // SAFETY: the part is larger than the structure of any version and aligned at least as
     // strictly. Only calls that all versions have are installed.

@@ -12,10 +12,10 @@ const VERBS_QP_EX: u32 = 1 << 1;
 const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
 
 /// Room for libibverbs' structure of a queue pair.
-pub(super) type Part = [u64; VERBS_QP_RESERVE / 8];
+pub(in crate::verbs) type Part = [u64; VERBS_QP_RESERVE / 8];
 
 /// `ibv_qp_to_qp_ex`: null for a queue pair without extended calls.
-pub(super) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+pub(in crate::verbs) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
 /// The offset in the oldest version, which is also that of `wr_atomic_write` in later ones.
 pub(super) const OLDEST_COMP_MASK: usize = COMP_MASK_CANDIDATES[0];
@@ -32,7 +32,7 @@ pub(super) fn set_mask(part: &mut Part, offset: usize) {
 }
 
 /// Finds the offset at which a libibverbs reads the bit, by calling its `ibv_qp_to_qp_ex`.
-pub(super) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
+pub(in crate::verbs) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
     COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
         let mut part = [0; VERBS_QP_RESERVE / 8];
         set_mask(&mut part, candidate);

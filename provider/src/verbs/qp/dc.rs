@@ -9,14 +9,14 @@ use rdma_core_sys::verbs::{
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 };
 
-use super::ah::Handle;
+use super::super::ah::Handle;
+use super::super::errno::VerbsError;
+use super::super::reason::{self, invalid, refused};
 use super::attributes::{self, state_number, state_of, BITS_24};
 use super::builder::{DcName, Operation, Request};
-use super::errno::VerbsError;
 use super::post;
-use super::queue_pair::QueuePair;
-use super::reason::{self, invalid, refused};
 use super::request::{send_flags, with_payload};
+use super::structure::QueuePair;
 use super::transitions::{self, Service};
 use urdma_abi::dv::{dc_type, init, DvInitAttr, CREATE_HINTS};
 use urdma_engine::{DcRole, PostError, RemoteAddr, SendOp, SendWr};
@@ -36,7 +36,7 @@ const SEND_OPS: u32 = IBV_QP_EX_WITH_SEND
 ///
 /// # Errors
 /// The attributes are not those of the role, with the reason.
-pub(super) fn role_of(
+pub(in crate::verbs) fn role_of(
     attr: &ibv_qp_init_attr_ex,
     dv: &DvInitAttr,
 ) -> Result<Option<DcRole>, VerbsError> {

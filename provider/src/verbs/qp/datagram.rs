@@ -10,13 +10,13 @@ use rdma_core_sys::verbs::{
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
-use super::ah::Handle;
+use super::super::ah::Handle;
+use super::super::context;
+use super::super::errno::VerbsError;
+use super::super::ffi;
 use super::attributes::{state_number, state_of, BITS_24, PKEY_INDEX, PORT};
-use super::context;
-use super::errno::VerbsError;
-use super::ffi;
-use super::queue_pair::QueuePair;
 use super::request::{send_flags, with_payload};
+use super::structure::QueuePair;
 use super::transitions::{self, Service};
 use urdma_engine::{
     CompletionOp, DatagramAttributes, DatagramModify, DatagramWr, Engine, EngineError, Gid,
@@ -77,7 +77,7 @@ fn answer(state: QpState, attributes: &DatagramAttributes, cap: ibv_qp_cap) -> i
 }
 
 /// `ibv_attach_mcast`; the LID is for InfiniBand only.
-pub(super) unsafe extern "C" fn attach_mcast(
+pub(in crate::verbs) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,
     group: *const ibv_gid,
     _lid: u16,
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn attach_mcast(
 }
 
 /// `ibv_detach_mcast`
-pub(super) unsafe extern "C" fn detach_mcast(
+pub(in crate::verbs) unsafe extern "C" fn detach_mcast(
     qp: *mut ibv_qp,
     group: *const ibv_gid,
     _lid: u16,

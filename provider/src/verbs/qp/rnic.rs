@@ -10,15 +10,15 @@ use rdma_core_sys::verbs::{
     IBV_QPS_SQD, IBV_QP_AV, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE,
 };
 
+use super::super::backend::Backend;
+use super::super::context::Context;
+use super::super::errno::VerbsError;
 use super::attributes::{PKEY_INDEX, PORT};
-use super::backend::Backend;
-use super::context::Context;
-use super::errno::VerbsError;
 use urdma_engine::{Engine, Personality, Psn, RawQpn};
 
 /// The party that changes the states of an RNIC's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rnic {
+pub(in crate::verbs) enum Rnic {
     /// librdmacm, with attributes from the stand-in.
     StandIn,
     /// urdmad, on behalf of the kernel's rdma_cm, which gives librdmacm no attributes.
@@ -27,7 +27,7 @@ pub(super) enum Rnic {
 
 impl Context {
     /// The kind of RNIC, or `None` if the device is not an RNIC.
-    pub(super) fn rnic(&self) -> Option<Rnic> {
+    pub(in crate::verbs) fn rnic(&self) -> Option<Rnic> {
         match (&self.backend, self.engine.info().personality) {
             (Backend::Kernel(_), _) => Some(Rnic::Kernel),
             (Backend::StandIn(_), Personality::Iwarp) => Some(Rnic::StandIn),
@@ -39,7 +39,7 @@ impl Context {
     ///
     /// # Errors
     /// [`VerbsError::NotSupported`] on an RNIC.
-    pub(super) fn refuse_on_rnic(&self) -> Result<(), VerbsError> {
+    pub(in crate::verbs) fn refuse_on_rnic(&self) -> Result<(), VerbsError> {
         match self.rnic() {
             None => Ok(()),
             Some(_) => Err(VerbsError::NotSupported),

@@ -9,8 +9,8 @@ use rdma_core_sys::verbs::{
     IBV_SEND_SOLICITED,
 };
 
-use super::errno::VerbsError;
-use super::queue_pair::QueuePair;
+use super::super::errno::VerbsError;
+use super::structure::QueuePair;
 use urdma_engine::{Payload, RecvWr, SendFlags, Sge, LIMITS};
 
 /// Maximum number of elements of a scatter-gather list.
@@ -81,7 +81,7 @@ pub(super) fn with_recv_wr(
 
 /// The flags of a request. With `sq_sig_all` every request is signaled.
 #[inline]
-pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
+pub(in crate::verbs) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
     if flags & !SEND_FLAGS != 0 {
         return Err(VerbsError::Invalid);
     }

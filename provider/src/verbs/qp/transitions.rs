@@ -23,11 +23,11 @@ use rdma_core_sys::verbs::{
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
 };
 
-use super::errno::VerbsError;
+use super::super::errno::VerbsError;
 
 /// The service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub(in crate::verbs) enum Service {
     /// Reliable connection.
     Connection,
     /// Unreliable connection.
