@@ -1,4 +1,4 @@
-//! The examples in the documents are compiled and run.
+//! The examples in the documents are compiled and run; what pages name exists.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -117,6 +117,49 @@ fn map_of_the_tree_is_short_and_leads_to_each_page_of_the_design() {
             file == format!("design/{name}")
         });
         assert!(found, "doc/architecture.md has no link to {name}");
+    }
+}
+
+/// Whether a word in backticks of a page is the path of a source file.
+fn is_path_of_a_source(word: &str) -> bool {
+    let of_a_path = |octet: u8| octet.is_ascii_alphanumeric() || b"_-./".contains(&octet);
+    let ends = [".rs", ".c", ".h", ".sh", ".py", ".lua", ".toml", ".md"];
+    word.contains('/')
+        && !word.starts_with('/')
+        && word.bytes().all(of_a_path)
+        && ends.iter().any(|end| word.ends_with(end))
+}
+
+/// The paths of all files below a folder of the repository, but for what is built.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let kept = paths.filter(|path| !path.ends_with("target") && !path.ends_with(".git"));
+    kept.flat_map(|path| match path.is_dir() {
+        true => files(&path),
+        false => vec![path],
+    })
+    .collect()
+}
+
+#[test]
+fn paths_of_sources_that_pages_name_exist() {
+    // Of rdma-core and of DPDK, and a pattern.
+    let others = ["libibverbs/", "rdma/", "drivers/net/", "crates/NAME/"];
+    let files = files(&repository());
+    let folders = ["", "doc", "doc/design", "doc/spec", "python"];
+    for page in folders.iter().flat_map(|folder| pages(folder)) {
+        // What these name existed when it was written.
+        if page.ends_with("performance-log.md") || page.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        let text = prose(&page);
+        let words = text.split('`').skip(1).step_by(2);
+        let paths = words.filter(|word| is_path_of_a_source(word));
+        for path in paths.filter(|path| !others.iter().any(|other| path.starts_with(other))) {
+            let found = files.iter().any(|file| file.ends_with(path));
+            assert!(found, "{}: {path} does not exist", page.display());
+        }
     }
 }
 
