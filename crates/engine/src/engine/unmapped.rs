@@ -158,15 +158,17 @@ fn end_of_region(address: u64) -> Option<u64> {
 
 /// Whether any of these octets are in the memory of a region. Memory of channels is not mapped
 /// there: a peer would write to it, or end the process with a fault.
+///
+/// A thread that holds the lock of an engine is not answered, since it could wait for itself.
 fn is_registered(address: usize, octets: usize) -> bool {
     let (address, octets) = (address as u64, octets as u64);
     LOOKING.fetch_add(1, Ordering::SeqCst);
-    let found = watched().any(|watched| {
-        let lock = watched.lock.load(Ordering::SeqCst);
+    let locks = || {
         // SAFETY: null or a lock that does not end while `LOOKING` is not 0.
-        let lock = unsafe { lock.as_ref() };
-        lock.is_some_and(|lock| lock.lock().process.regions.has_memory_in(address, octets))
-    });
+        watched().filter_map(|of| unsafe { of.lock.load(Ordering::SeqCst).as_ref() })
+    };
+    let found = !locks().any(SpinLock::is_held_here)
+        && locks().any(|lock| lock.lock().process.regions.has_memory_in(address, octets));
     LOOKING.fetch_sub(1, Ordering::SeqCst);
     found
 }
