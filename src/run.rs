@@ -10,6 +10,9 @@ use crate::error::Error;
 use crate::libraries::Libraries;
 use crate::target::Target;
 
+/// Which call of a direction is the first that may give a connection rings.
+const SOCKETS_FROM: &str = "URDMA_SOCKETS_FROM";
+
 /// Options of `urdma run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -21,6 +24,11 @@ pub(crate) struct RunArgs {
     /// TCP connections to programs of this host that run so, too, go through shared memory
     #[arg(long)]
     sockets: bool,
+    /// With --sockets: which call that sends octets, or receives some, may give a connection shared
+    /// memory; 0: connect and accept
+    #[arg(long, value_name = "CALL", env = SOCKETS_FROM, hide_env_values = true)]
+    #[arg(default_value_t = 8)]
+    sockets_from: u32,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -74,6 +82,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
         .env("URDMA_RUN_DIR", run_dir.path())
         .env("URDMA_PROVIDER", &libraries.plugin)
         .env("URDMA_LEASE", args.lease.as_str())
+        .env(SOCKETS_FROM, args.sockets_from.to_string())
         .exec();
     Err(Error::sentence(format!(
         "cannot run {}: {error}",

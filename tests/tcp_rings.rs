@@ -16,7 +16,7 @@ use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
 use urdma_ipc::message::Event;
 use urdma_ipc::{ControlClient, JoinedSocket, SocketReason};
-use urdma_tests::rings::{at_the_end, client, file, output, reasons, shell, status};
+use urdma_tests::rings::{at_the_end, client, file, from_call, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// Both ends of a connection of this host.
@@ -133,6 +133,33 @@ fn round_trips_of_sleeping_ends_go_over_rings() {
 }
 
 #[test]
+fn connection_is_offered_from_the_call_that_is_named() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for (call, meetings) in [(0, 1), (2, 0)] {
+        let before = at_the_end(&one).joined;
+        let port = ports();
+        let start = |words: &[&str]| {
+            let argv: Vec<&str> = ["python3", ENDS].iter().chain(words).copied().collect();
+            Process::start(&mut from_call(&one, call, &argv)).unwrap()
+        };
+        let port = port.to_string();
+        let mut server = start(&["echo", &port]);
+        server.wait_for_text("ready", SHORT).unwrap();
+        output(start(&["once", &port]));
+        assert!(output(server).contains("end after 1"));
+        let joined = at_the_end(&one).joined - before;
+        assert_eq!(joined, meetings, "from call {call}");
+    }
+    let mut command = one.host.run_over_rings(&["true"]).unwrap();
+    command.env("URDMA_SOCKETS_FROM", "often");
+    let ended = Process::start(&mut command).unwrap().wait(SHORT).unwrap();
+    let says = "invalid value 'often' for '--sockets-from <CALL>'";
+    assert!(ended.errors.contains(says), "{}", ended.describe());
+    one.down();
+}
+
+#[test]
 fn threads_that_send_and_receive_at_once_keep_the_rings() {
     const OCTETS: u64 = 8 << 20;
     let _alone = alone();
@@ -237,11 +264,18 @@ fn curl_gets_a_file_of_http_server() {
     let octets = file(&dir.join("sent"));
     let port = ports();
     let from = dir.display();
+    // Else a busy machine may run the agents when the file is sent.
+    let start = |line: String| {
+        let words: Vec<&str> = line.split(' ').collect();
+        Process::start(&mut from_call(&one, 0, &words)).unwrap()
+    };
     let line = format!("python3 -u -m http.server --bind 127.0.0.1 --directory {from} {port}");
-    let mut server = shell(&one, &line);
+    let mut server = start(line);
     server.wait_for_text("Serving", SHORT).unwrap();
-    let line = format!("curl -sS -o {from}/got http://127.0.0.1:{port}/sent");
-    output(shell(&one, &line));
+    let got = format!("{from}/got");
+    output(start(format!(
+        "curl -sS -o {got} http://127.0.0.1:{port}/sent"
+    )));
     assert!(std::fs::read(dir.join("got")).unwrap() == octets);
     let status = at_the_end(&one);
     assert_eq!(status.joined, 1, "{status:?}");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
 use std::path::Path;
+use std::process::Command;
 
 use urdma_harness::process::{wait_until, Process};
 use urdma_ipc::{ControlClient, RunDir, SocketReason, SocketStatus};
@@ -27,6 +28,15 @@ pub fn shell(one: &OneHost, line: &str) -> Process {
     let mut command = one.host.subcommand("run").unwrap();
     command.args(["--sockets", "--", "sh", "-c", &format!("exec {line}")]);
     Process::start(&mut command).unwrap()
+}
+
+/// `urdma run --sockets` whose connections are offered rings from a call of theirs on; 0: when they
+/// are connected.
+pub fn from_call(one: &OneHost, call: u32, argv: &[&str]) -> Command {
+    let mut command = one.host.subcommand("run").unwrap();
+    command.args(["--sockets", "--sockets-from", &call.to_string(), "--"]);
+    command.args(argv);
+    command
 }
 
 /// What a program has printed that ends, and succeeds.

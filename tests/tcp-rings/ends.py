@@ -1,19 +1,19 @@
 """Ends of a TCP connection: `echo PORT` returns what it gets; `ping PORT COUNT BEGIN GO_ON` makes a
-few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many again,
-or sleeps in recv if GO_ON is `block`; `drain PORT` receives until the end from `pour PORT OCTETS
-BEGIN`; `change PORT COUNT` makes round trips before and after calls that only the kernel does,
-each on a connection of its own to `serve PORT`; `reasons PORT FOLDER` does so for calls that
-`urdma status` tells apart, to `serve PORT COUNT`, each when there is a file in FOLDER; `events
-PORT CONNECTIONS TRIGGER` echoes with epoll, level-triggered or by `edge` or `once`, to `visit
-PORT CONNECTIONS COUNT BEGIN`, which sends COUNT messages of random lengths on each; `branch PORT
-FORK END` echoes with epoll to `stages PORT COUNT FILE...`, which makes COUNT round trips when
-there is a FILE, and has a child from FORK to END; `crowd PORT CONNECTIONS` is `events` by `once`
-with several threads; `duplex PORT OCTETS BEGIN` sends to `echo` in one thread and receives in
-another; `spawning PORT` is `echo` and starts programs; `choose PORT CONNECTIONS SELECTOR` is
-`events` with another class of Python's selectors, and `serve_tasks PORT CONNECTIONS` with asyncio
-and select; `herd PORT OCTETS WAYS` receives in several threads that sleep, in recv, poll, select
-and epoll_wait, from `feed PORT OCTETS BEGIN`; `keys PORT COUNT BEGIN` stores, saves and reads
-keys of a redis server."""
+few round trips, waits for the file BEGIN, makes COUNT, waits for GO_ON, and makes as many again, or
+sleeps in recv if GO_ON is `block`; `once PORT` makes one round trip; `drain PORT` receives until
+the end from `pour PORT OCTETS BEGIN`; `change PORT COUNT` makes round trips before and after calls
+that only the kernel does, each on a connection of its own to `serve PORT`; `reasons PORT FOLDER`
+does so for calls that `urdma status` tells apart, to `serve PORT COUNT`, each when there is a file
+in FOLDER; `events PORT CONNECTIONS TRIGGER` echoes with epoll, level-triggered or by `edge` or
+`once`, to `visit PORT CONNECTIONS COUNT BEGIN`, which sends COUNT messages of random lengths on
+each; `branch PORT FORK END` echoes with epoll to `stages PORT COUNT FILE...`, which makes COUNT
+round trips when there is a FILE, and has a child from FORK to END; `crowd PORT CONNECTIONS` is
+`events` by `once` with several threads; `duplex PORT OCTETS BEGIN` sends to `echo` in one thread
+and receives in another; `spawning PORT` is `echo` and starts programs; `choose PORT CONNECTIONS
+SELECTOR` is `events` with another class of Python's selectors, and `serve_tasks PORT CONNECTIONS`
+with asyncio and select; `herd PORT OCTETS WAYS` receives in several threads that sleep, in recv,
+poll, select and epoll_wait, from `feed PORT OCTETS BEGIN`; `keys PORT COUNT BEGIN` stores, saves
+and reads keys of a redis server."""
 
 import array
 import asyncio
@@ -96,6 +96,11 @@ def ping(port, count, begin, go_on):
     wait_for(go_on)
     trips(end, FEW + count, count)
     print("done", flush=True)
+
+
+def once(port):
+    with socket.create_connection(("127.0.0.1", port)) as end:
+        trips(end, 0, 1)
 
 
 def drain(port):
@@ -226,6 +231,20 @@ def by_epoll(end):
     with select.epoll() as events:
         events.register(end, select.EPOLLIN | select.EPOLLOUT)
         assert events.poll(0) == [(end.fileno(), select.EPOLLOUT)]
+    return end
+
+
+def by_edges(end):
+    """Each edge is reported once."""
+    with select.epoll() as events:
+        events.register(end, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        assert events.poll(20) == [(end.fileno(), select.EPOLLOUT)]
+        for number in range(8500, 8550):
+            assert events.poll(0.001) == []
+            data = number.to_bytes(8, "little") * (OCTETS // 8)
+            end.sendall(data)
+            assert events.poll(20) == [(end.fileno(), select.EPOLLIN | select.EPOLLOUT)]
+            assert receive(end, OCTETS) == data
     return end
 
 
@@ -401,10 +420,10 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_select_calls, by_number, by_polled_set, by_epoll, by_nested_sets,
-           by_pwait2, by_two_readers, by_dup, by_fork, by_handing_on, by_spawn, by_stdin,
-           by_spawn_actions, by_inheritance, by_pass, by_peek, by_count, by_timeout, by_file,
-           by_stdio, by_pending]
+CHANGES = [by_select, by_select_calls, by_number, by_polled_set, by_epoll, by_edges,
+           by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork, by_handing_on, by_spawn,
+           by_stdin, by_spawn_actions, by_inheritance, by_pass, by_peek, by_count, by_timeout,
+           by_file, by_stdio, by_pending]
 
 
 def change(port, count):
@@ -827,6 +846,6 @@ def inherited(fd, begin=None):
 
 
 ALL = [change, reasons, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit,
-       spawning, branch, stages, keys, inherited, echo, ping, drain, pour]
+       spawning, branch, stages, keys, inherited, echo, ping, once, drain, pour]
 words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
 {function.__name__: function for function in ALL}[sys.argv[1]](*words)

@@ -18,11 +18,8 @@ use crate::reasons::Reason;
 use crate::signals::{self, Masked};
 use crate::sleepers::Begun as Begin;
 use crate::table::{self, Cell, State};
-use crate::{agent, bell, leave, sets};
+use crate::{agent, bell, leave, process, sets};
 
-/// The call of a direction from which on a socket may be offered: the meeting costs as much as some
-/// tens of round trips, and short connections are spared.
-const OFFERED_AT: u32 = 8;
 /// Flags of calls that the switch knows; a call with others is the kernel's.
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
 const RECV_FLAGS: c_int =
@@ -32,7 +29,7 @@ const RECV_FLAGS: c_int =
 pub(crate) fn count(fd: c_int, cell: &'static Cell, way: Way) {
     let seen = cell.seen();
     let is_send = !matches!(way, Way::Recv(_));
-    if seen.state() == State::Alone && cell.count_call(is_send) >= OFFERED_AT {
+    if seen.state() == State::Alone && cell.count_call(is_send) >= process::offered_from() {
         agent::ask(fd, cell, seen.generation());
     }
 }

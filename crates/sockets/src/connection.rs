@@ -333,15 +333,7 @@ impl Connection {
     }
 
     fn info(&self) -> [u8; INFO_OCTETS] {
-        let mut info = [0; INFO_OCTETS];
-        let mut len: libc::socklen_t = 136;
-        let at = info.as_mut_ptr().cast();
-        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-        // SAFETY: the kernel writes at most `len` octets.
-        let rc = unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
-        if rc < 0 {
-            info[0] = CLOSED;
-        }
+        let info = info(self.socket_fd);
         if WITH_END.contains(&info[0]) {
             self.has_end.store(true, SeqCst);
         }
@@ -505,6 +497,25 @@ fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(place.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Whether TCP can move octets in both directions.
+pub(crate) fn is_established(fd: c_int) -> bool {
+    info(fd)[0] == ESTABLISHED
+}
+
+/// TCP_INFO of a socket.
+fn info(fd: c_int) -> [u8; INFO_OCTETS] {
+    let mut info = [0; INFO_OCTETS];
+    let mut len: libc::socklen_t = 136;
+    let at = info.as_mut_ptr().cast();
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes at most `len` octets.
+    let rc = unsafe { libc::getsockopt(fd, level, name, at, &raw mut len) };
+    if rc < 0 {
+        info[0] = CLOSED;
+    }
+    info
 }
 
 fn field(info: &[u8; INFO_OCTETS], at: usize) -> u64 {

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
 use urdma_socket_switch::Owner;
@@ -19,6 +19,9 @@ static HOME_PID: AtomicI32 = AtomicI32::new(0);
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 static THREADS: AtomicU64 = AtomicU64::new(0);
 static RUN_DIR: OnceLock<PathBuf> = OnceLock::new();
+/// See [`offered_from`]. The meeting costs as much as some tens of round trips, and short
+/// connections are spared.
+static OFFERED_FROM: AtomicU32 = AtomicU32::new(8);
 
 thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
@@ -33,6 +36,16 @@ pub(crate) fn begin() {
     if let Some(dir) = variable(c"URDMA_RUN_DIR").filter(|dir| !dir.is_empty()) {
         let _ = RUN_DIR.set(PathBuf::from(OsStr::from_bytes(dir)));
     }
+    // `urdma run` has checked it.
+    let from = variable(c"URDMA_SOCKETS_FROM").and_then(|value| std::str::from_utf8(value).ok());
+    if let Some(from) = from.and_then(|value| value.parse().ok()) {
+        OFFERED_FROM.store(from, SeqCst);
+    }
+}
+
+/// The call of a direction from which on a socket may be offered; 0: when it is connected.
+pub(crate) fn offered_from() -> u32 {
+    OFFERED_FROM.load(Relaxed)
 }
 
 /// This process uses the table: it has loaded the library, or is a forked child.

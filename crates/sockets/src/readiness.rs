@@ -33,11 +33,14 @@ pub(crate) fn of_rings(connection: &Connection, events: c_short) -> c_short {
     {
         ready |= events & IN;
     }
-    let room = (RING_OCTETS as u64).wrapping_sub(connection.in_ring(connection.end));
-    if events & OUT != 0 && is_out_of_ring(connection) && room >= ROOM {
+    if events & OUT != 0 && is_out_of_ring(connection) && has_room(connection) {
         ready |= events & OUT;
     }
     ready
+}
+
+fn has_room(connection: &Connection) -> bool {
+    (RING_OCTETS as u64).wrapping_sub(connection.in_ring(connection.end)) >= ROOM
 }
 
 /// Which of some events the socket is ready for.
@@ -75,7 +78,8 @@ pub(crate) fn all(connection: &Connection, events: u32) -> u32 {
     u32::from(ready.cast_unsigned())
 }
 
-/// Has the peer wake this end when the rings are ready for some events.
+/// Has the peer wake this end when the rings are ready for some events, for which the caller looks
+/// again. While there is room, a send that finds none has the peer wake this end.
 pub(crate) fn arm(connection: &Connection, events: u32) {
     let words = connection.block();
     let wants = |bits: c_short| events & u32::from(bits.cast_unsigned()) != 0;
@@ -84,7 +88,7 @@ pub(crate) fn arm(connection: &Connection, events: u32) {
         // Another thread may sleep on the word.
         word.fetch_or(FOR_THE_BELL, SeqCst);
     }
-    if wants(OUT) && is_out_of_ring(connection) {
+    if wants(OUT) && is_out_of_ring(connection) && !has_room(connection) {
         let word = words.word(Word::WriterSleeps(connection.end));
         word.store(1, SeqCst);
     }

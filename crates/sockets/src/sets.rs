@@ -94,6 +94,9 @@ struct Members {
     bell: Option<Own>,
     /// Waits that have not asked the kernel.
     unasked: u32,
+    /// The kernel is to report registrations of this library's that are new: in the wait that
+    /// reports the members, so that an edge is one.
+    has_new: bool,
 }
 
 impl Members {
@@ -103,6 +106,7 @@ impl Members {
             others: HashMap::new(),
             bell: None,
             unasked: 0,
+            has_new: false,
         }
     }
 
@@ -337,6 +341,7 @@ impl Set {
             return false;
         }
         members.others.remove(&fd);
+        members.has_new = true;
         let pointer = std::ptr::from_ref(connection).cast_mut();
         // SAFETY: all connections are from `Connection::into_raw`.
         unsafe { Connection::hold(pointer) };
@@ -538,8 +543,9 @@ impl Set {
             if events.count() == 0 && may_sleep {
                 members.ready.look(events, true);
             }
-            let is_due = events.count() == 0 || members.unasked >= KERNEL_EVERY;
-            let is_asked = is_due && !events.is_full();
+            let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
+            let is_asked = (events.count() == 0 || is_late) && !events.is_full();
+            members.has_new &= !is_asked;
             members.unasked = if is_asked { 0 } else { members.unasked + 1 };
             if is_asked {
                 self.waiters.fetch_add(1, SeqCst);
@@ -566,7 +572,7 @@ impl Set {
                 let event = unsafe { reported.add(index).read_unaligned() };
                 match index_of(event.u64) {
                     None => events.push(event),
-                    Some(index) => note(members, index),
+                    Some(index) => note(members, index, events, event.events),
                 }
             }
             // A member is not reported twice: before the kernel was asked, or by the kernel before
@@ -586,8 +592,8 @@ impl Set {
     }
 }
 
-/// The kernel has reported a registration of this library's.
-fn note(members: &mut Members, index: usize) {
+/// The kernel has reported a registration of this library's, with what the socket is ready for.
+fn note(members: &mut Members, index: usize, found: &Events, ready: u32) {
     let Ok(fd) = c_int::try_from(index / KINDS) else {
         return;
     };
@@ -597,6 +603,8 @@ fn note(members: &mut Members, index: usize) {
             let events = libc::POLLIN | libc::POLLRDHUP;
             connection.note_socket(readiness::of_socket(connection, events));
         }
-        members.ready.notice(fd);
+        // What a ring has is an edge by its counts.
+        let ready = if index % KINDS == SOCKET { ready } else { 0 };
+        members.ready.notice_before(found, fd, ready);
     }
 }

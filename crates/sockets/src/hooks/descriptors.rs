@@ -7,7 +7,7 @@ use libc::{sockaddr, socklen_t};
 use crate::begin::{begin, begin_as_is, Begun};
 use crate::reasons::Reason;
 use crate::table::{self, Cell, State};
-use crate::{bell, leave, process, real};
+use crate::{bell, early, leave, process, real};
 
 /// A new descriptor may be a TCP socket of this process alone.
 fn note_new(fd: c_int, is_accepted: bool) {
@@ -49,6 +49,7 @@ unsafe extern "C-unwind" fn accept(
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::accept(fd, address, len) };
     note_new(fd, true);
+    early::connected(fd);
     fd
 }
 
@@ -62,7 +63,20 @@ unsafe extern "C-unwind" fn accept4(
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::accept4(fd, address, len, flags) };
     note_new(fd, true);
+    early::connected(fd);
     fd
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // A socket that was connected before may get another peer.
+    if table::hit(fd).is_some_and(|cell| cell.seen().state() != State::Alone) {
+        leave::retire(fd, Reason::OtherCall);
+    }
+    // SAFETY: the arguments of the caller.
+    let result = unsafe { real::connect(fd, address, len) };
+    early::connected(fd);
+    result
 }
 
 #[cfg_attr(not(test), no_mangle)]

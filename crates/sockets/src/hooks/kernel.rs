@@ -12,7 +12,6 @@ use urdma_abi::next::lookup;
 
 use super::{polls, selects};
 use crate::reasons::Reason;
-use crate::table::{self, State};
 use crate::{leave, process, real};
 
 /// The registers of integer arguments, in the order in which a hook has saved them.
@@ -161,7 +160,6 @@ before! {
     second: posix_spawn_file_actions_adddup2 before_adddup2;
     all_for_good: io_uring_queue_init before_io_uring
         io_uring_queue_init_params before_io_uring_params;
-    connected: connect before_connect;
     duplicated: dup before_dup;
     shut_down: shutdown before_shutdown;
     first: fdopen before_fdopen recvmmsg before_recvmmsg
@@ -208,14 +206,6 @@ fn first(arguments: &Arguments) {
 
 fn second(arguments: &Arguments) {
     leave::retire(arguments.int(1), Reason::Inherited);
-}
-
-/// A socket that was connected before may get another peer.
-fn connected(arguments: &Arguments) {
-    let cell = table::hit(arguments.int(0));
-    if cell.is_some_and(|cell| cell.seen().state() != State::Alone) {
-        first(arguments);
-    }
 }
 
 fn first_two(arguments: &Arguments) {

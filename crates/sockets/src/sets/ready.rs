@@ -15,6 +15,8 @@ const MISSES: u32 = 8;
 /// Bits of the interest in a member that are not events.
 const ONE_SHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
 const EDGE: u32 = libc::EPOLLET.cast_unsigned();
+/// Events that are reported without interest in them.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
 const OUT: u32 = libc::EPOLLOUT.cast_unsigned();
 
@@ -33,13 +35,20 @@ pub(crate) struct Events {
     at: *mut epoll_event,
     room: usize,
     count: usize,
+    /// The last look; 0 before the first.
+    look: u64,
 }
 
 impl Events {
     /// # Safety
     /// The array has so many entries, and lives as long as this.
     pub(crate) unsafe fn new(at: *mut epoll_event, room: usize) -> Self {
-        Self { at, room, count: 0 }
+        Self {
+            at,
+            room,
+            count: 0,
+            look: 0,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -80,11 +89,13 @@ struct Member<S> {
     /// It was not ready for writing, in which the program has interest, when it was looked at.
     lacks_room: bool,
     is_queued: bool,
+    /// The look that has reported it last, and what it has reported.
+    reported: (u64, u32),
 }
 
 impl<S: Source> Member<S> {
     /// What is reported now.
-    fn report(&mut self) -> Option<epoll_event> {
+    fn report(&mut self, look: u64) -> Option<epoll_event> {
         let event = self.wanted()?;
         let arrived = self.source.arrived();
         let ready = self.source.ready(event.events);
@@ -99,6 +110,7 @@ impl<S: Source> Member<S> {
         self.is_new = false;
         self.arrived = arrived;
         self.misses = 0;
+        self.reported = (look, ready);
         self.is_spent = event.events & ONE_SHOT != 0;
         Some(epoll_event {
             events: ready,
@@ -116,6 +128,7 @@ impl<S: Source> Member<S> {
 pub(crate) struct Ready<S> {
     members: Vec<Option<Member<S>>>,
     queue: VecDeque<usize>,
+    looks: u64,
 }
 
 impl<S: Source> Ready<S> {
@@ -123,6 +136,7 @@ impl<S: Source> Ready<S> {
         Self {
             members: Vec::new(),
             queue: VecDeque::new(),
+            looks: 0,
         }
     }
 
@@ -160,6 +174,7 @@ impl<S: Source> Ready<S> {
             misses: 0,
             lacks_room: false,
             is_queued,
+            reported: (0, 0),
         });
         self.notice(fd);
     }
@@ -217,6 +232,20 @@ impl<S: Source> Ready<S> {
         }
     }
 
+    /// Something has happened to a member that made it ready for some events, or for those of its
+    /// ring, before the wait returns that has found `found`. If it is reported there with these,
+    /// that was no other edge.
+    pub(crate) fn notice_before(&mut self, found: &Events, fd: c_int, ready: u32) {
+        let is_told = self.member(fd).is_some_and(|member| {
+            let (look, told) = member.reported;
+            let interest = member.event.map_or(0, |event| event.events) | ALWAYS;
+            look == found.look && look != 0 && ready & interest & !told == 0
+        });
+        if !is_told {
+            self.notice(fd);
+        }
+    }
+
     /// Whether a wait would look at a member.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
@@ -231,6 +260,8 @@ impl<S: Source> Ready<S> {
 
     /// Looks at each member in the queue. With `is_last`, those that are not ready are armed.
     pub(crate) fn look(&mut self, events: &mut Events, is_last: bool) {
+        self.looks += 1;
+        events.look = self.looks;
         for _ in 0..self.queue.len() {
             if events.is_full() {
                 return;
@@ -255,14 +286,14 @@ fn look_at<S: Source>(member: &mut Member<S>, events: &mut Events, is_last: bool
     let Some(wanted) = member.wanted() else {
         return false;
     };
-    let mut report = member.report();
+    let mut report = member.report(events.look);
     if report.is_none() {
         member.misses += 1;
         if !is_last && member.misses < MISSES {
             return true;
         }
         member.source.arm(wanted.events);
-        report = member.report();
+        report = member.report(events.look);
     }
     if let Some(event) = report {
         events.push(event);
