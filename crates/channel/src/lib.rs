@@ -106,7 +106,7 @@ pub use layout::{
     ChannelConfig, Layout, LayoutError, ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME,
 };
 #[cfg(not(loom))]
-pub use map::{avoid, RegionError};
+pub use map::{avoiding, RegionError};
 pub use outgoing::{Kind, Left, Outgoing, Room};
 pub use page::{Bells, OwnPage, Parked, PeerPage};
 #[cfg(not(loom))]

@@ -2,12 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{null_mut, NonNull};
-use std::sync::OnceLock;
 
 use crate::layout::LayoutError;
 
@@ -24,18 +24,49 @@ pub(crate) fn magic(magic: &[u8; 8], version: u32) -> [u8; TABLE_HEADER] {
     header
 }
 
-/// See [`avoid`].
-static AVOIDED: OnceLock<fn(usize, usize) -> bool> = OnceLock::new();
+/// Whether the program has registered any of these octets at an address.
+type IsTaken<'a> = dyn Fn(usize, usize) -> bool + 'a;
+
+thread_local! {
+    /// See [`avoiding`].
+    static TAKEN: Cell<Option<NonNull<IsTaken<'static>>>> = const { Cell::new(None) };
+}
+
 /// The largest reservation in search of a place: this many times the octets of the mapping.
 const RESERVED_MAX: usize = 1 << 20;
 
-/// Has memory of this crate not be mapped, from now on, at an address and length for which
-/// `is_taken` returns true though nothing is mapped there. Peers may access registered memory that
-/// the program has unmapped; ours must not be there instead.
+/// Calls `make`, whose mappings keep out of each address and length for which `is_taken` returns
+/// true though nothing is mapped there: of registered memory that the program has unmapped, which
+/// peers may access.
 ///
-/// `is_taken` is called by the thread that maps. The first call counts.
-pub fn avoid(is_taken: fn(usize, usize) -> bool) {
-    let _ = AVOIDED.set(is_taken);
+/// A mapping is where the kernel chooses if there is no other place, as in a program that has
+/// registered all of its address space.
+pub fn avoiding<T>(is_taken: &IsTaken<'_>, make: impl FnOnce() -> T) -> T {
+    /// Restores what the thread avoided before.
+    struct Before(Option<NonNull<IsTaken<'static>>>);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            TAKEN.set(self.0);
+        }
+    }
+
+    // SAFETY: only the lifetime changes; `Before` ends every use before this function returns.
+    let is_taken = unsafe {
+        std::mem::transmute::<NonNull<IsTaken<'_>>, NonNull<IsTaken<'static>>>(NonNull::from(
+            is_taken,
+        ))
+    };
+    let _before = Before(TAKEN.replace(Some(is_taken)));
+    make()
+}
+
+/// Whether the calling thread avoids these octets.
+fn is_avoided(at: usize, octets: usize) -> bool {
+    // SAFETY: `avoiding` has borrowed it and has not returned.
+    TAKEN
+        .get()
+        .is_some_and(|is_taken| unsafe { is_taken.as_ref()(at, octets) })
 }
 
 /// What a writer seals: the size, and the way to another writable mapping.
@@ -173,10 +204,7 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let mapping = unsafe { Self::map_at(null_mut(), octets, access, flags, file.as_raw_fd())? };
-        let mapping = match AVOIDED.get() {
-            Some(is_taken) if mapping.is_at(*is_taken) => mapping.moved(*is_taken),
-            _ => mapping,
-        };
+        let mapping = mapping.moved_out();
         // A core dump would have the payload of strangers, and a page for each frame.
         mapping.advise(octets, libc::MADV_DONTDUMP);
         Ok(mapping)
@@ -201,13 +229,12 @@ impl Mapping {
         Ok(Self { base, octets })
     }
 
-    fn is_at(&self, is_taken: fn(usize, usize) -> bool) -> bool {
-        is_taken(self.base.as_ptr() as usize, self.octets)
-    }
-
-    /// The mapping at an address that is not taken. It stays where it is if there is none, as in a
-    /// program that has registered all of its address space.
-    fn moved(self, is_taken: fn(usize, usize) -> bool) -> Self {
+    /// The mapping, to which nothing refers yet, out of what is avoided.
+    fn moved_out(self) -> Self {
+        let is_out = |of: &Self| !is_avoided(of.base.as_ptr() as usize, of.octets);
+        if is_out(&self) {
+            return self;
+        }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // A longer reservation does not fit where a shorter one did.
         let mut factor = 1;
@@ -226,7 +253,7 @@ impl Mapping {
                 // SAFETY: the end of the reservation, which only this function knows.
                 unsafe { libc::munmap(reserved.base.as_ptr().add(self.octets).cast(), rest) };
             }
-            if !reserved.is_at(is_taken) {
+            if is_out(&reserved) {
                 return self.over(reserved);
             }
             factor *= 2;

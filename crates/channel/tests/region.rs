@@ -11,8 +11,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use common::{config, mappings_of, memfd, raw, SIZE_SEALS};
 use urdma_channel::{
-    ChannelConfig, Directory, Layout, LayoutError, OwnDirectory, OwnPage, OwnRecords, OwnRegion,
-    PeerPage, PeerRecords, PeerRegion, RegionError, LARGE_FRAME, SMALL_FRAME,
+    avoiding, ChannelConfig, Directory, Incoming, Kind, Layout, LayoutError, Outgoing,
+    OwnDirectory, OwnPage, OwnRecords, OwnRegion, PeerPage, PeerRecords, PeerRegion, RegionError,
+    LARGE_FRAME, SMALL_FRAME,
 };
 
 #[test]
@@ -228,4 +229,38 @@ fn new_region_has_memory_for_its_ring_only_and_is_left_out_of_core_dumps() {
     assert_eq!((mappings, mappings_of(&file)), (2, 2));
     drop((region, peer));
     assert_eq!(mappings_of(&file), 0);
+}
+
+/// Where a file is mapped in this process.
+fn addresses_of(file: &File) -> Vec<usize> {
+    let inode = format!(" {} ", file.metadata().unwrap().ino());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lines = maps.lines().filter(|line| line.contains(&inode));
+    let first = |line: &str| usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    lines.map(first).collect()
+}
+
+#[test]
+fn region_keeps_out_of_what_is_taken_if_there_is_another_place() {
+    let create = || OwnRegion::create(&ChannelConfig::default(), 0).unwrap();
+    // The kernel maps the next one where this one was.
+    let (first, fd) = create();
+    let file = File::from(fd);
+    let octets = usize::try_from(file.metadata().unwrap().len()).unwrap();
+    let taken = addresses_of(&file)[0];
+    drop(first);
+    let is_taken = |at: usize, length: usize| at < taken + octets && taken < at + length;
+    let (region, fd) = avoiding(&is_taken, create);
+    let file = File::from(fd);
+    let at = addresses_of(&file);
+    assert_eq!(at.len(), 1);
+    assert!(!is_taken(at[0], octets));
+    let mut outgoing = Outgoing::new(region);
+    assert_eq!(outgoing.begin(Kind::Work, 0).unwrap().publish(8, 0), 1);
+    assert!(Incoming::new(open(&file).unwrap()).has_message());
+    drop(outgoing);
+    assert_eq!(mappings_of(&file), 0);
+    let (region, fd) = avoiding(&|_, _| true, create);
+    assert_eq!(mappings_of(&File::from(fd)), 1);
+    drop(region);
 }

@@ -124,6 +124,7 @@ fn memory_of_channels_is_not_mapped_where_registered_memory_was() {
     let all = COUNTS.map(|count| (Pages::map(count), count));
     for (pages, count) in &all {
         register(&a, pages, 0, *count);
+        register(&b, pages, 0, *count);
     }
     for (pages, count) in &all {
         pages.unmap(0, *count);

@@ -47,7 +47,7 @@ impl Engine {
     /// lanes is locked.
     fn add_lane(&self, make: impl FnOnce() -> Option<Arc<Engine>>) -> Option<Arc<Engine>> {
         let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
-        let lane = make()?;
+        let lane = self.out_of_regions(make)?;
         self.copy_objects_to(&lane);
         let mut kept = self
             .lanes

@@ -3,7 +3,7 @@
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
-use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
+use urdma_channel::{avoiding, Channel, ChannelConfig, Kind, Left, Room};
 use urdma_types::SlotId;
 
 use crate::objects::note::Note;
@@ -128,7 +128,11 @@ impl Shard {
         if slot == SlotId::DAEMON || !may_be_opened {
             return Err(NoRoom::Dead);
         }
-        let offer = self.channels.create(slot, &ChannelConfig::default());
+        let (regions, channels) = (&self.process.regions, &mut self.channels);
+        let is_taken = |at, octets| regions.has_memory_in(at, octets);
+        let offer = avoiding(&is_taken, || {
+            channels.create(slot, &ChannelConfig::default())
+        });
         let offer = offer.ok().flatten().ok_or(NoRoom::NoChannel)?;
         self.process.notes.push(Note::Offer(slot, offer));
         Ok(())

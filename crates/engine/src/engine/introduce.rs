@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
+use urdma_channel::{avoiding, ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
 use urdma_types::SlotId;
 
 use crate::engine::Engine;
@@ -43,7 +43,9 @@ impl Engine {
         }
         // Without the lock, since it takes some system calls.
         let stagger = self.info.slot.number();
-        let created = OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)?;
+        let created = self.out_of_regions(|| {
+            OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)
+        })?;
         let mut shard = self.shard.lock();
         let offer = shard.channels.insert(slot, generation, created);
         drop(shard);
@@ -53,12 +55,20 @@ impl Engine {
         Ok(())
     }
 
+    /// Calls `map`, which maps memory, without the lock. What it maps keeps out of registered
+    /// memory that the program has unmapped: a peer would write there, or end the process with a
+    /// fault.
+    pub(crate) fn out_of_regions<T>(&self, map: impl FnOnce() -> T) -> T {
+        let is_taken = |at, octets| self.shard.lock().process.regions.has_memory_in(at, octets);
+        avoiding(&is_taken, map)
+    }
+
     /// Offers a channel that was created.
     pub(crate) fn make_offer(&self, slot: SlotId, offer: Offer) {
         let generation = offer.generation;
         if slot == self.info.slot {
             // Both ends are this process.
-            match open_peer(offer.into_fds()) {
+            match self.out_of_regions(|| open_peer(offer.into_fds())) {
                 Ok(peer) => self.attach_channel(slot, generation, None, peer),
                 Err(_) => self.refuse_channel(slot, generation),
             }
@@ -100,7 +110,8 @@ impl Engine {
         if self.shard.lock().channels.is_with_later(slot, generation) {
             return;
         }
-        let attached = open_peer(fds).map_err(no_memory).and_then(|peer| {
+        let opened = self.out_of_regions(|| open_peer(fds));
+        let attached = opened.map_err(no_memory).and_then(|peer| {
             let keeps = peer.1.waker().is_some();
             if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
                 return Err(EngineError::NoMemory);

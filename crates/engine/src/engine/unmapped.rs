@@ -93,7 +93,6 @@ fn watched() -> impl Iterator<Item = &'static Watched> {
 
 /// Threads that hold this lock are those of an engine. It does not move before [`forget`].
 pub(crate) fn watch(lock: &SpinLock<Shard>) {
-    urdma_channel::avoid(is_registered);
     static ADDING: Mutex<()> = Mutex::new(());
     let lock = std::ptr::from_ref(lock).cast_mut();
     let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,23 +153,6 @@ fn end_of_region(address: u64) -> Option<u64> {
     });
     LOOKING.fetch_sub(1, Ordering::SeqCst);
     end
-}
-
-/// Whether any of these octets are in the memory of a region. Memory of channels is not mapped
-/// there: a peer would write to it, or end the process with a fault.
-///
-/// A thread that holds the lock of an engine is not answered, since it could wait for itself.
-fn is_registered(address: usize, octets: usize) -> bool {
-    let (address, octets) = (address as u64, octets as u64);
-    LOOKING.fetch_add(1, Ordering::SeqCst);
-    let locks = || {
-        // SAFETY: null or a lock that does not end while `LOOKING` is not 0.
-        watched().filter_map(|of| unsafe { of.lock.load(Ordering::SeqCst).as_ref() })
-    };
-    let found = !locks().any(SpinLock::is_held_here)
-        && locks().any(|lock| lock.lock().process.regions.has_memory_in(address, octets));
-    LOOKING.fetch_sub(1, Ordering::SeqCst);
-    found
 }
 
 /// Maps empty pages from `page` on, to `end` if nothing is mapped in between and the process may

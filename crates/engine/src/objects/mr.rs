@@ -274,7 +274,8 @@ impl MrTable {
     }
 
     /// Whether a region has any of these octets of the program's memory.
-    pub(crate) fn has_memory_in(&self, address: u64, octets: u64) -> bool {
+    pub(crate) fn has_memory_in(&self, address: usize, octets: usize) -> bool {
+        let (address, octets) = (address as u64, octets as u64);
         let mut all = self.regions.iter().zip(&self.details);
         all.any(|(region, detail)| {
             matches!(detail.kind, Kind::Memory | Kind::OnDemand)
