@@ -2,30 +2,22 @@
 //! with `liburdmadv.so`, on one host and between two.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_tests::{
-    alone, compile, expect_all_taken_back, up_with_faults, OneHost, CHECK_LIMIT, NOTICE,
+    alone, compile, expect_all_taken_back, link_urdmadv, up_with_faults, OneHost, CHECK_LIMIT,
+    NOTICE,
 };
 
 /// The directory of the sources.
 const TESTS: &str = env!("CARGO_MANIFEST_DIR");
-/// The names under which the library is linked and loaded.
-const NAMES: [&str; 2] = ["liburdmadv.so", "liburdmadv.so.0"];
 
 /// Compiles `tests/dc-check` as a user of the installed library does.
 fn compile_check(directory: &Path) -> PathBuf {
-    let library = binary_dir().unwrap().join("liburdma_dv.so");
-    let library = fs::canonicalize(&library)
-        .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
-    for name in NAMES {
-        symlink(&library, directory.join(name)).unwrap();
-    }
+    link_urdmadv(directory);
     let program = directory.join("dc-check");
     let mut arguments = vec![format!("-I{TESTS}/../crates/dv/include")];
     let sources = [

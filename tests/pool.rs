@@ -1,22 +1,27 @@
-//! The pool over verbs (`urdma_pool_verbs`): a node and a client, each a process of an instance,
-//! which run the test `end` of this program.
+//! The pool over verbs (`urdma_pool_verbs`), over connections and over initiators: nodes and a
+//! client, each a process of an instance, which run the test `end` of this program.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::Signal;
-use urdma_harness::instance::Instance;
+use urdma_harness::instance::Scratch;
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
     Client, Completion, Config, Error, LocalRegionId, Node, Operation, RemoteRegionId, Request,
-    Status, UserId, VirtualId,
+    Status, Transport, UserId, VirtualId,
 };
-use urdma_tests::{alone, expect_all_taken_back, ports, start_end, OneHost, CHECK_LIMIT};
+use urdma_tests::{
+    alone, expect_all_taken_back, link_urdmadv, ports, start_end, OneHost, CHECK_LIMIT,
+};
 
-/// What an end does, and the address of the node.
+/// What an end does, over what, and the address of the node and of a second one.
 const ROLE: &str = "URDMA_TEST_POOL_ROLE";
+const OVER: &str = "URDMA_TEST_POOL_OVER";
 const ADDRESS: &str = "URDMA_TEST_POOL_ADDRESS";
+const SECOND: &str = "URDMA_TEST_POOL_SECOND";
 /// Octets of the node, and of a read.
 const OFFERED: usize = 4096;
 const READ: usize = 64;
@@ -24,24 +29,76 @@ const USER: UserId = UserId(1);
 /// How long an end waits for what does come.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn start(host: &Instance, role: &str, address: &str, said: &str) -> Process {
-    let mut process = start_end(host, &[(ROLE, role), (ADDRESS, address)]);
-    process.wait_for_text(said, CHECK_LIMIT).unwrap();
-    process
+/// What the shared queue pairs of the clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Connections,
+    Initiators,
+}
+
+/// One host whose processes find `liburdmadv.so`.
+struct Pool {
+    one: OneHost,
+    over: Over,
+    libraries: Scratch,
+    addresses: [String; 2],
+}
+
+impl Pool {
+    fn up(over: Over) -> Self {
+        let libraries = Scratch::new("pool").unwrap();
+        link_urdmadv(libraries.path());
+        Self {
+            one: OneHost::up(),
+            over,
+            libraries,
+            addresses: [(); 2].map(|()| format!("127.0.0.1:{}", ports())),
+        }
+    }
+
+    fn start(&self, role: &str, address: &str, said: &str) -> Process {
+        let libraries = self.libraries.path().to_str().unwrap();
+        let over = match self.over {
+            Over::Connections => "connections",
+            Over::Initiators => "initiators",
+        };
+        let environment = [
+            (ROLE, role),
+            (OVER, over),
+            (ADDRESS, address),
+            (SECOND, &self.addresses[1]),
+            ("LD_LIBRARY_PATH", libraries),
+        ];
+        let mut process = start_end(&self.one.host, &environment);
+        process.wait_for_text(said, CHECK_LIMIT).unwrap();
+        process
+    }
+
+    fn node(&self) -> Process {
+        self.start("node", &self.addresses[0], "listens")
+    }
+
+    fn second_node(&self) -> Process {
+        self.start("node", &self.addresses[1], "listens")
+    }
+
+    fn client(&self, role: &str, said: &str) -> Process {
+        self.start(role, &self.addresses[0], said)
+    }
+
+    /// The client succeeds; nothing is left of it and of the nodes.
+    fn expect_success(self, client: Process, nodes: Vec<Process>) {
+        let ended = client.wait(CHECK_LIMIT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        nodes.into_iter().for_each(kill);
+        expect_all_taken_back(&self.one.host);
+        self.one.down();
+    }
 }
 
 fn kill(node: Process) {
     node.signal(Signal::SIGKILL).unwrap();
     node.wait(CHECK_LIMIT).unwrap();
-}
-
-/// The client succeeds; nothing is left of it and of the node.
-fn expect_success(client: Process, node: Process, one: OneHost) {
-    let ended = client.wait(CHECK_LIMIT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    kill(node);
-    expect_all_taken_back(&one.host);
-    one.down();
 }
 
 #[test]
@@ -52,6 +109,8 @@ fn end() {
         "node" => serve(address),
         "client" => read_and_close(address),
         "survivor" => read_until_it_works_again(address),
+        "neighbour" => write_beside_a_node_that_is_gone(address),
+        "limited" => open_without_descriptors(address),
         other => panic!("no role {other:?}"),
     }
 }
@@ -65,10 +124,25 @@ fn serve(address: SocketAddr) {
     let mut node = Node::listen(address, OFFERED).unwrap();
     let octets: Vec<u8> = (0..OFFERED).map(octet).collect();
     node.write(0, &octets).unwrap();
+    if std::env::var(OVER).unwrap() == "initiators" {
+        node.offer_target().unwrap();
+    }
     println!("listens");
     loop {
         node.turn().unwrap();
         std::thread::yield_now();
+    }
+}
+
+fn config() -> Config {
+    let transport = match &*std::env::var(OVER).unwrap() {
+        "connections" => Transport::Connections { per_node: 1 },
+        "initiators" => Transport::Initiators { count: 1 },
+        other => panic!("nothing is over {other:?}"),
+    };
+    Config {
+        transport,
+        ..Config::default()
     }
 }
 
@@ -84,7 +158,7 @@ struct Reader {
 
 impl Reader {
     fn new(address: SocketAddr) -> Self {
-        let mut client = Client::new(address.ip(), &Config::default()).unwrap();
+        let mut client = Client::new(address.ip(), &config()).unwrap();
         let local = client.register(USER, READ).unwrap();
         let (qp, remote, remote_addr) = client.open(USER, address, 4).unwrap();
         Self {
@@ -102,27 +176,29 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads octets of the node.
-    fn read(&mut self, offset: usize) -> Completion {
-        let request = Request {
+    fn request(&self, operation: Operation, offset: usize) -> Request {
+        Request {
             id: offset as u64,
-            operation: Operation::Read,
+            operation,
             local: self.local,
             local_addr: self.client.addr(self.local).unwrap(),
             remote: self.remote,
             remote_addr: self.remote_addr + offset as u64,
             len_octets: u32::try_from(READ).unwrap(),
             is_signaled: true,
-        };
-        self.client.post(self.qp, &request).unwrap();
-        let began = Instant::now();
-        loop {
-            if let Some(completion) = self.client.poll(self.qp).unwrap() {
-                return completion;
-            }
-            assert!(began.elapsed() < LIMIT, "a read does not complete");
-            std::thread::yield_now();
         }
+    }
+
+    /// Reads octets of the node.
+    fn read(&mut self, offset: usize) -> Completion {
+        let request = self.request(Operation::Read, offset);
+        self.client.post(self.qp, &request).unwrap();
+        self.wait()
+    }
+
+    /// The next completion.
+    fn wait(&mut self) -> Completion {
+        wait_for(&mut self.client, self.qp)
     }
 
     fn expect_read(&mut self, offset: usize) {
@@ -139,19 +215,22 @@ impl Reader {
     }
 }
 
+/// The next completion of a virtual queue pair.
+fn wait_for(client: &mut Client, qp: VirtualId) -> Completion {
+    let began = Instant::now();
+    loop {
+        if let Some(completion) = client.poll(qp).unwrap() {
+            return completion;
+        }
+        assert!(began.elapsed() < LIMIT, "a request does not complete");
+        std::thread::yield_now();
+    }
+}
+
 fn read_and_close(address: SocketAddr) {
     let mut reader = Reader::new(address);
     reader.expect_read(0);
-    let beyond = Request {
-        id: 1,
-        operation: Operation::Write,
-        local: reader.local,
-        local_addr: reader.client.addr(reader.local).unwrap(),
-        remote: reader.remote,
-        remote_addr: reader.remote_addr + (OFFERED - READ) as u64 + 1,
-        len_octets: u32::try_from(READ).unwrap(),
-        is_signaled: true,
-    };
+    let beyond = reader.request(Operation::Write, OFFERED - READ + 1);
     let refused = reader.client.post(reader.qp, &beyond);
     assert!(matches!(refused, Err(Error::Post(_))), "{refused:?}");
     reader.client.close(reader.qp).unwrap();
@@ -191,25 +270,134 @@ fn read_until_it_works_again(address: SocketAddr) {
     println!("reads again");
 }
 
+/// One shared queue pair, if it is an initiator, reaches both nodes; the first one ends.
+fn write_beside_a_node_that_is_gone(address: SocketAddr) {
+    let second: SocketAddr = std::env::var(SECOND).unwrap().parse().unwrap();
+    let mut reader = Reader::new(address);
+    reader.expect_read(0);
+    let (qp, remote, remote_addr) = reader.client.open(USER, second, 64).unwrap();
+    println!("reads");
+    let began = Instant::now();
+    let mut written = 0;
+    let mut is_lost = false;
+    while !is_lost || written < 1000 {
+        assert!(
+            began.elapsed() < LIMIT,
+            "the end of the first node is not noticed"
+        );
+        if !is_lost {
+            let request = reader.request(Operation::Read, 0);
+            reader.client.post(reader.qp, &request).unwrap();
+        }
+        let to_second = Request {
+            remote,
+            remote_addr,
+            ..reader.request(Operation::Write, 0)
+        };
+        for _ in 0..8 {
+            reader.client.post(qp, &to_second).unwrap();
+        }
+        if !is_lost {
+            is_lost = reader.wait().status != Status::Success;
+        }
+        for _ in 0..8 {
+            let completion = wait_for(&mut reader.client, qp);
+            assert_eq!(completion.status, Status::Success, "after {written} Writes");
+            written += 1;
+        }
+    }
+    assert!(reader.client.pool().stats().failed > 0);
+    println!("done");
+}
+
+/// No descriptor is free when a virtual queue pair is opened: it is not left open.
+fn open_without_descriptors(address: SocketAddr) {
+    let only_one = Config {
+        virtual_max: 1,
+        ..config()
+    };
+    let mut client = Client::new(address.ip(), &only_one).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
+    let refused = client.open(USER, address, 4);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    assert!(matches!(refused, Err(Error::Call { .. })), "{refused:?}");
+    client.open(USER, address, 4).unwrap();
+    println!("done");
+}
+
+fn reads_and_closes(over: Over) {
+    let _alone = alone();
+    let pool = Pool::up(over);
+    let node = pool.node();
+    let client = pool.client("client", "done");
+    pool.expect_success(client, vec![node]);
+}
+
 #[test]
 fn client_reads_and_closes_over_one_connection() {
+    reads_and_closes(Over::Connections);
+}
+
+#[test]
+fn client_reads_and_closes_over_one_initiator() {
+    reads_and_closes(Over::Initiators);
+}
+
+fn reaches_a_node_again(over: Over) {
     let _alone = alone();
-    let one = OneHost::up();
-    let address = format!("127.0.0.1:{}", ports());
-    let node = start(&one.host, "node", &address, "listens");
-    let client = start(&one.host, "client", &address, "done");
-    expect_success(client, node, one);
+    let pool = Pool::up(over);
+    let node = pool.node();
+    let mut client = pool.client("survivor", "reads");
+    kill(node);
+    client.wait_for_text("lost", CHECK_LIMIT).unwrap();
+    let node = pool.node();
+    pool.expect_success(client, vec![node]);
 }
 
 #[test]
 fn client_reaches_a_node_again_that_was_killed() {
+    reaches_a_node_again(Over::Connections);
+}
+
+#[test]
+fn initiator_reaches_a_node_again_that_was_killed() {
+    reaches_a_node_again(Over::Initiators);
+}
+
+fn writes_beside_a_node_that_is_gone(over: Over) {
     let _alone = alone();
-    let one = OneHost::up();
-    let address = format!("127.0.0.1:{}", ports());
-    let node = start(&one.host, "node", &address, "listens");
-    let mut client = start(&one.host, "survivor", &address, "reads");
-    kill(node);
-    client.wait_for_text("lost", CHECK_LIMIT).unwrap();
-    let node = start(&one.host, "node", &address, "listens");
-    expect_success(client, node, one);
+    let pool = Pool::up(over);
+    let (first, second) = (pool.node(), pool.second_node());
+    let client = pool.client("neighbour", "reads");
+    kill(first);
+    pool.expect_success(client, vec![second]);
+}
+
+#[test]
+fn connections_to_others_survive_the_end_of_a_node() {
+    writes_beside_a_node_that_is_gone(Over::Connections);
+}
+
+#[test]
+fn writes_of_an_initiator_to_others_survive_the_end_of_a_node() {
+    writes_beside_a_node_that_is_gone(Over::Initiators);
+}
+
+fn opens_again_after_a_failure(over: Over) {
+    let _alone = alone();
+    let pool = Pool::up(over);
+    let node = pool.node();
+    let client = pool.client("limited", "done");
+    pool.expect_success(client, vec![node]);
+}
+
+#[test]
+fn connection_that_fails_leaves_no_virtual_queue_pair_open() {
+    opens_again_after_a_failure(Over::Connections);
+}
+
+#[test]
+fn question_that_fails_leaves_no_virtual_queue_pair_open() {
+    opens_again_after_a_failure(Over::Initiators);
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
+use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::programs::Job;
@@ -441,6 +441,19 @@ pub fn start_end(host: &Instance, environment: &[(&str, &str)]) -> Process {
     let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
     command.envs(environment.iter().copied());
     Process::start(&mut command).unwrap()
+}
+
+/// Links `liburdmadv.so` into a directory, under the names by which it is linked and loaded.
+///
+/// # Panics
+/// If it has not been built.
+pub fn link_urdmadv(directory: &Path) {
+    let library = binary_dir().unwrap().join("liburdma_dv.so");
+    let library = std::fs::canonicalize(&library)
+        .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
+    for name in ["liburdmadv.so", "liburdmadv.so.0"] {
+        std::os::unix::fs::symlink(&library, directory.join(name)).unwrap();
+    }
 }
 
 /// Waits until no process is attached, no queue is leased, and urdmad maps no region of a channel.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use urdma_pool::{
     Access, Action, Completion, Config, LocalRegion, LocalRegionId, NodeId, PhysicalId, Pool,
-    Posted, RemoteRegion, RemoteRegionId, Request, Transport, UserId, VirtualId,
+    Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId, VirtualId,
 };
 
 use crate::described::Described;
 use crate::error::Error;
-use crate::ffi::{Domain, Event, Id, Memory, Queue};
+use crate::ffi::{Answer, Calls, Domain, Event, Id, Initiator, Memory, Queue, Route, Service};
 
 /// How long a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -23,16 +23,62 @@ struct Node {
     address: SocketAddr,
     /// What it has described, and the region of the pool that stands for it.
     memory: Option<(Described, RemoteRegionId)>,
+    /// Its target, for initiators.
+    route: Option<Route>,
+    /// Its target has not answered: it is asked again before the next virtual queue pair is opened.
+    is_doubtful: bool,
+}
+
+impl Node {
+    fn new(id: NodeId, address: SocketAddr) -> Self {
+        Self {
+            id,
+            address,
+            memory: None,
+            route: None,
+            is_doubtful: false,
+        }
+    }
 }
 
 /// A shared queue pair.
 #[derive(Debug)]
 struct Shared {
     physical: PhysicalId,
-    node: usize,
-    cm: Id,
-    /// When it is given up; none once it is connected.
-    until: Option<Instant>,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Link {
+    Connection {
+        /// The index of the node.
+        node: usize,
+        cm: Id,
+        /// When it is given up; none once it is connected.
+        until: Option<Instant>,
+    },
+    Initiator(Initiator),
+}
+
+impl Link {
+    /// Posts a work request; `false`: the queue pair does not take it.
+    fn post(&self, work: &Transmit, nodes: &[Node]) -> bool {
+        match self {
+            Self::Connection { cm, .. } => cm.post(work),
+            Self::Initiator(initiator) => {
+                let node = nodes.get(work.node.index());
+                let route = node.and_then(|node| node.route.as_ref());
+                route.is_some_and(|route| initiator.post(work, route))
+            }
+        }
+    }
+
+    fn break_connection(&self) {
+        match self {
+            Self::Connection { cm, .. } => cm.break_connection(),
+            Self::Initiator(initiator) => initiator.break_connection(),
+        }
+    }
 }
 
 /// Domain and completion queue, of the device by which the first node is reached.
@@ -50,7 +96,13 @@ pub struct Client {
     /// Dropped before the memory that they access.
     shared: Vec<Shared>,
     memory: HashMap<LocalRegionId, Memory>,
+    /// By the index of the pool.
     nodes: Vec<Node>,
+    known: HashMap<SocketAddr, usize>,
+    /// Those that have not answered a request, in the completions that were polled last.
+    silent: Vec<NodeId>,
+    /// How initiators are created; none over connections.
+    calls: Option<Calls>,
     device: Device,
 }
 
@@ -60,11 +112,12 @@ impl Client {
     /// # Errors
     /// If there is no such device, or the configuration does not work.
     pub fn new(from: std::net::IpAddr, config: &Config) -> Result<Self, Error> {
-        if matches!(config.transport, Transport::Initiators { .. }) {
-            return Err(Error::Initiators);
-        }
         let pool = Pool::new(config)?;
-        let anchor = Id::new()?;
+        let calls = match config.transport {
+            Transport::Connections { .. } => None,
+            Transport::Initiators { .. } => Some(Calls::load()?),
+        };
+        let anchor = Id::new(Service::Connection)?;
         anchor.bind(SocketAddr::new(from, 0))?;
         let domain = Domain::new(anchor)?;
         let queue = Queue::new(&domain, config.cq_depth)?;
@@ -74,6 +127,9 @@ impl Client {
             shared: Vec::new(),
             memory: HashMap::new(),
             nodes: Vec::new(),
+            known: HashMap::new(),
+            silent: Vec::new(),
+            calls,
             device: Device { queue, domain },
         })
     }
@@ -122,43 +178,116 @@ impl Client {
     }
 
     /// Opens a virtual queue pair to the node at an address. It waits for the first connection to
-    /// the node; all others take no message.
+    /// the node, or for its answer; all others take no message.
     ///
     /// # Errors
-    /// If the node cannot be reached, or a limit is reached.
+    /// If the node cannot be reached, or a limit is reached. Nothing is left open then.
     pub fn open(
         &mut self,
         user: UserId,
         to: SocketAddr,
         depth: u32,
     ) -> Result<(VirtualId, RemoteRegionId, u64), Error> {
-        let known = self.nodes.iter().position(|node| node.address == to);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let id = self.pool.add_node()?;
-                self.nodes.push(Node {
-                    id,
-                    address: to,
-                    memory: None,
-                });
-                self.nodes.len() - 1
-            }
-        };
+        let at = self.node_at(to)?;
+        let node = &self.nodes[at];
+        if self.calls.is_some() && (node.route.is_none() || node.is_doubtful) {
+            self.ask(at)?;
+        }
         let opened = self
             .pool
             .open(user, self.nodes[at].id, depth, Access::ALL)?;
+        let described = self.wait_for_description(at);
+        if described.is_err() {
+            self.pool.close(opened)?;
+        }
+        let (described, region) = described?;
+        Ok((opened, region, described.addr))
+    }
+
+    /// The node at an address, which may be new.
+    fn node_at(&mut self, address: SocketAddr) -> Result<usize, Error> {
+        if let Some(at) = self.known.get(&address) {
+            return Ok(*at);
+        }
+        let id = self.pool.add_node()?;
+        self.nodes.push(Node::new(id, address));
+        self.known.insert(address, id.index());
+        Ok(id.index())
+    }
+
+    /// What a node has described, after the first connection to it.
+    fn wait_for_description(&mut self, at: usize) -> Result<(Described, RemoteRegionId), Error> {
         self.settle()?;
-        while self.nodes[at].memory.is_none() {
-            if !self.shared.iter().any(|shared| shared.node == at) {
-                self.pool.close(opened)?;
-                return Err(Error::Unreachable(to));
+        loop {
+            if let Some(described) = self.nodes[at].memory {
+                return Ok(described);
+            }
+            let is_of = |shared: &Shared| match shared.link {
+                Link::Connection { node, .. } => node == at,
+                Link::Initiator(_) => false,
+            };
+            if !self.shared.iter().any(is_of) {
+                return Err(Error::Unreachable(self.nodes[at].address));
             }
             self.turn()?;
             std::thread::yield_now();
         }
-        let (described, region) = self.nodes[at].memory.ok_or(Error::Unreachable(to))?;
-        Ok((opened, region, described.addr))
+    }
+
+    /// Asks a node for its target.
+    fn ask(&mut self, at: usize) -> Result<(), Error> {
+        let address = self.nodes[at].address;
+        let cm = Id::new(Service::Datagram)?;
+        cm.resolve_address(address)?;
+        let until = Instant::now() + CONNECT_LIMIT;
+        while Instant::now() < until {
+            match cm.next_event()? {
+                Some(Event::AddressResolved) => cm.resolve_route()?,
+                Some(Event::RouteResolved) => {
+                    self.device.expect(&cm)?;
+                    cm.connect()?;
+                }
+                Some(Event::Answer(answer)) => return self.answered(at, &answer),
+                Some(Event::Ended) => break,
+                Some(_) => {}
+                None => {
+                    self.turn()?;
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Err(Error::Unreachable(address))
+    }
+
+    fn answered(&mut self, at: usize, answer: &Answer) -> Result<(), Error> {
+        let (described, key) = Described::decode_with_key(&answer.private)
+            .ok_or(Error::Unreachable(self.nodes[at].address))?;
+        let route = Route::new(&self.device.domain, answer.path, answer.number, key)?;
+        self.describe(at, described)?;
+        let node = &mut self.nodes[at];
+        (node.route, node.is_doubtful) = (Some(route), false);
+        Ok(())
+    }
+
+    /// Notes what a node describes.
+    fn describe(&mut self, at: usize, described: Described) -> Result<(), Error> {
+        let known = &mut self.nodes[at];
+        if let Some((_, region)) = known.memory.filter(|(before, _)| *before != described) {
+            // The node has begun anew: requests for what it had are refused.
+            self.pool.remove_remote(region)?;
+            known.memory = None;
+        }
+        if known.memory.is_none() {
+            let region = self.pool.add_remote(RemoteRegion {
+                node: known.id,
+                addr: described.addr,
+                len_octets: described.len_octets,
+                rkey: described.rkey,
+                access: Access::ALL,
+            })?;
+            known.memory = Some((described, region));
+        }
+        Ok(())
     }
 
     /// Closes a virtual queue pair.
@@ -200,9 +329,7 @@ impl Client {
 
     /// Takes what has come, and does what follows from it.
     fn turn(&mut self) -> Result<(), Error> {
-        let pool = &mut self.pool;
-        let handle = |wr_id, status| pool.handle_completion(wr_id, status);
-        let found = self.device.queue.poll(handle)?;
+        let found = self.poll_queue()?;
         if !found {
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
@@ -211,13 +338,28 @@ impl Client {
         self.settle()
     }
 
+    /// Hands completions to the pool; whether there were any.
+    fn poll_queue(&mut self) -> Result<bool, Error> {
+        let (pool, silent) = (&mut self.pool, &mut self.silent);
+        let found = self.device.queue.poll(|wr_id, status| {
+            if status == Status::RetryExceeded {
+                silent.extend(pool.node_of(wr_id));
+            }
+            pool.handle_completion(wr_id, status);
+        });
+        for node in self.silent.drain(..) {
+            self.nodes[node.index()].is_doubtful = true;
+        }
+        found
+    }
+
     /// Posts what the pool has, and carries its actions out.
     fn settle(&mut self) -> Result<(), Error> {
         loop {
-            let shared = &self.shared;
+            let (shared, nodes) = (&self.shared, &self.nodes);
             self.pool.transmit(|work| {
                 let found = shared.iter().find(|one| one.physical == work.physical);
-                match found.is_some_and(|found| found.cm.post(work)) {
+                match found.is_some_and(|found| found.link.post(work, nodes)) {
                     true => Posted::Accepted,
                     false => Posted::Refused,
                 }
@@ -227,7 +369,7 @@ impl Client {
             };
             match action {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
-                Action::Create(physical) => self.pool.handle_unreachable(physical),
+                Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
                 Action::Deregister(region) => {
                     self.memory.retain(|_, memory| memory.addr() != region.addr);
@@ -237,28 +379,48 @@ impl Client {
     }
 
     fn connect(&mut self, physical: PhysicalId, node: NodeId) -> Result<(), Error> {
-        let found = self.nodes.iter().position(|known| known.id == node);
-        let cm = Id::new()?;
-        let begun = found.map(|at| cm.resolve_address(self.nodes[at].address));
-        match (found, begun) {
-            (Some(node), Some(Ok(()))) => self.shared.push(Shared {
-                physical,
-                node,
-                cm,
-                until: Some(Instant::now() + CONNECT_LIMIT),
-            }),
-            _ => self.pool.handle_unreachable(physical),
-        }
+        let node = node.index();
+        let begun = Id::new(Service::Connection).and_then(|cm| {
+            let resolved = cm.resolve_address(self.nodes[node].address);
+            resolved.map(|()| cm)
+        });
+        let cm = match begun {
+            Ok(cm) => cm,
+            Err(error) => {
+                self.pool.handle_unreachable(physical);
+                return Err(error);
+            }
+        };
+        let until = Some(Instant::now() + CONNECT_LIMIT);
+        let link = Link::Connection { node, cm, until };
+        self.shared.push(Shared { physical, link });
         Ok(())
+    }
+
+    fn create(&mut self, physical: PhysicalId) -> Result<(), Error> {
+        let Device { queue, domain } = &self.device;
+        let depth = self.config.sq_depth;
+        let calls = self.calls.map_or_else(Calls::load, Ok);
+        let created = calls.and_then(|calls| Initiator::new(calls, domain, queue, depth));
+        match created {
+            Ok(initiator) => {
+                let link = Link::Initiator(initiator);
+                self.shared.push(Shared { physical, link });
+                self.pool.handle_connected(physical);
+                Ok(())
+            }
+            Err(error) => {
+                self.pool.handle_unreachable(physical);
+                Err(error)
+            }
+        }
     }
 
     fn destroy(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let found = self.shared.iter().position(|one| one.physical == physical);
         if let Some(at) = found {
-            self.shared[at].cm.break_connection();
-            let pool = &mut self.pool;
-            let mut handle = |wr_id, status| pool.handle_completion(wr_id, status);
-            while self.device.queue.poll(&mut handle)? {}
+            self.shared[at].link.break_connection();
+            while self.poll_queue()? {}
             self.shared.swap_remove(at);
         }
         self.pool.handle_destroyed(physical);
@@ -267,70 +429,69 @@ impl Client {
 
     /// Takes the next events of a connection.
     fn advance(&mut self, at: usize) -> Result<(), Error> {
-        while let Some(event) = self.shared[at].cm.next_event()? {
-            let taken = match event {
-                Event::AddressResolved => self.shared[at].cm.resolve_route(),
-                Event::RouteResolved => self.begin(at),
-                Event::Established(private) => self.established(at, &private),
-                Event::Ended => Err(Error::Unreachable(self.nodes[self.shared[at].node].address)),
-                Event::Request(_) | Event::Other => Ok(()),
+        loop {
+            let Link::Connection { node, cm, until } = &self.shared[at].link else {
+                return Ok(());
+            };
+            let (node, until) = (*node, *until);
+            let taken = match cm.next_event()? {
+                Some(Event::AddressResolved) => cm.resolve_route(),
+                Some(Event::RouteResolved) => self.begin(at),
+                Some(Event::Established(private)) => self.established(at, node, &private),
+                Some(Event::Ended) => Err(Error::Unreachable(self.nodes[node].address)),
+                Some(Event::Request(_) | Event::Answer(_) | Event::Other) => Ok(()),
+                None if until.is_some_and(|until| until <= Instant::now()) => {
+                    Err(Error::Unreachable(self.nodes[node].address))
+                }
+                None => return Ok(()),
             };
             if taken.is_err() {
-                self.lost(at);
+                self.lost(at, until.is_some());
                 return Ok(());
             }
         }
-        let is_late = |until: Instant| until <= Instant::now();
-        if self.shared[at].until.is_some_and(is_late) {
-            self.lost(at);
+    }
+
+    fn begin(&mut self, at: usize) -> Result<(), Error> {
+        if let Link::Connection { cm, .. } = &mut self.shared[at].link {
+            self.device.expect(cm)?;
+            let Device { queue, domain } = &self.device;
+            cm.create_queue_pair(domain, queue, self.config.sq_depth)?;
+            cm.connect()?;
         }
         Ok(())
     }
 
-    fn begin(&mut self, at: usize) -> Result<(), Error> {
-        let cm = &mut self.shared[at].cm;
-        let Device { queue, domain } = &self.device;
-        if !domain.is_of(cm)? {
-            return Err(Error::from_errno("rdma_resolve_addr", libc::ENODEV));
+    fn established(&mut self, at: usize, node: usize, private: &[u8]) -> Result<(), Error> {
+        let address = self.nodes[node].address;
+        let described = Described::decode(private).ok_or(Error::Unreachable(address))?;
+        self.describe(node, described)?;
+        if let Link::Connection { until, .. } = &mut self.shared[at].link {
+            *until = None;
         }
-        cm.create_queue_pair(domain, queue, self.config.sq_depth)?;
-        cm.connect()
-    }
-
-    fn established(&mut self, at: usize, private: &[u8]) -> Result<(), Error> {
-        let Shared { physical, node, .. } = self.shared[at];
-        let known = &mut self.nodes[node];
-        let described = Described::decode(private).ok_or(Error::Unreachable(known.address))?;
-        if let Some((_, region)) = known.memory.filter(|(before, _)| *before != described) {
-            // The node has begun anew: requests for what it had are refused.
-            self.pool.remove_remote(region)?;
-            known.memory = None;
-        }
-        if known.memory.is_none() {
-            let region = self.pool.add_remote(RemoteRegion {
-                node: known.id,
-                addr: described.addr,
-                len_octets: described.len_octets,
-                rkey: described.rkey,
-                access: Access::ALL,
-            })?;
-            known.memory = Some((described, region));
-        }
-        self.shared[at].until = None;
-        self.pool.handle_connected(physical);
+        self.pool.handle_connected(self.shared[at].physical);
         Ok(())
     }
 
     /// A connection is not made, or has ended.
-    fn lost(&mut self, at: usize) {
-        let Shared {
-            physical, until, ..
-        } = self.shared[at];
-        if until.is_some() {
+    fn lost(&mut self, at: usize, is_new: bool) {
+        let physical = self.shared[at].physical;
+        if is_new {
             self.shared.swap_remove(at);
             self.pool.handle_unreachable(physical);
         } else {
             self.pool.handle_broken(physical);
+        }
+    }
+}
+
+impl Device {
+    /// # Errors
+    /// If an identifier is of another device.
+    fn expect(&self, cm: &Id) -> Result<(), Error> {
+        match self.domain.is_of(cm)? {
+            true => Ok(()),
+            false => Err(Error::from_errno("rdma_resolve_addr", libc::ENODEV)),
         }
     }
 }

@@ -17,9 +17,9 @@ pub enum Error {
         #[source]
         error: io::Error,
     },
-    /// The transport is configured, but not driven: EOPNOTSUPP.
-    #[error("initiators are not driven over verbs: use Transport::Connections")]
-    Initiators,
+    /// The library of dynamically connected transport is not there.
+    #[error("no dynamically connected transport: {0}; use connections, or install liburdmadv")]
+    Library(String),
     /// A call of the pool.
     #[error(transparent)]
     Pool(#[from] CallError),

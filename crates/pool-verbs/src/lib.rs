@@ -1,5 +1,6 @@
 //! The pool over verbs: `urdma-pool`, the sans-IO core, on reliable connections of librdmacm and
-//! libibverbs, over any verbs provider. doc/pool.md describes both.
+//! libibverbs, over any verbs provider, or on initiators of `liburdmadv.so`. doc/pool.md describes
+//! both.
 //!
 //! A [`Node`] offers memory at an address. A [`Client`] opens virtual queue pairs to nodes by their
 //! addresses; it makes progress only in its calls, in the thread that calls.
@@ -18,6 +19,6 @@ pub use client::Client;
 pub use error::Error;
 pub use node::Node;
 pub use urdma_pool::{
-    Access, Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status, UserId,
-    VirtualId,
+    Access, Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status,
+    Transport, UserId, VirtualId,
 };

@@ -5,17 +5,28 @@ use std::rc::Rc;
 
 use crate::described::Described;
 use crate::error::Error;
-use crate::ffi::{Domain, Event, Id, Memory, Queue};
+use crate::ffi::{Calls, Domain, Event, Id, Memory, Queue, Service, Target};
+
+/// A target of dynamically connected transport, and where clients ask for it.
+#[derive(Debug)]
+struct Offered {
+    target: Target,
+    key: u64,
+    listener: Id,
+}
 
 /// Memory that is offered at an address.
 ///
-/// Clients access it by one-sided operations. [`Node::turn`] accepts their connections and drops
-/// those that have ended.
+/// Clients access it by one-sided operations, over connections and, if [`Node::offer_target`] was
+/// called, over dynamically connected transport. [`Node::turn`] accepts their connections, drops
+/// those that have ended, and answers clients that ask for the target.
 #[derive(Debug)]
 pub struct Node {
-    /// The connections are dropped first: then no client accesses the memory.
+    /// Connections and target are dropped first: then no client accesses the memory.
     clients: Vec<Id>,
+    offered: Option<Offered>,
     listener: Id,
+    at: SocketAddr,
     memory: Memory,
     queue: Rc<Queue>,
     domain: Rc<Domain>,
@@ -27,19 +38,42 @@ impl Node {
     /// # Errors
     /// If there is no device with the address, the port is in use, or memory cannot be registered.
     pub fn listen(at: SocketAddr, len_octets: usize) -> Result<Self, Error> {
-        let anchor = Id::new()?;
+        let anchor = Id::new(Service::Connection)?;
         anchor.bind(SocketAddr::new(at.ip(), 0))?;
         let domain = Domain::new(anchor)?;
-        let listener = Id::new()?;
+        let listener = Id::new(Service::Connection)?;
         listener.bind(at)?;
         listener.listen()?;
         Ok(Self {
             clients: Vec::new(),
+            offered: None,
             listener,
+            at,
             memory: Memory::new(&domain, len_octets)?,
             queue: Queue::new(&domain, 1)?,
             domain,
         })
+    }
+
+    /// Offers the memory over dynamically connected transport, too.
+    ///
+    /// # Errors
+    /// If the device has none, or the port is in use by a datagram service.
+    pub fn offer_target(&mut self) -> Result<(), Error> {
+        let key = getrandom::u64().map_err(|error| Error::Call {
+            call: "getrandom",
+            error: error.into(),
+        })?;
+        let target = Target::new(Calls::load()?, &self.domain, &self.queue, key)?;
+        let listener = Id::new(Service::Datagram)?;
+        listener.bind(self.at)?;
+        listener.listen()?;
+        self.offered = Some(Offered {
+            target,
+            key,
+            listener,
+        });
+        Ok(())
     }
 
     /// Copies octets into the memory.
@@ -66,18 +100,30 @@ impl Node {
                 self.accept(client)?;
             }
         }
+        let Some(offered) = &self.offered else {
+            return Ok(());
+        };
+        while let Some(event) = offered.listener.next_event()? {
+            if let Event::Request(client) = event {
+                let described = self.described().encode_with_key(offered.key);
+                client.answer(&described, offered.target.number())?;
+            }
+        }
         Ok(())
+    }
+
+    fn described(&self) -> Described {
+        let (_, rkey) = self.memory.keys();
+        Described {
+            rkey,
+            addr: self.memory.addr(),
+            len_octets: self.memory.len_octets() as u64,
+        }
     }
 
     fn accept(&mut self, mut client: Id) -> Result<(), Error> {
         client.create_queue_pair(&self.domain, &self.queue, 1)?;
-        let (_, rkey) = self.memory.keys();
-        let described = Described {
-            rkey,
-            addr: self.memory.addr(),
-            len_octets: self.memory.len_octets() as u64,
-        };
-        client.accept(&described.encode())?;
+        client.accept(&self.described().encode())?;
         self.clients.push(client);
         Ok(())
     }

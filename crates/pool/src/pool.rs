@@ -481,6 +481,15 @@ impl Pool {
         });
     }
 
+    /// The node to which a work request goes that is in flight.
+    pub fn node_of(&self, wr_id: u64) -> Option<NodeId> {
+        let (slot, generation, number) = parts_of(wr_id);
+        let shared = self.physicals.get(usize::from(slot))?;
+        let shared = Some(shared).filter(|shared| shared.id().generation == generation)?;
+        let in_flight = shared.in_flight.get(shared.place_of(number)?)?;
+        Some(in_flight.node)
+    }
+
     /// A completion arrived.
     #[inline]
     pub fn handle_completion(&mut self, wr_id: u64, status: Status) {

@@ -13,6 +13,13 @@ pub struct UserId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(pub(crate) Id);
 
+impl NodeId {
+    /// Its place in a table of nodes: the first that is added has 0, the next one 1.
+    pub fn index(self) -> usize {
+        self.0.slot as usize
+    }
+}
+
 /// A virtual queue pair. The id of one that was closed never names another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VirtualId(pub(crate) Id);

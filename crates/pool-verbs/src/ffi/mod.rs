@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ptr;
@@ -12,6 +13,10 @@ use rdma_core_sys::{rdmacm, verbs};
 use urdma_pool::{Operation, Status, Transmit};
 
 use crate::error::Error;
+
+mod dc;
+
+pub(crate) use dc::{Calls, Initiator, Route, Target};
 
 // Applications link the system's libraries.
 #[link(name = "rdmacm")]
@@ -35,13 +40,49 @@ fn called(call: &'static str, status: i32) -> Result<(), Error> {
     }
 }
 
+/// The same of a call that returns the errno.
+fn called_errno(call: &'static str, errno: i32) -> Result<(), Error> {
+    match errno {
+        0 => Ok(()),
+        _ => Err(Error::from_errno(call, errno)),
+    }
+}
+
+/// The port space of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Connections.
+    Connection,
+    /// Questions, each of which has one answer, that names a queue pair.
+    Datagram,
+}
+
+/// The answer of a datagram service.
+pub(crate) struct Answer {
+    pub(crate) private: Vec<u8>,
+    /// The number of the queue pair that it names.
+    pub(crate) number: u32,
+    /// How its host is reached.
+    pub(crate) path: verbs::ibv_ah_attr,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Answer");
+        out.field("private", &self.private);
+        out.field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
 /// What has happened to an identifier.
 #[derive(Debug)]
 pub(crate) enum Event {
     AddressResolved,
     RouteResolved,
-    /// A client wants to connect.
+    /// A client wants to connect, or asks.
     Request(Id),
+    /// What a client has asked for.
+    Answer(Answer),
     /// The connection is complete; the private data of the accepting end.
     Established(Vec<u8>),
     /// The connection has ended, or is not made.
@@ -77,13 +118,15 @@ fn new_channel() -> Result<*mut rdmacm::rdma_event_channel, Error> {
 }
 
 impl Id {
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new(service: Service) -> Result<Self, Error> {
+        let space = match service {
+            Service::Connection => rdmacm::RDMA_PS_TCP,
+            Service::Datagram => rdmacm::RDMA_PS_UDP,
+        };
         let channel = new_channel()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the channel lives as long as the identifier, the result is ours.
-        let status = unsafe {
-            rdmacm::rdma_create_id(channel, &mut raw, ptr::null_mut(), rdmacm::RDMA_PS_TCP)
-        };
+        let status = unsafe { rdmacm::rdma_create_id(channel, &mut raw, ptr::null_mut(), space) };
         let created = called("rdma_create_id", status);
         if created.is_err() {
             // SAFETY: nothing uses the channel.
@@ -137,17 +180,26 @@ impl Id {
         })
     }
 
+    /// Connects, or asks a datagram service.
     pub(crate) fn connect(&self) -> Result<(), Error> {
         // SAFETY: the identifier lives; the parameters are read during the call.
         called("rdma_connect", unsafe {
-            rdmacm::rdma_connect(self.raw, &mut parameters(&[]))
+            rdmacm::rdma_connect(self.raw, &mut parameters(&[], 0))
         })
     }
 
     pub(crate) fn accept(&self, private: &[u8]) -> Result<(), Error> {
         // SAFETY: as above.
         called("rdma_accept", unsafe {
-            rdmacm::rdma_accept(self.raw, &mut parameters(private))
+            rdmacm::rdma_accept(self.raw, &mut parameters(private, 0))
+        })
+    }
+
+    /// Answers a question with the number of a queue pair.
+    pub(crate) fn answer(&self, private: &[u8], number: u32) -> Result<(), Error> {
+        // SAFETY: as above.
+        called("rdma_accept", unsafe {
+            rdmacm::rdma_accept(self.raw, &mut parameters(private, number))
         })
     }
 
@@ -231,10 +283,10 @@ impl Id {
         }
         // SAFETY: the call has given an event, which lives until it is acknowledged.
         let (kind, id) = unsafe { ((*event).event, (*event).id) };
-        let private = match kind {
-            // SAFETY: as above; this event has the parameters of a connection.
-            rdmacm::RDMA_CM_EVENT_ESTABLISHED => unsafe { private_data(&(*event).param.conn) },
-            _ => Vec::new(),
+        let established = match kind {
+            // SAFETY: as above; its identifier lives.
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => unsafe { established(&*event) },
+            _ => Event::Other,
         };
         // SAFETY: the event is not used again.
         called("rdma_ack_cm_event", unsafe {
@@ -244,7 +296,7 @@ impl Id {
             rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
             rdmacm::RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
             rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => Event::Request(Self::adopt(id)?),
-            rdmacm::RDMA_CM_EVENT_ESTABLISHED => Event::Established(private),
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => established,
             rdmacm::RDMA_CM_EVENT_CONNECT_RESPONSE
             | rdmacm::RDMA_CM_EVENT_TIMEWAIT_EXIT
             | rdmacm::RDMA_CM_EVENT_ADDR_CHANGE => Event::Other,
@@ -266,7 +318,7 @@ impl Drop for Id {
     }
 }
 
-fn parameters(private: &[u8]) -> rdmacm::rdma_conn_param {
+fn parameters(private: &[u8], number: u32) -> rdmacm::rdma_conn_param {
     rdmacm::rdma_conn_param {
         private_data: private.as_ptr().cast(),
         private_data_len: u8::try_from(private.len()).unwrap_or(0),
@@ -276,22 +328,44 @@ fn parameters(private: &[u8]) -> rdmacm::rdma_conn_param {
         retry_count: RETRIES,
         rnr_retry_count: RETRIES,
         srq: 0,
-        qp_num: 0,
+        qp_num: number,
     }
+}
+
+/// A connection is complete, or a question is answered.
+///
+/// # Safety
+/// The event says so, and is not acknowledged.
+unsafe fn established(event: &rdmacm::rdma_cm_event) -> Event {
+    // SAFETY: the identifier of an event lives until it is acknowledged.
+    let space = unsafe { (*event.id).ps };
+    if space == rdmacm::RDMA_PS_UDP {
+        // SAFETY: an event of a datagram service has these parameters.
+        let found = unsafe { &event.param.ud };
+        return Event::Answer(Answer {
+            // SAFETY: the event has as many octets there.
+            private: unsafe { private_data(found.private_data, found.private_data_len) },
+            number: found.qp_num,
+            path: found.ah_attr,
+        });
+    }
+    // SAFETY: an event of a connection has these parameters.
+    let found = unsafe { &event.param.conn };
+    // SAFETY: the event has as many octets there.
+    Event::Established(unsafe { private_data(found.private_data, found.private_data_len) })
 }
 
 /// A copy of the private data of an event.
 ///
 /// # Safety
-/// The parameters are those of an event that is not acknowledged.
-unsafe fn private_data(parameters: &rdmacm::rdma_conn_param) -> Vec<u8> {
-    let start: *const u8 = parameters.private_data.cast();
+/// There are so many octets, or the pointer is null.
+unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
+    let start: *const u8 = start.cast();
     if start.is_null() {
         return Vec::new();
     }
-    let len = usize::from(parameters.private_data_len);
-    // SAFETY: the event has as many octets there.
-    unsafe { std::slice::from_raw_parts(start, len) }.to_vec()
+    // SAFETY: by the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, usize::from(len)) }.to_vec()
 }
 
 fn work_request(work: &Transmit, element: &mut verbs::ibv_sge) -> verbs::ibv_send_wr {

@@ -1,0 +1,372 @@
+//! Dynamically connected transport, by the calls of `liburdmadv.so`, which is loaded when it is
+//! first needed: a program that uses connections only runs where it is not installed.
+
+use std::ffi::{c_void, CStr};
+use std::mem::transmute;
+use std::rc::Rc;
+
+use rdma_core_sys::verbs;
+use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
+use urdma_pool::{Operation, Transmit};
+
+use super::{called_errno, Domain, Queue, RD_ATOMIC, RETRIES};
+use crate::error::Error;
+
+const LIBRARY: &CStr = c"liburdmadv.so.0";
+/// How long an answer is waited for, as `ibv_qp_attr::timeout`: 67 ms.
+const TIMEOUT: u8 = 14;
+const PORT: u8 = 1;
+
+/// The calls of the library, which is never unloaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    create_qp: CreateQp,
+    qp_ex: QpEx,
+}
+
+/// The dynamic linker's last reason.
+fn reason() -> String {
+    // SAFETY: the call has no argument; its string lives until the next call of this thread.
+    let reason = unsafe { libc::dlerror() };
+    if reason.is_null() {
+        return String::from("no reason is known");
+    }
+    // SAFETY: a C string.
+    let reason = unsafe { CStr::from_ptr(reason) };
+    reason.to_string_lossy().into_owned()
+}
+
+fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, Error> {
+    // SAFETY: a library that is loaded, and a C string.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    match found.is_null() {
+        true => Err(Error::Library(reason())),
+        false => Ok(found),
+    }
+}
+
+impl Calls {
+    /// Loads the library.
+    pub(crate) fn load() -> Result<Self, Error> {
+        // SAFETY: the library has no initialiser that asks anything of its loader.
+        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return Err(Error::Library(reason()));
+        }
+        let create_qp = symbol(library, c"urdmadv_create_qp")?;
+        let qp_ex = symbol(library, c"urdmadv_qp_ex_from_ibv_qp_ex")?;
+        // SAFETY: infiniband/urdmadv.h declares them so, in every version of this soname.
+        let (create_qp, qp_ex) = unsafe {
+            (
+                transmute::<*mut c_void, CreateQp>(create_qp),
+                transmute::<*mut c_void, QpEx>(qp_ex),
+            )
+        };
+        Ok(Self { create_qp, qp_ex })
+    }
+
+    /// Creates an initiator, or a target with a shared receive queue and a key.
+    fn create(
+        self,
+        domain: &Domain,
+        mut attributes: verbs::ibv_qp_init_attr_ex,
+        dc: DcInitAttr,
+    ) -> Result<*mut verbs::ibv_qp, Error> {
+        attributes.qp_type = verbs::IBV_QPT_DRIVER;
+        attributes.pd = domain.raw;
+        attributes.comp_mask |= verbs::IBV_QP_INIT_ATTR_PD;
+        let dv = DvInitAttr {
+            comp_mask: init::DC,
+            create_flags: 0,
+            dc,
+        };
+        let context = domain.anchor.context()?.cast();
+        let attributes: *mut verbs::ibv_qp_init_attr_ex = &mut attributes;
+        // SAFETY: the domain keeps the context open, and the attributes live during the call.
+        let qp = unsafe { (self.create_qp)(context, attributes.cast(), &dv) };
+        match qp.is_null() {
+            true => Err(Error::of("urdmadv_create_qp")),
+            false => Ok(qp.cast()),
+        }
+    }
+}
+
+/// Takes a queue pair to a state.
+fn modify(
+    qp: *mut verbs::ibv_qp,
+    state: verbs::ibv_qp_state,
+    mut attributes: verbs::ibv_qp_attr,
+    mask: verbs::ibv_qp_attr_mask,
+) -> Result<(), Error> {
+    attributes.qp_state = state;
+    let mask = (mask | verbs::IBV_QP_STATE).cast_signed();
+    // SAFETY: the queue pair lives, and the attributes are read during the call.
+    let errno = unsafe { verbs::ibv_modify_qp(qp, &mut attributes, mask) };
+    called_errno("ibv_modify_qp", errno)
+}
+
+/// The queue pair, destroyed at the end.
+#[derive(Debug)]
+struct QueuePair(*mut verbs::ibv_qp);
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: it was created, and nothing uses it any more.
+        unsafe { verbs::ibv_destroy_qp(self.0) };
+    }
+}
+
+/// An initiator in RTS, which sends to any target.
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    qp: QueuePair,
+    ex: *mut verbs::ibv_qp_ex,
+    dv: *mut DvQpEx,
+    /// Of the queue pair.
+    _objects: (Rc<Domain>, Rc<Queue>),
+}
+
+impl Initiator {
+    /// For so many requests.
+    pub(crate) fn new(
+        calls: Calls,
+        domain: &Rc<Domain>,
+        queue: &Rc<Queue>,
+        sq_depth: u32,
+    ) -> Result<Self, Error> {
+        let operations = verbs::IBV_QP_EX_WITH_RDMA_READ
+            | verbs::IBV_QP_EX_WITH_RDMA_WRITE
+            | verbs::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+            | verbs::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        let mut attributes = verbs::ibv_qp_init_attr_ex {
+            send_cq: queue.raw,
+            recv_cq: queue.raw,
+            comp_mask: verbs::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            send_ops_flags: u64::from(operations),
+            ..Default::default()
+        };
+        (attributes.cap.max_send_wr, attributes.cap.max_send_sge) = (sq_depth, 1);
+        let dc = DcInitAttr {
+            dc_type: dc_type::DCI,
+            dct_access_key: 0,
+        };
+        let qp = QueuePair(calls.create(domain, attributes, dc)?);
+        // SAFETY: the queue pair has extended calls, since it was created with their flags.
+        let ex = unsafe { verbs::ibv_qp_to_qp_ex(qp.0) };
+        // SAFETY: null, or the queue pair of this library's provider.
+        let dv = unsafe { (calls.qp_ex)(ex.cast()) };
+        if dv.is_null() {
+            return Err(Error::of("urdmadv_qp_ex_from_ibv_qp_ex"));
+        }
+        make_ready(qp.0)?;
+        let objects = (Rc::clone(domain), Rc::clone(queue));
+        Ok(Self {
+            qp,
+            ex,
+            dv,
+            _objects: objects,
+        })
+    }
+
+    /// Takes it to ERR, so that what is posted completes. One that cannot be changed is destroyed
+    /// all the same.
+    pub(crate) fn break_connection(&self) {
+        let _ = modify(
+            self.qp.0,
+            verbs::IBV_QPS_ERR,
+            verbs::ibv_qp_attr::default(),
+            0,
+        );
+    }
+
+    /// Posts a work request to a target; `false`: the queue pair does not take it.
+    pub(crate) fn post(&self, work: &Transmit, to: &Route) -> bool {
+        // SAFETY: the queue pair lives, and its calls are those of its provider. The address handle
+        // and the memory outlive the request.
+        unsafe { self.build(work, to) }.is_some_and(|errno| errno == 0)
+    }
+
+    /// Builds and posts a work request; the errno of the post.
+    ///
+    /// # Safety
+    /// The queue pair lives.
+    unsafe fn build(&self, work: &Transmit, to: &Route) -> Option<i32> {
+        let ex = self.ex;
+        // SAFETY: by the caller's promise, here and below.
+        let calls = unsafe { &mut *ex };
+        let (start, complete) = (calls.wr_start?, calls.wr_complete?);
+        let set_sge = calls.wr_set_sge?;
+        let (read, write) = (calls.wr_rdma_read?, calls.wr_rdma_write?);
+        let (swap, add) = (calls.wr_atomic_cmp_swp?, calls.wr_atomic_fetch_add?);
+        calls.wr_id = work.wr_id;
+        calls.wr_flags = match work.is_signaled {
+            true => verbs::IBV_SEND_SIGNALED,
+            false => 0,
+        };
+        let (rkey, addr) = (work.rkey, work.remote_addr);
+        // SAFETY: in the order in which the calls of a request are made.
+        unsafe {
+            start(ex);
+            match work.operation {
+                Operation::Read => read(ex, rkey, addr),
+                Operation::Write => write(ex, rkey, addr),
+                Operation::CompareSwap {
+                    expected,
+                    swap: new,
+                } => swap(ex, rkey, addr, expected, new),
+                Operation::FetchAdd { add: term } => add(ex, rkey, addr, term),
+            }
+            ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.0.cast(), to.number, to.key);
+            set_sge(ex, work.lkey, work.local_addr, work.len_octets);
+            Some(complete(ex))
+        }
+    }
+}
+
+/// Takes an initiator to RTS.
+fn make_ready(qp: *mut verbs::ibv_qp) -> Result<(), Error> {
+    let none = verbs::ibv_qp_attr::default();
+    let port = verbs::ibv_qp_attr {
+        port_num: PORT,
+        ..none
+    };
+    let mask = verbs::IBV_QP_PKEY_INDEX | verbs::IBV_QP_PORT;
+    modify(qp, verbs::IBV_QPS_INIT, port, mask)?;
+    let mtu = verbs::ibv_qp_attr {
+        path_mtu: verbs::IBV_MTU_1024,
+        ..none
+    };
+    modify(qp, verbs::IBV_QPS_RTR, mtu, verbs::IBV_QP_PATH_MTU)?;
+    let retries = verbs::ibv_qp_attr {
+        timeout: TIMEOUT,
+        retry_cnt: RETRIES,
+        rnr_retry: RETRIES,
+        max_rd_atomic: RD_ATOMIC,
+        ..none
+    };
+    let mask = verbs::IBV_QP_TIMEOUT
+        | verbs::IBV_QP_RETRY_CNT
+        | verbs::IBV_QP_RNR_RETRY
+        | verbs::IBV_QP_SQ_PSN
+        | verbs::IBV_QP_MAX_QP_RD_ATOMIC;
+    modify(qp, verbs::IBV_QPS_RTS, retries, mask)
+}
+
+/// A shared receive queue, destroyed at the end.
+#[derive(Debug)]
+struct SharedReceives(*mut verbs::ibv_srq);
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        // SAFETY: it was created, and its target is gone.
+        unsafe { verbs::ibv_destroy_srq(self.0) };
+    }
+}
+
+/// A target in RTR.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// Destroyed before the receive queue.
+    qp: QueuePair,
+    _receives: SharedReceives,
+    _objects: (Rc<Domain>, Rc<Queue>),
+}
+
+impl Target {
+    /// Initiators that know the key have every right to the memory of the domain.
+    pub(crate) fn new(
+        calls: Calls,
+        domain: &Rc<Domain>,
+        queue: &Rc<Queue>,
+        key: u64,
+    ) -> Result<Self, Error> {
+        let mut init = verbs::ibv_srq_init_attr::default();
+        (init.attr.max_wr, init.attr.max_sge) = (1, 1);
+        // SAFETY: the domain lives, and the attributes are ours.
+        let receives = unsafe { verbs::ibv_create_srq(domain.raw, &mut init) };
+        if receives.is_null() {
+            return Err(Error::of("ibv_create_srq"));
+        }
+        let receives = SharedReceives(receives);
+        let attributes = verbs::ibv_qp_init_attr_ex {
+            send_cq: queue.raw,
+            recv_cq: queue.raw,
+            srq: receives.0,
+            ..Default::default()
+        };
+        let dc = DcInitAttr {
+            dc_type: dc_type::DCT,
+            dct_access_key: key,
+        };
+        let qp = QueuePair(calls.create(domain, attributes, dc)?);
+        let rights = verbs::IBV_ACCESS_REMOTE_WRITE
+            | verbs::IBV_ACCESS_REMOTE_READ
+            | verbs::IBV_ACCESS_REMOTE_ATOMIC;
+        let port = verbs::ibv_qp_attr {
+            port_num: PORT,
+            qp_access_flags: rights,
+            ..Default::default()
+        };
+        let mask = verbs::IBV_QP_PKEY_INDEX | verbs::IBV_QP_PORT | verbs::IBV_QP_ACCESS_FLAGS;
+        modify(qp.0, verbs::IBV_QPS_INIT, port, mask)?;
+        let path = verbs::ibv_qp_attr {
+            path_mtu: verbs::IBV_MTU_1024,
+            min_rnr_timer: 12,
+            ..Default::default()
+        };
+        let mask = verbs::IBV_QP_PATH_MTU | verbs::IBV_QP_MIN_RNR_TIMER;
+        modify(qp.0, verbs::IBV_QPS_RTR, path, mask)?;
+        Ok(Self {
+            qp,
+            _receives: receives,
+            _objects: (Rc::clone(domain), Rc::clone(queue)),
+        })
+    }
+
+    /// The number by which initiators name it.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: the queue pair lives.
+        unsafe { (*self.qp.0).qp_num }
+    }
+}
+
+/// An address handle.
+#[derive(Debug)]
+struct Handle(*mut verbs::ibv_ah);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: it was created; a request that names it was copied when it was posted.
+        unsafe { verbs::ibv_destroy_ah(self.0) };
+    }
+}
+
+/// How a target is reached.
+#[derive(Debug)]
+pub(crate) struct Route {
+    handle: Handle,
+    number: u32,
+    key: u64,
+    _domain: Rc<Domain>,
+}
+
+impl Route {
+    pub(crate) fn new(
+        domain: &Rc<Domain>,
+        mut attributes: verbs::ibv_ah_attr,
+        number: u32,
+        key: u64,
+    ) -> Result<Self, Error> {
+        // SAFETY: the domain lives, and the attributes are read during the call.
+        let handle = unsafe { verbs::ibv_create_ah(domain.raw, &mut attributes) };
+        if handle.is_null() {
+            return Err(Error::of("ibv_create_ah"));
+        }
+        Ok(Self {
+            handle: Handle(handle),
+            number,
+            key,
+            _domain: Rc::clone(domain),
+        })
+    }
+}
