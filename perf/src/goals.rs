@@ -127,6 +127,15 @@ pub(crate) const fn rsockets_latency(octets: u32) -> Goal {
     }
 }
 
+/// Microseconds until a virtual queue pair to a known node is open.
+pub(crate) const POOL_OPEN: Goal = AtMost(1.0);
+/// Millions of them a second, of one thread.
+pub(crate) const POOL_OPENED: Goal = AtLeast(0.5);
+/// Time of an RDMA Read over a virtual queue pair, in times of one over a connection of its own.
+pub(crate) const POOL_READ: Goal = AtMost(1.15);
+/// Octets of the heap for each node that a client knows.
+pub(crate) const POOL_NODE: Goal = AtMost(32.0);
+
 /// Share of a link's rate that the queue pairs on it use, headers included.
 pub(crate) const LINK: Goal = AtLeast(0.9);
 /// Fairness of queue pairs that share a link: Jain's index (R. Jain, D. Chiu and W. Hawe, "A

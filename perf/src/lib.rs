@@ -16,6 +16,7 @@
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
+//! | [`pool`] | virtual queue pairs: opening, reads, memory |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
 //! | [`processors`] | whether the machine's processors are near each other |
@@ -42,6 +43,7 @@ pub mod peers;
 mod picture;
 pub mod plan;
 pub mod plot;
+pub mod pool;
 pub mod probes;
 pub mod processes;
 pub mod processors;

@@ -23,6 +23,8 @@ pub enum Part {
     Rings,
     /// Byte streams (EXS), next to rsockets and TCP
     Streams,
+    /// Virtual queue pairs on shared ones: opening, reads, memory
+    Pool,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate and delay
@@ -43,7 +45,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -54,6 +56,7 @@ impl Part {
         Self::Valkey,
         Self::Rings,
         Self::Streams,
+        Self::Pool,
         Self::Loss,
         Self::Links,
         Self::Sockets,

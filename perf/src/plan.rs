@@ -18,8 +18,8 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    asleep, attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, sockets,
-    stream_sweep, streams, ucx, valkey, workloads,
+    asleep, attach, idle, links, lossy, peers, pool, processes, product, raw, shares, simulator,
+    sockets, stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -241,6 +241,7 @@ impl Plan {
                             self.valkey(part, number, &hosts);
                         }
                         (Part::Streams, Path::OneHost) => self.streams(&hosts),
+                        (Part::Pool, Path::OneHost) => self.pool(&hosts),
                         (Part::Streams, Path::Forwarded) => self.distance(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
                         (Part::Links, Path::Forwarded) => self.links(&hosts),
@@ -471,6 +472,14 @@ impl Plan {
         }
     }
 
+    /// Virtual queue pairs of one host.
+    fn pool(&mut self, hosts: &Result<Hosts, String>) {
+        let (programs, scratch) = (self.programs.clone(), self.scratch.path().to_owned());
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        self.take_all(|| pool::measure(host.clone(), &programs, &scratch));
+    }
+
     /// Byte streams over a long link.
     fn distance(&mut self, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
@@ -583,7 +592,7 @@ fn print(probe: Probe, sample: &Sample) {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
-        Part::Threads | Part::Processes | Part::Valkey | Part::Rings => {
+        Part::Threads | Part::Processes | Part::Valkey | Part::Rings | Part::Pool => {
             paths.contains(&Path::OneHost)
         }
         Part::Asleep => paths[0] != Path::Leased1500,

@@ -6,7 +6,9 @@ use serde::Serialize;
 use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
-use crate::{asleep, links, lossy, processes, shares, sockets, stream_sweep, streams, ucx, valkey};
+use crate::{
+    asleep, links, lossy, pool, processes, shares, sockets, stream_sweep, streams, ucx, valkey,
+};
 
 /// One comparison, evaluated.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +53,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .chain(valkey::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(streams::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(pool::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(processes::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(shares::specs().map(|spec| evaluate_one(&spec, samples)))

@@ -36,6 +36,8 @@ pub enum Unit {
     Milliseconds,
     /// 10^6 octets.
     Megabytes,
+    /// Octets.
+    Octets,
     /// 10^3 octets.
     Kilobytes,
     /// Per cent of one core.
@@ -68,6 +70,7 @@ impl Unit {
             Self::ThousandsPerSecond => "k/s",
             Self::Milliseconds => "ms",
             Self::Megabytes => "MB",
+            Self::Octets => "octets",
             Self::Kilobytes => "KB",
             Self::PercentOfCore => "% of a core",
             Self::Share => "of the rate",

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::ffi::{Answer, Calls, Domain, Event, Id, Initiator, Memory, Queue, Route, Service};
 
 /// How long a connection may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Node {
@@ -81,6 +81,10 @@ impl Link {
     }
 }
 
+/// Turns without a completion between two looks for events of connections, each of which is a
+/// system call. Requests on a connection that has ended fail without them.
+const EVENTS_EVERY: u32 = 64;
+
 /// Domain and completion queue, of the device by which the first node is reached.
 #[derive(Debug)]
 struct Device {
@@ -101,6 +105,8 @@ pub struct Client {
     known: HashMap<SocketAddr, usize>,
     /// Those that have not answered a request, in the completions that were polled last.
     silent: Vec<NodeId>,
+    /// Turns without a completion.
+    idle_turns: u32,
     /// How initiators are created; none over connections.
     calls: Option<Calls>,
     device: Device,
@@ -129,6 +135,7 @@ impl Client {
             nodes: Vec::new(),
             known: HashMap::new(),
             silent: Vec::new(),
+            idle_turns: 0,
             calls,
             device: Device { queue, domain },
         })
@@ -329,13 +336,24 @@ impl Client {
 
     /// Takes what has come, and does what follows from it.
     fn turn(&mut self) -> Result<(), Error> {
-        let found = self.poll_queue()?;
-        if !found {
+        if self.poll_queue()? {
+            return self.settle();
+        }
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        if self.is_connecting() || self.idle_turns.is_multiple_of(EVENTS_EVERY) {
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
             }
         }
         self.settle()
+    }
+
+    fn is_connecting(&self) -> bool {
+        let is_new = |shared: &Shared| match shared.link {
+            Link::Connection { until, .. } => until.is_some(),
+            Link::Initiator(_) => false,
+        };
+        self.shared.iter().any(is_new)
     }
 
     /// Hands completions to the pool; whether there were any.

@@ -6,7 +6,7 @@
 //! addresses; it makes progress only in its calls, in the thread that calls.
 //!
 //! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code;
-//! `described`, the memory of a node as its private data describes it; `node` and `client`.
+//! `described`, the memory of a node as its private data describes it; `node`, `client` and `own`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod client;
@@ -14,10 +14,12 @@ mod described;
 mod error;
 mod ffi;
 mod node;
+mod own;
 
 pub use client::Client;
 pub use error::Error;
 pub use node::Node;
+pub use own::Own;
 pub use urdma_pool::{
     Access, Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status,
     Transport, UserId, VirtualId,

@@ -89,6 +89,15 @@ impl Node {
         self.clients.len()
     }
 
+    /// Has the calling thread do what clients ask for, if nothing else does it; a node that calls
+    /// it again and again answers sooner.
+    ///
+    /// # Errors
+    /// If a call of verbs fails.
+    pub fn progress(&self) -> Result<(), Error> {
+        self.queue.poll(|_, _| ()).map(drop)
+    }
+
     /// Accepts clients that wait; does not sleep.
     ///
     /// # Errors

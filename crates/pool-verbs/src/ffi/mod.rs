@@ -259,7 +259,32 @@ impl Id {
             length: work.len_octets,
             lkey: work.lkey,
         };
-        let mut wr = work_request(work, &mut element);
+        self.post_request(&mut work_request(work, &mut element))
+    }
+
+    /// Posts a signaled RDMA Read: local and remote address, each with its key; `false`: the queue
+    /// pair does not take it.
+    pub(crate) fn read(&self, to: (u64, u32), from: (u64, u32), len_octets: u32) -> bool {
+        let mut element = verbs::ibv_sge {
+            addr: to.0,
+            length: len_octets,
+            lkey: to.1,
+        };
+        let mut wr = verbs::ibv_send_wr {
+            sg_list: &mut element,
+            num_sge: 1,
+            opcode: verbs::IBV_WR_RDMA_READ,
+            send_flags: verbs::IBV_SEND_SIGNALED,
+            ..Default::default()
+        };
+        wr.wr.rdma = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+            remote_addr: from.0,
+            rkey: from.1,
+        };
+        self.objects.is_some() && self.post_request(&mut wr)
+    }
+
+    fn post_request(&self, wr: &mut verbs::ibv_send_wr) -> bool {
         // SAFETY: the identifier has a queue pair, whose context lives.
         let (qp, post) = unsafe {
             let qp = (*self.raw).qp;
@@ -267,7 +292,7 @@ impl Id {
         };
         let mut bad = ptr::null_mut();
         // SAFETY: the provider's function for its queue pair; the request lives during the call.
-        post.is_some_and(|post| unsafe { post(qp, &mut wr, &mut bad) } == 0)
+        post.is_some_and(|post| unsafe { post(qp, wr, &mut bad) } == 0)
     }
 
     /// The next event, if there is one.

@@ -1,0 +1,234 @@
+//! The pool of virtual queue pairs, measured by `urdma_perf::pool`:
+//!
+//! ```text
+//! urdma-perf-pool nodes ADDRESS COUNT              COUNT nodes, at this port and the next ones
+//! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
+//! urdma-perf-pool read ADDRESS own|connections|initiators
+//! urdma-perf-pool memory ADDRESS COUNT             heap that COUNT known nodes take
+//! ```
+//!
+//! Each prints its figures, which `urdma_perf::pool` names.
+
+#![allow(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use urdma_perf::pool::{Reader, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
+use urdma_pool_verbs::{
+    Client, Config, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request, Status,
+    Transport, UserId, VirtualId,
+};
+
+const USER: UserId = UserId(1);
+const OFFERED: usize = 4096;
+const DEPTH: u32 = 4;
+const INITIATORS: Transport = Transport::Initiators { count: 1 };
+/// Turns of a node between looks for clients that wait.
+const TURNS: u32 = 256;
+const READS: usize = 50_000;
+const OPENED: usize = 20_000;
+/// Virtual queue pairs that are open at a time.
+const ROW: usize = 1_000;
+
+type Outcome<T> = Result<T, String>;
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("urdma-perf-pool: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome<()> {
+    const USAGE: &str = "usage: urdma-perf-pool nodes|open|read|memory ADDRESS [COUNT|READER]";
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (role, address, rest) = match &arguments[..] {
+        [role, address, rest @ ..] => (role.as_str(), address, rest),
+        _ => return Err(USAGE.into()),
+    };
+    let address: SocketAddr = address.parse().map_err(|_| USAGE)?;
+    match (role, rest) {
+        ("nodes", [count]) => serve(address, count.parse().map_err(|_| USAGE)?).map_err(text),
+        ("open", []) => open(address).map_err(text),
+        ("read", [reader]) => read(address, Reader::from_name(reader).ok_or(USAGE)?),
+        ("memory", [count]) => memory(address, count.parse().map_err(|_| USAGE)?).map_err(text),
+        _ => Err(USAGE.into()),
+    }
+}
+
+/// The address whose port is `n` higher.
+fn address_at(first: SocketAddr, n: u16) -> SocketAddr {
+    SocketAddr::new(first.ip(), first.port() + n)
+}
+
+fn serve(first: SocketAddr, count: u16) -> Result<(), Error> {
+    let mut nodes = Vec::new();
+    for n in 0..count {
+        let mut node = Node::listen(address_at(first, n), OFFERED)?;
+        node.offer_target()?;
+        nodes.push(node);
+    }
+    println!("{LISTENING}");
+    loop {
+        for node in &mut nodes {
+            node.turn()?;
+        }
+        for _ in 0..TURNS {
+            nodes[0].progress()?;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn config(transport: Transport) -> Config {
+    Config {
+        transport,
+        ..Config::default()
+    }
+}
+
+fn median_us(mut ns: Vec<u64>) -> f64 {
+    ns.sort_unstable();
+    ns[ns.len() / 2] as f64 / 1e3
+}
+
+fn elapsed_ns(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Opens virtual queue pairs to a node that is known.
+fn open(to: SocketAddr) -> Result<(), Error> {
+    let mut client = Client::new(to.ip(), &config(INITIATORS))?;
+    client.open(USER, to, DEPTH)?;
+    let mut ns = Vec::with_capacity(OPENED);
+    for _ in 0..OPENED {
+        let began = Instant::now();
+        let (opened, ..) = client.open(USER, to, DEPTH)?;
+        ns.push(elapsed_ns(began));
+        client.close(opened)?;
+    }
+    println!("{MEDIAN}{:.4}", median_us(ns));
+    let mut row = Vec::with_capacity(ROW);
+    let mut all_ns = 0;
+    for _ in 0..OPENED / ROW {
+        let began = Instant::now();
+        for _ in 0..ROW {
+            row.push(client.open(USER, to, DEPTH)?.0);
+        }
+        all_ns += elapsed_ns(began);
+        for opened in row.drain(..) {
+            client.close(opened)?;
+        }
+    }
+    println!("{RATE}{:.4}", OPENED as f64 * 1e3 / all_ns as f64);
+    Ok(())
+}
+
+/// One virtual queue pair with memory.
+struct Virtual {
+    client: Client,
+    qp: VirtualId,
+    local: LocalRegionId,
+    remote: (RemoteRegionId, u64),
+}
+
+impl Virtual {
+    fn new(to: SocketAddr, transport: Transport) -> Result<Self, Error> {
+        let mut client = Client::new(to.ip(), &config(transport))?;
+        let local = client.register(USER, OFFERED)?;
+        let (qp, remote, addr) = client.open(USER, to, DEPTH)?;
+        Ok(Self {
+            client,
+            qp,
+            local,
+            remote: (remote, addr),
+        })
+    }
+
+    fn read(&mut self) -> Result<Status, Error> {
+        let request = Request {
+            id: 1,
+            operation: Operation::Read,
+            local: self.local,
+            local_addr: self.client.addr(self.local)?,
+            remote: self.remote.0,
+            remote_addr: self.remote.1,
+            len_octets: READ_OCTETS,
+            is_signaled: true,
+        };
+        self.client.post(self.qp, &request)?;
+        loop {
+            if let Some(completion) = self.client.poll(self.qp)? {
+                return Ok(completion.status);
+            }
+        }
+    }
+}
+
+/// Reads of the node, one at a time.
+fn read(to: SocketAddr, reader: Reader) -> Outcome<()> {
+    let connections = Transport::Connections { per_node: 1 };
+    let ns = match reader {
+        Reader::Own => {
+            let mut own = Own::connect(to, OFFERED).map_err(text)?;
+            time_reads(|| own.read(READ_OCTETS))?
+        }
+        Reader::Connections => {
+            let mut over = Virtual::new(to, connections).map_err(text)?;
+            time_reads(|| over.read())?
+        }
+        Reader::Initiators => {
+            let mut over = Virtual::new(to, INITIATORS).map_err(text)?;
+            time_reads(|| over.read())?
+        }
+    };
+    println!("{MEDIAN}{:.4}", median_us(ns));
+    Ok(())
+}
+
+/// The times of reads after a warm-up.
+fn time_reads(mut read: impl FnMut() -> Result<Status, Error>) -> Outcome<Vec<u64>> {
+    let mut ns = Vec::with_capacity(READS);
+    for n in 0..READS + READS / 10 {
+        let began = Instant::now();
+        let status = read().map_err(text)?;
+        if status != Status::Success {
+            return Err(format!("a read ended with {status:?}"));
+        }
+        if n >= READS / 10 {
+            ns.push(elapsed_ns(began));
+        }
+    }
+    Ok(ns)
+}
+
+/// Octets of the heap that are in use.
+fn heap() -> usize {
+    // SAFETY: the call has no argument.
+    unsafe { libc::mallinfo2() }.uordblks
+}
+
+/// Makes nodes known, and tells what the process has more then, its libraries included.
+fn memory(first: SocketAddr, count: u16) -> Result<(), Error> {
+    let mut client = Client::new(first.ip(), &config(INITIATORS))?;
+    // The first one has what all need.
+    let (opened, ..) = client.open(USER, first, DEPTH)?;
+    client.close(opened)?;
+    let before = heap();
+    for n in 1..count {
+        let (opened, ..) = client.open(USER, address_at(first, n), DEPTH)?;
+        client.close(opened)?;
+    }
+    let grown = heap().saturating_sub(before);
+    println!("{HEAP}{:.1}", grown as f64 / f64::from(count - 1));
+    Ok(())
+}

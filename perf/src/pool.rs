@@ -1,0 +1,199 @@
+//! The pool of virtual queue pairs ([pool.md](../../doc/pool.md)): opening one to a node that is
+//! known, reads over it next to a connection of its own, and the memory that a known node takes.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{Instance, LeasePolicy};
+use urdma_harness::process::Process;
+use urdma_harness::Failure;
+
+use crate::goals;
+use crate::samples::{Probe, Sample, Unit};
+use crate::spec::{Compare, Goal, Spec};
+
+/// The line that the nodes of `urdma-perf-pool` print when they listen.
+pub const LISTENING: &str = "listening";
+/// Start of the line with a median, in microseconds.
+pub const MEDIAN: &str = "median ";
+/// Start of the line with a rate, in millions a second.
+pub const RATE: &str = "rate ";
+/// Start of the line with octets of the heap for each node.
+pub const HEAP: &str = "heap ";
+/// Octets of a read.
+pub const READ_OCTETS: u32 = 64;
+/// Nodes of which the memory is measured.
+const NODES: u16 = 257;
+const NODES_TEXT: &str = "257";
+const FIRST_PORT: u16 = 20_000;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Over what a client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A connection of its own, without a pool.
+    Own,
+    /// A virtual queue pair over a connection.
+    Connections,
+    /// A virtual queue pair over an initiator.
+    Initiators,
+}
+
+impl Reader {
+    /// The value with this name on the command line.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Own, Self::Connections, Self::Initiators]
+            .into_iter()
+            .find(|reader| reader.name() == name)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Connections => "connections",
+            Self::Initiators => "initiators",
+        }
+    }
+}
+
+const fn probe(name: &'static str, unit: Unit) -> Probe {
+    Probe { name, unit }
+}
+
+const OPEN: Probe = probe("virtual QP opened, node known", Unit::Microseconds);
+const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSecond);
+const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
+const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
+const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
+const NODE: Probe = probe("known node over DC", Unit::Octets);
+
+/// Rows of the report.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let alone = |ours: Probe, goal: Goal| Spec::new(ours.name, ours, Compare::Alone, goal);
+    let read = |name, ours| Spec::new(name, ours, Compare::With(READ_OWN), goals::POOL_READ);
+    [
+        alone(OPEN, goals::POOL_OPEN),
+        alone(OPENED, goals::POOL_OPENED),
+        read("64 B READ, virtual QP over RC / own QP", READ_RC),
+        read("64 B READ, virtual QP over DC / own QP", READ_DC),
+        alone(NODE, goals::POOL_NODE),
+    ]
+    .into_iter()
+}
+
+/// A run of a client.
+struct Client {
+    role: &'static str,
+    /// The argument behind the address.
+    rest: Option<&'static str>,
+    /// Nodes that there are.
+    nodes: u16,
+    /// What it prints, each behind a word.
+    figures: &'static [(&'static str, Probe)],
+}
+
+const fn reading(reader: Reader, figures: &'static [(&'static str, Probe)]) -> Client {
+    Client {
+        role: "read",
+        rest: Some(reader.name()),
+        nodes: 1,
+        figures,
+    }
+}
+
+const CLIENTS: [Client; 5] = [
+    Client {
+        role: "open",
+        rest: None,
+        nodes: 1,
+        figures: &[(MEDIAN, OPEN), (RATE, OPENED)],
+    },
+    reading(Reader::Own, &[(MEDIAN, READ_OWN)]),
+    reading(Reader::Connections, &[(MEDIAN, READ_RC)]),
+    reading(Reader::Initiators, &[(MEDIAN, READ_DC)]),
+    Client {
+        role: "memory",
+        rest: Some(NODES_TEXT),
+        nodes: NODES,
+        figures: &[(HEAP, NODE)],
+    },
+];
+
+/// Measures everything on one host.
+pub fn measure(
+    host: Result<&Instance, String>,
+    programs: &Path,
+    scratch: &Path,
+) -> Vec<(Probe, Sample)> {
+    let run = host.and_then(|host| Run::new(host, programs, scratch));
+    let ports = (FIRST_PORT..).step_by(usize::from(NODES));
+    let clients = CLIENTS.iter().zip(ports);
+    let figures = clients.flat_map(|(client, port)| {
+        let run = run.as_ref().map_err(Clone::clone);
+        let output = run.and_then(|run| run.output(client, port));
+        client.figures.iter().map(move |(word, probe)| {
+            let output = output.as_ref().map_err(Clone::clone);
+            (*probe, output.and_then(|output| figure(output, word)))
+        })
+    });
+    figures.collect()
+}
+
+/// The figure behind a word.
+fn figure(output: &str, word: &str) -> Sample {
+    let found = output.lines().find_map(|line| line.strip_prefix(word));
+    let value = found.and_then(|value| value.parse().ok());
+    value.ok_or_else(|| format!("there is no {word}in: {output}"))
+}
+
+/// What the programs need.
+struct Run<'a> {
+    host: &'a Instance,
+    program: String,
+    /// Where they find `liburdmadv.so`.
+    libraries: String,
+}
+
+fn text(failure: Failure) -> String {
+    failure.to_string()
+}
+
+impl<'a> Run<'a> {
+    fn new(host: &'a Instance, programs: &Path, scratch: &Path) -> Result<Self, String> {
+        let link = scratch.join("liburdmadv.so.0");
+        if !link.exists() {
+            let library = programs.join("liburdma_dv.so");
+            symlink(&library, &link).map_err(|error| format!("{}: {error}", link.display()))?;
+        }
+        Ok(Self {
+            host,
+            program: programs.join("urdma-perf-pool").display().to_string(),
+            libraries: scratch.display().to_string(),
+        })
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<Process, String> {
+        let argv = [&[self.program.as_str()], arguments].concat();
+        let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
+        command.env("LD_LIBRARY_PATH", &self.libraries);
+        Process::start(&mut command).map_err(text)
+    }
+
+    /// What a client prints, of nodes at this port and the next ones.
+    fn output(&self, client: &Client, port: u16) -> Result<String, String> {
+        let address = format!("127.0.0.1:{port}");
+        let mut serving = self.start(&["nodes", &address, &client.nodes.to_string()])?;
+        serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+        let arguments = [client.role, &address].into_iter().chain(client.rest);
+        let arguments: Vec<&str> = arguments.collect();
+        let ended = self.start(&arguments)?.wait(LIMIT).map_err(text)?;
+        serving.signal(Signal::SIGKILL).map_err(text)?;
+        serving.wait(LIMIT).map_err(text)?;
+        match ended.succeeded() {
+            true => Ok(ended.output),
+            false => Err(ended.describe()),
+        }
+    }
+}
