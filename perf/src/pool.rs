@@ -25,8 +25,8 @@ pub const HEAP: &str = "heap ";
 /// Octets of a read.
 pub const READ_OCTETS: u32 = 64;
 /// Nodes of which the memory is measured.
-const NODES: u16 = 257;
-const NODES_TEXT: &str = "257";
+const NODES: u16 = 256;
+const NODES_TEXT: &str = "256";
 const FIRST_PORT: u16 = 20_000;
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -83,7 +83,7 @@ impl Link {
 
 /// Turns without a completion between two looks for events of connections, each of which is a
 /// system call. Requests on a connection that has ended fail without them.
-const EVENTS_EVERY: u32 = 64;
+const EVENTS_EVERY: u32 = 1024;
 
 /// Domain and completion queue, of the device by which the first node is reached.
 #[derive(Debug)]
@@ -336,11 +336,12 @@ impl Client {
 
     /// Takes what has come, and does what follows from it.
     fn turn(&mut self) -> Result<(), Error> {
-        if self.poll_queue()? {
-            return self.settle();
-        }
-        self.idle_turns = self.idle_turns.wrapping_add(1);
-        if self.is_connecting() || self.idle_turns.is_multiple_of(EVENTS_EVERY) {
+        if !self.poll_queue()? {
+            self.idle_turns = self.idle_turns.wrapping_add(1);
+            if !self.idle_turns.is_multiple_of(EVENTS_EVERY) && !self.is_connecting() {
+                // Nothing has come, and each request was handed over when it was posted.
+                return Ok(());
+            }
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
             }

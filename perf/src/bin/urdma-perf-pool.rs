@@ -137,7 +137,7 @@ fn open(to: SocketAddr) -> Result<(), Error> {
 struct Virtual {
     client: Client,
     qp: VirtualId,
-    local: LocalRegionId,
+    local: (LocalRegionId, u64),
     remote: (RemoteRegionId, u64),
 }
 
@@ -146,6 +146,7 @@ impl Virtual {
         let mut client = Client::new(to.ip(), &config(transport))?;
         let local = client.register(USER, OFFERED)?;
         let (qp, remote, addr) = client.open(USER, to, DEPTH)?;
+        let local = (local, client.addr(local)?);
         Ok(Self {
             client,
             qp,
@@ -158,8 +159,8 @@ impl Virtual {
         let request = Request {
             id: 1,
             operation: Operation::Read,
-            local: self.local,
-            local_addr: self.client.addr(self.local)?,
+            local: self.local.0,
+            local_addr: self.local.1,
             remote: self.remote.0,
             remote_addr: self.remote.1,
             len_octets: READ_OCTETS,
