@@ -21,6 +21,8 @@ use urdma_ipc::Personality;
 use urdma_kernel::abi::DEVICE_OCTETS;
 
 use self::number::Number;
+pub use crate::kinds::PortKind;
+use crate::kinds::{KeyError, Keys, KindName, Role};
 
 /// Maximum MTU of a port: such a packet with its headers fits one packet buffer.
 pub const MTU_MAX: u16 = 9600;
@@ -152,48 +154,6 @@ pub struct LeaseGroup {
     pub gid: Gid,
 }
 
-/// Kinds of ports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PortKind {
-    /// net_memif to another instance of this machine.
-    Memif {
-        /// Whether this end listens.
-        is_server: bool,
-        /// The unix socket.
-        socket: PathBuf,
-    },
-    /// net_tap: a new network interface of the kernel, with this instance at its far end.
-    Tap {
-        /// Its name.
-        netdev: String,
-    },
-    /// net_af_xdp on an existing network interface.
-    AfXdp {
-        /// Its name.
-        netdev: String,
-    },
-    /// UDP sockets of the kernel, at the instance's addresses.
-    Udp,
-    /// Any device by DPDK's arguments, `net_...,key=value` or a PCI address.
-    Device {
-        /// DPDK's arguments.
-        device: String,
-    },
-}
-
-impl PortKind {
-    /// The kind's name in the configuration.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Memif { .. } => "memif",
-            Self::Tap { .. } => "tap",
-            Self::AfXdp { .. } => "af_xdp",
-            Self::Udp => "udp",
-            Self::Device { .. } => "device",
-        }
-    }
-}
-
 /// An error in a configuration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
@@ -265,7 +225,7 @@ impl Config {
         let Some(port) = &self.port else {
             return Err("this instance has no port at which faults could be made".to_owned());
         };
-        if faults.corrupt() && port.kind == PortKind::Udp {
+        if faults.corrupt() && matches!(port.kind, PortKind::Udp(_)) {
             return Err(
                 "the kernel computes the checksums of a port of kind \"udp\", so that a changed \
                  octet would reach programs: leave \"corrupt\" out, or use another kind of port"
@@ -370,7 +330,7 @@ const FOREIGN_KEY: &str = "this kind of port has no such key";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [port] of keys")]
 struct RawPort {
-    kind: Spanned<RawKind>,
+    kind: Spanned<KindName>,
     role: Option<Spanned<Role>>,
     socket: Option<Spanned<PathBuf>>,
     netdev: Option<Spanned<String>>,
@@ -406,28 +366,10 @@ struct RawFault {
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum RawKind {
-    None,
-    Memif,
-    Tap,
-    AfXdp,
-    Udp,
-    Device,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
 enum RawAccess {
     Owner,
     Group,
     Everyone,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Role {
-    Server,
-    Client,
 }
 
 impl RawConfig {
@@ -463,7 +405,7 @@ impl RawConfig {
         let is_host_apart = config
             .port
             .as_ref()
-            .is_some_and(|port| port.kind != PortKind::Udp);
+            .is_some_and(|port| !port.kind.get().shares_addresses());
         if is_host_apart && config.addresses.is_none() {
             // On a network the host's addresses belong to the kernel.
             config.addresses = Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
@@ -563,19 +505,16 @@ fn value<T>(
 
 impl RawPort {
     fn validate(
-        mut self,
+        self,
         source: &Source<'_>,
         access: Access,
     ) -> Result<Option<PortConfig>, ConfigError> {
-        let Some(kind) = self.take_kind(source)? else {
+        let Some(kind) = self.port_kind(source)? else {
             return Ok(None);
         };
-        self.refuse_foreign_keys(source)?;
-        let is_memory = matches!(kind, PortKind::Memif { .. });
-        let default_mtu = if is_memory { 9000 } else { 1500 };
         let mtu = match &self.mtu {
             Some(mtu) => in_range(source, mtu, MTU_MIN, MTU_MAX)?,
-            None => default_mtu,
+            None => kind.get().mtu(),
         };
         let lease_queues = match &self.lease_queues {
             Some(queues) => in_range(source, queues, 0, LEASE_QUEUES_MAX)?,
@@ -606,89 +545,73 @@ impl RawPort {
             hugepages_mb,
             checksum: match (&self.checksum, &kind) {
                 (Some(checksum), _) => *checksum.get_ref(),
-                (None, kind) => !matches!(kind, PortKind::Memif { .. } | PortKind::Udp),
+                (None, kind) => kind.get().computes_checksums(),
             },
             kind,
         }))
     }
 
-    fn take_kind(&mut self, source: &Source<'_>) -> Result<Option<PortKind>, ConfigError> {
-        let missing = |key: &str| {
-            let message = format!("this kind of port needs \"{key}\"");
-            source.error(&self.kind, message)
+    /// The port of the configured kind, which takes its keys; those that are left are of others.
+    fn port_kind(&self, source: &Source<'_>) -> Result<Option<PortKind>, ConfigError> {
+        fn value<T: Clone>(key: Option<&Spanned<T>>) -> Option<T> {
+            key.map(|value| value.get_ref().clone())
+        }
+
+        let mut keys = Keys {
+            role: value(self.role.as_ref()),
+            socket: value(self.socket.as_ref()),
+            netdev: value(self.netdev.as_ref()),
+            device: value(self.device.as_ref()),
         };
-        Ok(Some(match self.kind.get_ref() {
-            RawKind::None => {
-                self.refuse_foreign_keys(source)?;
-                return Ok(None);
+        let wrong = |error| match error {
+            KeyError::Missing(key) => {
+                source.error(&self.kind, format!("this kind of port needs \"{key}\""))
             }
-            RawKind::Memif => {
-                let role = self.role.take().ok_or_else(|| missing("role"))?;
-                let socket = self.socket.take().ok_or_else(|| missing("socket"))?;
-                if !is_plain_argument(&socket.get_ref().to_string_lossy()) {
-                    let message = "must be a path without ',', '=' and spaces";
-                    return Err(source.error(&socket, message));
-                }
-                PortKind::Memif {
-                    is_server: *role.get_ref() == Role::Server,
-                    socket: socket.into_inner(),
-                }
-            }
-            RawKind::Tap => {
-                let netdev = self.netdev.take().ok_or_else(|| missing("netdev"))?;
-                PortKind::Tap {
-                    netdev: check_netdev(source, netdev)?,
-                }
-            }
-            RawKind::AfXdp => {
-                let netdev = self.netdev.take().ok_or_else(|| missing("netdev"))?;
-                PortKind::AfXdp {
-                    netdev: check_netdev(source, netdev)?,
-                }
-            }
-            RawKind::Udp => {
-                self.refuse_keys_of_dpdk(source)?;
-                PortKind::Udp
-            }
-            RawKind::Device => {
-                let device = self.device.take().ok_or_else(|| missing("device"))?;
-                if device.get_ref().trim().is_empty() {
-                    let message = "must be what DPDK calls the device: a PCI address such as \
-                                   \"0000:03:00.0\", or \"net_...\" with arguments";
-                    return Err(source.error(&device, message));
-                }
-                PortKind::Device {
-                    device: device.into_inner(),
-                }
-            }
-        }))
+            KeyError::Wrong(key, message) => source.error_in(self.span(key), message.to_owned()),
+        };
+        let port = PortKind::take(*self.kind.get_ref(), &mut keys).map_err(wrong)?;
+        let foreign = [
+            keys.role.map(|_| "role"),
+            keys.socket.map(|_| "socket"),
+            keys.netdev.map(|_| "netdev"),
+            keys.device.map(|_| "device"),
+        ];
+        let mut foreign = foreign.into_iter().flatten();
+        let first = match foreign.next() {
+            Some(key) => self.span(key),
+            None => self
+                .key_of_dpdk()
+                .filter(|_| is_without_dpdk(port.as_ref())),
+        };
+        match first {
+            Some(span) => Err(source.error_in(Some(span), FOREIGN_KEY.to_owned())),
+            None => Ok(port),
+        }
     }
 
-    /// A port without DPDK has no queue pairs to lease, and its checksums are the kernel's.
-    fn refuse_keys_of_dpdk(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    /// Where a key that kinds take has its value.
+    fn span(&self, key: &str) -> Option<Range<usize>> {
+        match key {
+            "role" => self.role.as_ref().map(Spanned::span),
+            "socket" => self.socket.as_ref().map(Spanned::span),
+            "netdev" => self.netdev.as_ref().map(Spanned::span),
+            _ => self.device.as_ref().map(Spanned::span),
+        }
+    }
+
+    /// Where a key is that a port without DPDK does not have: it has no queue pairs to lease, and
+    /// its checksums are the kernel's.
+    fn key_of_dpdk(&self) -> Option<Range<usize>> {
         let numbers = self.lease_queues.as_ref().map(Spanned::span);
         let groups = self.lease_group.as_ref().map(Spanned::span);
         let memory = self.hugepages_mb.as_ref().map(Spanned::span);
         let checksums = self.checksum.as_ref().map(Spanned::span);
-        match numbers.or(groups).or(memory).or(checksums) {
-            Some(span) => Err(source.error_in(Some(span), FOREIGN_KEY.to_owned())),
-            None => Ok(()),
-        }
+        numbers.or(groups).or(memory).or(checksums)
     }
+}
 
-    /// Keys that the kind has not used belong to another kind.
-    fn refuse_foreign_keys(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        if let Some(role) = &self.role {
-            return Err(source.error(role, FOREIGN_KEY));
-        }
-        if let Some(socket) = &self.socket {
-            return Err(source.error(socket, FOREIGN_KEY));
-        }
-        if let Some(text) = self.netdev.as_ref().or(self.device.as_ref()) {
-            return Err(source.error(text, FOREIGN_KEY));
-        }
-        Ok(())
-    }
+fn is_without_dpdk(port: Option<&PortKind>) -> bool {
+    port.is_some_and(|port| port.get().device().is_none())
 }
 
 fn in_range<T>(
@@ -739,19 +662,6 @@ fn find_group(name: &Spanned<String>) -> Result<Gid, String> {
         )),
         Err(errno) => Err(format!("cannot look up group \"{name}\": {}", errno.desc())),
     }
-}
-
-fn check_netdev(source: &Source<'_>, netdev: Spanned<String>) -> Result<String, ConfigError> {
-    let name = netdev.get_ref();
-    if !(1..=15).contains(&name.len()) || name.contains('/') || !is_plain_argument(name) {
-        return Err(source.error(&netdev, "is no name of a network interface"));
-    }
-    Ok(netdev.into_inner())
-}
-
-/// Whether `text` may be a value in DPDK's device arguments.
-fn is_plain_argument(text: &str) -> bool {
-    !text.is_empty() && !text.contains([',', '=', ' ', '\n'])
 }
 
 #[cfg(test)]

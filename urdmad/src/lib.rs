@@ -12,7 +12,7 @@
 //! | [`slots`], [`listeners`], [`groups`], [`lease`] | slots, CM ports, memberships, queue pairs |
 //! | `data` | the data thread: channels, port, neighbours, CM requests, multicast, RESETs |
 //! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
-//! | [`port`] | how packets leave the host |
+//! | [`kinds`], [`port`] | the kinds of ports; how packets leave the host |
 //! | `metrics` | metrics over HTTP |
 //! | `sandbox` | capabilities and system calls that it gives up after its start |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
@@ -47,6 +47,7 @@ pub mod identity;
 pub mod interfaces;
 mod kernel;
 mod kernel_cm;
+pub mod kinds;
 pub mod lease;
 pub mod listeners;
 mod log;

@@ -66,5 +66,5 @@ fn kinds() -> String {
         Ok(()) => format!("{name}\n"),
         Err(reason) => format!("{name}: {reason}\n"),
     });
-    format!("udp\n{}", lines.concat())
+    format!("udp\n{}", lines.collect::<String>())
 }

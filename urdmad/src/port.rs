@@ -1,10 +1,9 @@
 //! Ports: how packets leave the host.
 //!
 //! - `interface`: [`PacketPort`], all that the data path knows of a port.
-//! - `dpdk`: its implementation on DPDK, which is loaded for it; `cause`: why it did not open.
+//! - `dpdk`: its implementation on DPDK, which is loaded for it.
 //! - `udp`: its implementation on UDP sockets, without DPDK.
 
-mod cause;
 mod dpdk;
 mod interface;
 mod udp;
@@ -14,7 +13,6 @@ use urdma_underlay::MacAddr;
 pub use self::dpdk::{kinds as kinds_of_dpdk, remove_leftovers};
 pub use self::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
 pub(crate) use self::udp::has_route;
-use crate::config::PortKind;
 
 /// Opens the port, with DPDK if it needs that.
 ///
@@ -23,8 +21,8 @@ use crate::config::PortKind;
 pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
     let [_, a, b, _, _, c, d, e] = request.node_guid.to_be_bytes();
     let mac = MacAddr([0x02, a, b ^ c, c, d, e]);
-    match request.config.kind {
-        PortKind::Udp => udp::open(request, mac),
-        _ => dpdk::open(request, mac),
+    match request.config.kind.get().device() {
+        None => udp::open(request, mac),
+        Some(device) => dpdk::open(request, mac, device),
     }
 }

@@ -6,10 +6,9 @@
 
 mod capabilities;
 mod filter;
-mod needs;
 
-use self::needs::Needs;
 use crate::config::{Config, Sandbox};
+use crate::kinds::Needs;
 
 /// Applies the restrictions to the whole process, and logs what is in force. A kernel that does not
 /// support one of them is no error.
@@ -18,8 +17,9 @@ pub(crate) fn enter(config: &Config) {
         tracing::warn!("sandbox = \"off\": urdmad keeps all capabilities and system calls");
         return;
     }
-    let needs = Needs::of(config);
-    let kept = match capabilities::keep(&needs.capabilities()) {
+    let port = config.port.as_ref();
+    let needs = port.map_or(Needs::NOTHING, |port| port.kind.get().needs());
+    let kept = match capabilities::keep(&needs.capabilities.iter().copied().collect()) {
         Ok(kept) => kept,
         Err(reason) => {
             tracing::warn!("urdmad keeps capabilities that it does not need: {reason}");

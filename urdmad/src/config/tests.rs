@@ -1,4 +1,5 @@
 use super::*;
+use crate::kinds::{Memif, Udp};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("a.toml"), text)
@@ -31,7 +32,7 @@ fn config_with_udp_sockets_takes_addresses_of_the_host_and_no_keys_of_dpdk() {
     let port = config.port.unwrap();
     assert_eq!(
         (port.kind, port.mtu, port.checksum),
-        (PortKind::Udp, 1500, false)
+        (PortKind::Udp(Udp), 1500, false)
     );
     for key in [
         "lease_queues = 0",
@@ -77,10 +78,10 @@ fn config_with_memif_is_understood() {
     assert_eq!((port.mtu, port.lease_queues), (9000, 2));
     assert_eq!(
         port.kind,
-        PortKind::Memif {
+        PortKind::Memif(Memif {
             is_server: false,
             socket: "/tmp/m.sock".into()
-        }
+        })
     );
 }
 

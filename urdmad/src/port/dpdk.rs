@@ -14,16 +14,15 @@ use std::ptr::{null, NonNull};
 use arrayvec::ArrayVec;
 use urdma_abi::library::{self, LoadError, Visibility};
 use urdma_abi::port::{
-    kind, pool_name, steering, OpenedPort, PoolState, Port, PortParams, PortState, PortTable,
-    RxFrame, TxBuffer, TxFrame, MAX_BURST, MESSAGE_OCTETS,
+    pool_name, steering, OpenedPort, PoolState, Port, PortParams, PortState, PortTable, RxFrame,
+    TxBuffer, TxFrame, MAX_BURST, MESSAGE_OCTETS,
 };
 use urdma_ipc::status::{LeaseSteering, PoolStatus};
 use urdma_underlay::{MacAddr, Verification};
 
-use super::cause::cause;
 use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
-use crate::config::PortKind;
 use crate::interfaces;
+use crate::kinds::PortKind;
 use crate::lease::LeaseOffer;
 
 /// The library's file name.
@@ -108,14 +107,8 @@ fn library_path() -> PathBuf {
 }
 
 /// The kinds of ports of DPDK, each with the reason for which it cannot be used here, if so.
-pub fn kinds() -> [(&'static str, Result<(), String>); 4] {
-    [
-        ("memif", kind::MEMIF_SERVER),
-        ("tap", kind::TAP),
-        ("af_xdp", kind::AF_XDP),
-        ("device", kind::DEVICE),
-    ]
-    .map(|(name, number)| {
+pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), String>)> {
+    PortKind::of_dpdk().map(|(name, number)| {
         let checked = load(name).and_then(|table| {
             said(|message, octets| {
                 // SAFETY: the message has room for `octets`.
@@ -144,10 +137,13 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> 
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, String> {
+pub(super) fn open(
+    request: &PortRequest<'_>,
+    mac: MacAddr,
+    (kind, device): (u32, &Path),
+) -> Result<OpenPort, String> {
     let config = request.config;
     let table = load(config.kind.name())?;
-    let (kind, device) = device_of(&config.kind);
     let device = c_string(device)?;
     let prefix = file_prefix(request.run_dir);
     let c_prefix = c_string(&prefix)?;
@@ -169,16 +165,13 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
         // SAFETY: all pointers are valid during the call.
         unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
     })
-    .map_err(|reason| match cause(&config.kind) {
+    .map_err(|reason| match config.kind.get().cause() {
         Some(cause) => format!("{cause} ({reason})"),
         None => reason,
     })?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
-    let netdev = match &config.kind {
-        PortKind::AfXdp { netdev } => Some(netdev.clone()),
-        _ => None,
-    };
+    let netdev = config.kind.get().shared_netdev().map(str::to_owned);
     let port = Dpdk {
         table,
         port: NonNull::new(opened.port).ok_or("there is no port")?,
@@ -230,21 +223,6 @@ fn verification(netdev: Option<&str>) -> Verification {
     match netdev {
         Some(netdev) if interfaces::is_virtual(netdev) => Verification::Partial,
         _ => Verification::Full,
-    }
-}
-
-/// Kind and device of a port, as the library has them.
-fn device_of(port: &PortKind) -> (u32, &Path) {
-    match port {
-        PortKind::Memif { is_server, socket } => {
-            let role = [kind::MEMIF_CLIENT, kind::MEMIF_SERVER][usize::from(*is_server)];
-            (role, socket)
-        }
-        PortKind::Tap { netdev } => (kind::TAP, Path::new(netdev)),
-        PortKind::AfXdp { netdev } => (kind::AF_XDP, Path::new(netdev)),
-        PortKind::Device { device } => (kind::DEVICE, Path::new(device)),
-        // It uses no device.
-        PortKind::Udp => (0, Path::new("")),
     }
 }
 

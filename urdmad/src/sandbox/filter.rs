@@ -17,7 +17,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::needs::Needs;
+use crate::kinds::{Internet, Needs};
 
 /// Calls that are allowed with any arguments.
 const ALLOWED: &[c_long] = &[
@@ -180,12 +180,6 @@ const ALLOWED_BY_ARCH: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_BY_ARCH: &[c_long] = &[];
 
-/// Further calls of drivers for devices on a bus.
-#[cfg(target_arch = "x86_64")]
-const ALLOWED_TO_DRIVERS: &[c_long] = &[libc::SYS_iopl, libc::SYS_ioperm];
-#[cfg(not(target_arch = "x86_64"))]
-const ALLOWED_TO_DRIVERS: &[c_long] = &[];
-
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// Filters the system calls of all threads, and of those that they create.
@@ -217,21 +211,16 @@ fn without_clone3() -> (Rules, SeccompAction, SeccompAction) {
 }
 
 fn allowlist(needs: Needs) -> Result<(Rules, SeccompAction, SeccompAction), String> {
-    let mut allowed: Vec<c_long> = [ALLOWED, ALLOWED_BY_ARCH].concat();
-    match needs {
-        Needs::Nothing | Needs::Tap | Needs::Udp => {}
-        Needs::AfXdp => allowed.push(libc::SYS_bpf),
-        Needs::Driver => allowed.extend(ALLOWED_TO_DRIVERS),
-    }
+    let allowed = [ALLOWED, ALLOWED_BY_ARCH, needs.calls].concat();
     let mut rules: Rules = allowed.into_iter().map(|call| (call, Vec::new())).collect();
-    let limited = limited(needs).map_err(|error| error.to_string())?;
+    let limited = limited(needs.internet).map_err(|error| error.to_string())?;
     rules.extend(limited);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     Ok((rules, refuse, SeccompAction::Allow))
 }
 
 /// Calls that are allowed with some arguments.
-fn limited(needs: Needs) -> Result<Rules, BackendError> {
+fn limited(internet: Internet) -> Result<Rules, BackendError> {
     let write_and_execute = libc::PROT_WRITE | libc::PROT_EXEC;
     // Of both at most one.
     let mappings = [0, libc::PROT_WRITE, libc::PROT_EXEC]
@@ -240,11 +229,10 @@ fn limited(needs: Needs) -> Result<Rules, BackendError> {
         rule(vec![equal(0, libc::AF_UNIX)?])?,
         rule(vec![equal(0, libc::AF_NETLINK)?])?,
     ];
-    if needs != Needs::Nothing {
-        // Those of the port, or for ioctl(2) on network interfaces.
+    if internet != Internet::No {
         let datagrams = || masked(1, 0xf, libc::SOCK_DGRAM);
         sockets.push(rule(vec![equal(0, libc::AF_INET)?, datagrams()?])?);
-        if needs == Needs::Udp {
+        if internet == Internet::Both {
             sockets.push(rule(vec![equal(0, libc::AF_INET6)?, datagrams()?])?);
         }
     }
@@ -344,6 +332,7 @@ fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::{AfXdp, Kind, Tap, Udp};
     use nix::errno::Errno;
     use nix::sys::wait::{waitpid, WaitStatus};
     use nix::unistd::{fork, ForkResult};
@@ -401,7 +390,7 @@ mod tests {
 
     #[test]
     fn calls_that_urdmad_does_not_make_are_refused() {
-        filtered(Needs::Nothing, || {
+        filtered(Needs::NOTHING, || {
             let parent = nix::unistd::getppid().as_raw().into();
             let (write, execute) = (libc::PROT_WRITE, libc::PROT_EXEC);
             first_broken(&[
@@ -441,7 +430,8 @@ mod tests {
 
     #[test]
     fn calls_that_urdmad_makes_are_allowed() {
-        filtered(Needs::Tap, || {
+        let netdev = "tap".to_owned();
+        filtered(Tap { netdev }.needs(), || {
             first_broken(&[
                 // By clone(2), since clone3(2) seems to be missing.
                 std::thread::spawn(|| ()).join().is_ok(),
@@ -460,7 +450,7 @@ mod tests {
 
     #[test]
     fn udp_port_may_make_sockets_of_both_ip_versions_and_no_others() {
-        filtered(Needs::Udp, || {
+        filtered(Udp.needs(), || {
             first_broken(&[
                 socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK) >= 0,
                 socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK) >= 0,
@@ -474,7 +464,8 @@ mod tests {
 
     #[test]
     fn program_of_an_af_xdp_port_can_be_removed() {
-        filtered(Needs::AfXdp, || {
+        let netdev = "eth0".to_owned();
+        filtered(AfXdp { netdev }.needs(), || {
             first_broken(&[!refuses(libc::SYS_bpf, [-1, 0, 0])])
         });
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::{PortConfig, PortKind};
+use crate::kinds::Udp;
 use urdma_types::{source_port, Qpn};
 use urdma_underlay::{
     parse_verified, Checksum, Ecn, LocalInterface, Received, Route, Template, UdpPorts,
@@ -22,7 +23,7 @@ fn own(number: u8, last: u8) -> IpAddr {
 
 fn try_open(addresses: &[IpAddr], mtu: u16) -> Result<OpenPort, String> {
     let config = PortConfig {
-        kind: PortKind::Udp,
+        kind: PortKind::Udp(Udp),
         mtu,
         lease_queues: 0,
         lease_group: None,
