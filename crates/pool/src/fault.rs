@@ -50,6 +50,8 @@ pub(crate) enum Fault {
     NeighboursRepeated,
     /// A work request goes to the node of the one before it.
     NodeKept,
+    /// Queue pairs that refuse their first work request are replaced, again and again.
+    RefusalsRepeated,
     /// There are more initiators than configured.
     InitiatorsUnbounded,
     /// Memory is released while posted requests use it.

@@ -51,6 +51,7 @@ pub(crate) struct Cause {
 ///    Connecting -- unreachable --> Down; requests end with RetryExceeded
 ///    Ready      -- completion in error, request refused, event --> Failing
 ///    Failing    -- destroyed --> Connecting, with the next generation
+///    Failing    -- destroyed, and two took no request --> Down; requests end with RetryExceeded
 /// ```
 #[derive(Debug)]
 pub(crate) struct PhysicalQp {
@@ -73,6 +74,10 @@ pub(crate) struct PhysicalQp {
     /// The virtual time, in octets: the earliest beginning of a request in flight.
     pub(crate) time: u64,
     pub(crate) cause: Option<Cause>,
+    /// Nothing was posted to it since it was connected.
+    pub(crate) is_unused: bool,
+    /// How many in a row, this one included, have refused their first work request.
+    pub(crate) refusals: u8,
     /// Virtual queue pairs that are bound to it.
     pub(crate) members: u32,
     /// Whether it is in the pool's list of those that may post.
@@ -94,6 +99,8 @@ impl PhysicalQp {
             stale_turns: 0,
             time: 0,
             cause: None,
+            is_unused: true,
+            refusals: 0,
             members: 0,
             is_active: false,
         }
@@ -112,6 +119,7 @@ impl PhysicalQp {
         self.oldest = 0;
         self.unsignaled = 0;
         self.cause = None;
+        self.is_unused = true;
         self.earliest.clear();
     }
 

@@ -424,6 +424,7 @@ impl Pool {
         self.stats.posted += 1;
         self.stats.signaled += u64::from(work.is_signaled);
         let shared = &mut self.physicals[usize::from(slot)];
+        (shared.is_unused, shared.refusals) = (false, 0);
         shared.unsignaled = match work.is_signaled {
             true => 0,
             false => shared.unsignaled + 1,
@@ -435,7 +436,11 @@ impl Pool {
     /// request had no effect.
     #[cold]
     fn take_back(&mut self, slot: u16, id: VirtualId, request: &Request) {
-        self.physicals[usize::from(slot)].take_back();
+        let shared = &mut self.physicals[usize::from(slot)];
+        shared.take_back();
+        if shared.is_unused && !self.faults.has(Fault::RefusalsRepeated) {
+            shared.refusals += 1;
+        }
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.note_refused(request);
         }
@@ -460,13 +465,18 @@ impl Pool {
     pub fn handle_unreachable(&mut self, id: PhysicalId) {
         if self.physical_state(id) == Some(PhysicalState::Connecting) {
             self.physicals[usize::from(id.slot)].state = PhysicalState::Down;
-            while let Some((_, waiting)) = self.first_turn(id.slot) {
-                self.physicals[usize::from(id.slot)].end_turn();
-                if let Some(member) = self.virtuals.get_mut(waiting.0) {
-                    member.is_listed = false;
-                }
-                self.fail(waiting, Status::RetryExceeded);
+            self.fail_waiting(id.slot);
+        }
+    }
+
+    /// Ends the requests that wait for a queue pair.
+    pub(crate) fn fail_waiting(&mut self, slot: u16) {
+        while let Some((_, waiting)) = self.first_turn(slot) {
+            self.physicals[usize::from(slot)].end_turn();
+            if let Some(member) = self.virtuals.get_mut(waiting.0) {
+                member.is_listed = false;
             }
+            self.fail(waiting, Status::RetryExceeded);
         }
     }
 

@@ -19,6 +19,10 @@ use crate::physical_qp::{Executed, InFlight};
 use crate::pool::{release, Pool};
 use crate::types::{PhysicalId, PhysicalState, Status, VirtualId};
 
+/// Queue pairs in a row that may refuse their first work request; then the requests that wait fail,
+/// since the next one would refuse them, too.
+const REFUSALS_MAX: u8 = 2;
+
 /// How requests are settled.
 struct Settled {
     /// With which status, if they end.
@@ -37,6 +41,7 @@ impl Pool {
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
         let cause = shared.cause.take();
+        let is_refusing = shared.refusals == REFUSALS_MAX;
         let mut left = std::mem::take(&mut shared.in_flight);
         shared.renew();
         shared.state = PhysicalState::Down;
@@ -59,7 +64,10 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
         shared.in_flight = left;
-        if shared.state == PhysicalState::Down && shared.members > 0 {
+        if is_refusing {
+            shared.refusals = 0;
+            self.fail_waiting(id.slot);
+        } else if shared.state == PhysicalState::Down && shared.members > 0 {
             self.connect(id.slot);
         }
     }

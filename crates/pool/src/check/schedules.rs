@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::{Config, Transport};
 
 const STEPS: u64 = 500;
-const ACTIONS: usize = 11;
+const ACTIONS: usize = 12;
 
 fn random_config(rng: &mut Rng) -> Config {
     let sq_depth = rng.between(1, 8) as u32;
@@ -43,9 +43,12 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<World, Finding> {
     weights[8] = rng.below(10);
     weights[9] = breaks;
     weights[10] = breaks;
+    weights[11] = breaks / 2;
     for _ in 0..STEPS {
         step(&mut world, &weights, rng)?;
     }
+    world.refuses_next = false;
+    world.refuses_all = rng.percent(10);
     world.drain(rng)?;
     Ok(world)
 }
@@ -78,7 +81,8 @@ fn step(world: &mut World, weights: &[u64; ACTIONS], rng: &mut Rng) -> Result<()
         7 => world.poll_any(rng)?,
         8 => world.close_any(rng)?,
         9 => world.break_any(rng)?,
-        _ => world.change_memory(rng)?,
+        10 => world.change_memory(rng)?,
+        _ => world.refuses_next = true,
     }
     world.transmit()
 }
@@ -158,5 +162,6 @@ finds! {
     finds_neighbours_that_are_repeated: NeighboursRepeated,
     finds_requests_that_go_to_another_node: NodeKept,
     finds_too_many_initiators: InitiatorsUnbounded,
+    finds_refusals_without_end: RefusalsRepeated,
     finds_memory_that_is_released_in_use: ReleasedEarly,
 }

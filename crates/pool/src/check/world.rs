@@ -17,6 +17,8 @@ const STRIDE: u64 = 4096;
 const REGION: u64 = 1 << 40;
 const USERS: u64 = 3;
 const NODES: u64 = 3;
+/// Actions in a row that follow from one another.
+const ACTIONS_MAX: u32 = 1000;
 
 #[derive(Debug)]
 struct Local {
@@ -52,6 +54,12 @@ pub(super) struct World {
     in_hand: VecDeque<(u64, Status)>,
     /// Whether the device refuses requests in ERR, which it flushes otherwise.
     refuses_in_error: bool,
+    /// Whether a queue pair that works refuses what is posted next.
+    pub(super) refuses_next: bool,
+    /// Whether each of them does, from its first work request on.
+    pub(super) refuses_all: bool,
+    /// Those that have refused a work request.
+    refused: Vec<PhysicalId>,
     next_serial: u64,
 }
 
@@ -75,6 +83,9 @@ impl World {
             actions: VecDeque::new(),
             in_hand: VecDeque::new(),
             refuses_in_error: rng.percent(50),
+            refuses_next: false,
+            refuses_all: false,
+            refused: Vec::new(),
             next_serial: 1,
         };
         for user in 0..USERS {
@@ -279,12 +290,20 @@ impl World {
             remotes,
             config,
             refuses_in_error,
+            refuses_next,
+            refuses_all,
+            refused,
             ..
         } = self;
         pool.transmit(|work| {
             let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
             let broken = qp.and_then(|qp| qp.broken);
             if *refuses_in_error && broken.is_some() {
+                refused.push(work.physical);
+                return Posted::Refused;
+            }
+            if *refuses_all || std::mem::take(refuses_next) {
+                refused.push(work.physical);
                 return Posted::Refused;
             }
             let posted = check_work(work, device, model, (locals, remotes), config);
@@ -383,6 +402,10 @@ impl World {
             self.excuse_node(node, Status::Flushed);
         }
         let destroyed = self.device.destroy(id).unwrap();
+        if self.refused.contains(&id) {
+            // If nothing was posted to it and to the one before, all that wait fail.
+            self.excuse_node(destroyed.node, Status::RetryExceeded);
+        }
         self.pool.handle_destroyed(id);
         for posted in &destroyed.posted {
             let owner = self.model.owner(posted.serial);
@@ -602,9 +625,14 @@ impl World {
     pub(super) fn drain(&mut self, rng: &mut Rng) -> Result<(), Finding> {
         for _ in 0..400 {
             self.transmit()?;
+            let mut left = ACTIONS_MAX;
             while !self.actions.is_empty() {
                 self.act(rng, false)?;
                 self.transmit()?;
+                left -= 1;
+                if left == 0 {
+                    return fail("there is always something to do");
+                }
             }
             for _ in 0..40 {
                 self.execute(rng)?;
