@@ -114,6 +114,9 @@ fn bad_configuration_names_file_line_and_key() {
         "{said}"
     );
     assert!(!scratch.path().join("a").exists(), "nothing was made");
+    // The status of which the systemd unit knows that another start is in vain.
+    let status = command(scratch.path(), "a", "slots = 0").status().unwrap();
+    assert_eq!(status.code(), Some(78));
 }
 
 #[test]

@@ -67,9 +67,11 @@ control stop plain
 has_property plain Result success
 [ ! -e /run/urdma/plain/control.sock ]
 
-# A configuration that is wrong is not started, and the log says what is wrong.
+# With a wrong configuration urdmad is started once, and the log says what is wrong.
 configure wrong 127.0.0.1 "slots = 0"
 refused /run/inside systemctl start urdmad@wrong
+has_property wrong ActiveState failed
+has_property wrong NRestarts 0
 grep '/etc/urdma/wrong.toml, line 2, key "slots": must be 1 to 253' /run/unit.log
 /run/inside systemctl stop urdmad@wrong
 
