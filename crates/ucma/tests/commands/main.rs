@@ -471,18 +471,18 @@ fn queries_by_option_answer() {
     assert_eq!(unknown.err(), Some(libc::ENOSYS));
 }
 
-#[test]
-fn random_commands_never_harm() {
-    let mut state = 0x0bad_cafe_dead_beef_u64;
-    let mut random = move |end: u64| {
+/// Reproducible numbers below a limit.
+fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
+    move |end| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         (state >> 11) % end
-    };
-    let pair = Pair::new();
-    let mut scratch = vec![0_u64; 128];
-    let address = scratch.as_mut_ptr() as usize as u64;
+    }
+}
+
+/// A command of random octets; an address in it is that of `scratch`.
+fn random_command(random: &mut impl FnMut(u64) -> u64, scratch: u64) -> Vec<u8> {
     // Offset of the address in the body of each command.
     let address_at = |number: u32| match number {
         cmd::CREATE_ID => Some(8),
@@ -491,43 +491,116 @@ fn random_commands_never_harm() {
         cmd::SET_OPTION | cmd::JOIN_MCAST | cmd::JOIN_IP_MCAST => Some(0),
         _ => None,
     };
-    for _ in 0..30_000 {
-        let number = random(25) as u32;
-        let mut body = vec![0_u8; 320];
-        for octet in &mut body {
-            *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
+    let number = random(25) as u32;
+    let mut body = vec![0_u8; 320];
+    for octet in &mut body {
+        *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
+    }
+    if let Some(at) = address_at(number) {
+        body[at..at + 8].copy_from_slice(&scratch.to_ne_bytes());
+    }
+    if number == cmd::CREATE_ID {
+        body[16..18].copy_from_slice(&PortSpace::TCP.0.to_ne_bytes());
+    }
+    if number == cmd::SET_OPTION {
+        body[20..24].copy_from_slice(&(random(100) as u32).to_ne_bytes());
+    }
+    let mut command = number.to_ne_bytes().to_vec();
+    command.extend_from_slice(&(random(321) as u16).to_ne_bytes());
+    command.extend_from_slice(&(random(400) as u16).to_ne_bytes());
+    command.extend_from_slice(&body);
+    command
+}
+
+/// The calls of [`random_call`], by number.
+const CALLS: [&str; 13] = [
+    "create",
+    "bind",
+    "listen",
+    "resolve",
+    "route",
+    "connect",
+    "accept",
+    "disconnect",
+    "destroy",
+    "event",
+    "attributes",
+    "query",
+    "option",
+];
+
+/// A call as librdmacm makes it, of a random one of the ids, in any state; which, and its outcome.
+fn random_call(
+    channel: &Channel,
+    ids: &mut Vec<u32>,
+    random: &mut impl FnMut(u64) -> u64,
+) -> (usize, Result<(), Errno>) {
+    // The newest is often a request that can be accepted.
+    let id = match (ids.last(), random(2)) {
+        (None, _) => 0,
+        (Some(newest), 0) => *newest,
+        (Some(_), _) => ids[random(ids.len() as u64) as usize],
+    };
+    let (port, qpn) = (7400 + random(4), server_qpn().to_u32());
+    let number = random(CALLS.len() as u64) as usize;
+    let outcome = match CALLS[number] {
+        "create" if ids.len() < 32 => {
+            let created = channel.create_in(random(9), PortSpace::TCP.0);
+            created.map(|id| ids.push(id))
         }
-        if let Some(at) = address_at(number) {
-            body[at..at + 8].copy_from_slice(&address.to_ne_bytes());
-        }
-        if number == cmd::CREATE_ID {
-            body[16..18].copy_from_slice(&PortSpace::TCP.0.to_ne_bytes());
-        }
-        if number == cmd::SET_OPTION {
-            body[20..24].copy_from_slice(&(random(100) as u32).to_ne_bytes());
-        }
-        let mut command = number.to_ne_bytes().to_vec();
-        command.extend_from_slice(&(random(321) as u16).to_ne_bytes());
-        command.extend_from_slice(&(random(400) as u16).to_ne_bytes());
-        command.extend_from_slice(&body);
-        let channel = if random(2) == 0 {
-            &pair.server
+        "create" => Err(0),
+        "bind" => channel.bind(id, &format!("127.0.0.1:{port}")),
+        "listen" => channel.listen(id, random(9) as u32),
+        "resolve" => channel.resolve(id, &format!("127.0.0.1:{port}")),
+        "route" => channel.resolve_route(id),
+        "connect" => channel.connect(id, qpn),
+        "accept" => channel.accept(id, random(9), qpn, random(2) as u8),
+        "disconnect" => channel.disconnect(id),
+        "destroy" if ids.len() < 8 => Err(0),
+        "destroy" => channel
+            .destroy(id)
+            .map(|_| ids.retain(|other| *other != id)),
+        "event" => channel.event().map(|event| {
+            if event.event == event::CONNECT_REQUEST {
+                ids.push(event.id);
+            }
+        }),
+        "attributes" => channel.attr(id, 1 + random(3) as u32).map(drop),
+        "query" => channel.route(id).map(drop),
+        _ => channel.option(id, random(5) as u32, random(9) as u32),
+    };
+    (number, outcome)
+}
+
+#[test]
+fn random_commands_never_harm() {
+    let mut random = numbers(0x0bad_cafe_dead_beef);
+    let pair = Pair::new();
+    let mut scratch = vec![0_u64; 128];
+    let address = scratch.as_mut_ptr() as usize as u64;
+    let mut ids = [Vec::new(), Vec::new()];
+    let mut taken = [0_u32; CALLS.len()];
+    for _ in 0..100_000 {
+        let which = random(2) as usize;
+        let channel = [&pair.server, &pair.client][which];
+        if random(2) == 0 {
+            let command = random_command(&mut random, address);
+            // SAFETY: the only address is that of `scratch`, which is longer than any answer.
+            let _ = unsafe { channel.ucma.write(channel.handle, &command) };
         } else {
-            &pair.client
-        };
-        // SAFETY: the only address is that of `scratch`, which is longer than any answer.
-        let _ = unsafe { channel.ucma.write(channel.handle, &command) };
+            let (call, outcome) = random_call(channel, &mut ids[which], &mut random);
+            taken[call] += u32::from(outcome.is_ok());
+        }
         pair.carry();
-        let now_ns = pair
-            .host
-            .now_ns
-            .fetch_add(random(50_000_000), Ordering::Relaxed);
-        if channel
-            .ucma
-            .next_deadline()
-            .is_some_and(|at| at.as_ns() <= now_ns)
-        {
+        let step_ns = random(50_000_000);
+        let now_ns = pair.host.now_ns.fetch_add(step_ns, Ordering::Relaxed);
+        let deadline = channel.ucma.next_deadline();
+        if deadline.is_some_and(|at| at.as_ns() <= now_ns) {
             channel.ucma.handle_timeout();
         }
+    }
+    // Every call came through the states in which it is one that is taken.
+    for (call, count) in CALLS.iter().zip(taken) {
+        assert!(count > 5, "{call}: {count} of {taken:?}");
     }
 }
