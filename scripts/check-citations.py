@@ -5,10 +5,14 @@ doc/spec/trp.md and doc/spec/channel.md mark each sentence with MUST or MUST NOT
 or [C8.2-1]: the second requirement of section 8.4, and the first of section 8.2.
 doc/spec/rfc-requirements.md has a tag for each applicable requirement of an RFC,
 [RFC5040-5.2.1-3]. The code cites tags in a comment of its own, directly above the line that
-implements the requirement, optionally with a short description:
+implements the requirement, with a short description or with the sentences of the page:
 
-    // R8.4-2
     // R8.4-2, R4.3-1: a malformed packet is not answered.
+    // R8.4-2
+    //# It MUST NOT send one in answer to a RESET or to a packet that fails checks 1 to 4 of section
+    //# 4.3.
+
+With --write the sentences are written anew.
 
 Lists on standard output, and exits with 1 if there is any of:
 
@@ -16,12 +20,14 @@ Lists on standard output, and exits with 1 if there is any of:
   rfc-requirements.md without one;
 - a tag that occurs twice, or in another section than its own;
 - a tag that no line of *.rs or *.c outside of tests cites;
-- a citation of a tag that does not exist, in another form, or not above code.
+- a citation of a tag that does not exist, in another form, with other sentences than those of the
+  page, or not above code.
 """
 
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +42,9 @@ APPLICABLE = "Requirements that apply"
 TAG = r"(?:R(?:FC\d+-)?|C)\d+(?:\.\d+)*-\d+"
 TAG_IN_TEXT = re.compile(rf"\[({TAG})\]")
 TAG_IN_CODE = re.compile(rf"\b{TAG}\b")
-CITATION = re.compile(rf"\s*// ({TAG}(?:, {TAG})*)(?:: \S.*)?$")
+CITATION = re.compile(rf"(\s*)// ({TAG}(?:, {TAG})*)(: \S.*)?$")
+SENTENCE = re.compile(r"\s*//# (\S.*)$")
+WIDTH = 100
 HEADING = re.compile(r"(#+) (?:(\d+(?:\.\d+)*)\.? )?(.*)")
 MUST = re.compile(r"\bMUST\b")
 SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`*(])")
@@ -120,6 +128,57 @@ def sources():
                 yield Path(folder, name)
 
 
+def sentences():
+    """Returns the sentence of each tag."""
+    found = {}
+    for page in (*SPECIFICATIONS, RFCS):
+        for _, _, _, text in paragraphs((ROOT / page).read_text(encoding="utf-8")):
+            for sentence in SENTENCE_END.split(text):
+                # Without the mark of a list, and the cells of a table in a row.
+                words = TAG_IN_TEXT.sub("", sentence).removeprefix("- ").replace("|", " ")
+                words = re.sub(r"^\d+\. ", "", " ".join(words.split()))
+                words = re.sub(r" (?=[.,;:])", "", words)
+                found |= {tag: words for tag in TAG_IN_TEXT.findall(sentence)}
+    return found
+
+
+def with_sentences(lines, said):
+    """The lines of a file with the sentences of its citations that have no words of their own."""
+    kept = []
+    for line in lines:
+        if SENTENCE.match(line):
+            continue
+        kept.append(line)
+        citation = CITATION.match(line)
+        for tag in re.findall(TAG, citation[2]) if citation and not citation[3] else ():
+            begin = f"{citation[1]}//# "
+            kept += textwrap.wrap(
+                said.get(tag, ""),
+                WIDTH,
+                initial_indent=begin,
+                subsequent_indent=begin,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return kept
+
+
+def check_sentences(writes, problems):
+    """Checks the sentences of all citations, or writes them."""
+    said = sentences()
+    for path in sources():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        wanted = with_sentences(lines, said)
+        if wanted == lines:
+            continue
+        if writes:
+            path.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+        else:
+            at = next((at for at, pair in enumerate(zip(lines, wanted)) if pair[0] != pair[1]), 0)
+            place = f"{path.relative_to(ROOT)}:{at + 1}"
+            problems.append(f"{place}: not the sentence of the page: check-citations.py --write")
+
+
 def citations(known, problems):
     """Returns the tags that code outside of tests cites."""
     cited = set()
@@ -127,6 +186,8 @@ def citations(known, problems):
         name = path.relative_to(ROOT)
         lines = path.read_text(encoding="utf-8").splitlines()
         for at, line in enumerate(lines):
+            if SENTENCE.match(line):
+                continue
             tags = TAG_IN_CODE.findall(line)
             if not tags:
                 continue
@@ -152,6 +213,7 @@ def followed_by_code(lines, at):
 
 def main():
     problems = []
+    check_sentences("--write" in sys.argv[1:], problems)
     known = rfc_tags(problems)
     for page, letter in SPECIFICATIONS.items():
         known |= spec_tags(page, letter, problems)

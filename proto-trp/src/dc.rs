@@ -42,6 +42,8 @@ fn silence_ns(timeout: u8, retry_cnt: u8) -> u64 {
 /// The initial PSN of the stream from `sender` to `receiver` in the connection with this epoch and
 /// token.
 // R17.1-1
+//# The initial PSN of each stream is a function of both QPNs and the epoch, which both ends MUST
+//# compute as follows: m = (epoch XOR (sender QPN << 24 receiver QPN) XOR (token << 32))
 fn initial_psn(sender: Qpn, receiver: Qpn, epoch: u64, token: u32) -> Psn {
     let ends = u64::from(sender.to_u32()) << 24 | u64::from(receiver.to_u32());
     let mixed = (epoch ^ ends ^ u64::from(token) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -315,6 +315,8 @@ impl DataPlane {
                 let copied = self.copied.as_mut();
                 let copied = copied.and_then(|copied| copied.get_mut(..len));
                 // C7.1-5
+                //# A message of several packets is for another host or from one; urdmad drops
+                //# others.
                 let is_alone = head.packet_octets == 0;
                 if is_alone && copied.is_some_and(|copied| octets.copy_to(copied)) {
                     self.handle_copied(now_ns, from, &head, len);
@@ -392,6 +394,8 @@ impl DataPlane {
     #[cold]
     fn passed_on(&mut self, now_ns: u64, from: SlotId, meta: &Meta, packet: &[u8]) {
         // C7.1-3
+        //# PASSED_ON marks a packet that came from another host by a leased queue and is for
+        //# another slot; urdmad takes it only from a process that has a lease, and delivers it.
         if !self.shared.is_lessee(from) {
             return self.shared.counters.drop_passed_on.bump();
         }

@@ -114,6 +114,8 @@ impl Cell {
             | u64::from(contents.len) << 24
             | u64::from(contents.count & COUNT_MASK);
         // C4-1
+        //# **Writing.** The writer fills the frame, if the message needs one, and the cell behind
+        //# its word, and stores the word last, with release semantics.
         self.word.store(word, Ordering::Release);
         S::at("cell: published");
     }

@@ -134,6 +134,7 @@ impl<S: Steps> Channel<S> {
     #[inline(always)]
     pub fn take(&mut self, out: &mut CellOctets) -> Next {
         // C7-1
+        //# A receiver MUST take a message only while its outgoing region has room for an answer.
         let has_room = self.outgoing.has_room(Kind::Answer);
         match &mut self.peer {
             Some(peer) if has_room => peer.incoming.next(out),
@@ -168,6 +169,9 @@ impl<S: Steps> Channel<S> {
         let taken = self.incoming().map_or(0, Incoming::taken);
         if taken > self.outgoing.settled() {
             // C5-1
+            //# A receiver MUST store the counts after it has settled a message and before its
+            //# application can observe the completion: a process may end at any time after that,
+            //# and its peer must learn that the message arrived.
             self.outgoing.store_counts(taken);
         }
     }
@@ -178,6 +182,9 @@ impl<S: Steps> Channel<S> {
         let taken = self.incoming().map_or(0, Incoming::taken);
         if taken > self.outgoing.settled() + 1 {
             // C5-1
+            //# A receiver MUST store the counts after it has settled a message and before its
+            //# application can observe the completion: a process may end at any time after that,
+            //# and its peer must learn that the message arrived.
             self.outgoing.store_counts(taken - 1);
         }
     }
@@ -198,6 +205,9 @@ impl<S: Steps> Channel<S> {
         let Counts { settled, written } = incoming.counts();
         let position = self.outgoing.position_of(settled)?;
         // C5-3
+        //# A sender that reads counts MUST process the incoming messages up to `written` before it
+        //# completes what `settled` covers: the answers that refuse some of these messages are
+        //# among them.
         if incoming.has_reached(written) {
             return Some(position);
         }
@@ -237,6 +247,8 @@ impl<S: Steps> Channel<S> {
             self.wake_at = self.wake_at.min(self.outgoing.freed() + 1);
         }
         // C6-3
+        //# A sleeper whose application does not wait for the completion of sends stores a position
+        //# that is far ahead.
         self.outgoing.store_wake_at(self.wake_at);
     }
 
@@ -290,6 +302,8 @@ impl<S: Steps> Channel<S> {
         }
         self.notified = (written, settled);
         // C6-3
+        //# A sleeper whose application does not wait for the completion of sends stores a position
+        //# that is far ahead.
         let is_expected = || written > written_before || incoming.wants_to_know(settled);
         let Some(sleep) = page.sleep_to_end() else {
             return false;

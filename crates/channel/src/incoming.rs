@@ -93,6 +93,8 @@ impl Incoming {
             return Next::Empty;
         };
         // C4-2
+        //# The reader copies the cell and validates the copy: at most 112 octets in the cell; a
+        //# frame number that exists; at most as many octets as the frame has.
         let len = usize::from(found.len);
         if len > CELL_DATA {
             return Next::Corrupt;

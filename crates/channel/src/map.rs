@@ -152,6 +152,9 @@ impl Mapping {
     ) -> Result<(Self, T), RegionError> {
         let raw = fd.as_raw_fd();
         // C3-3
+        //# A reader MUST verify that the descriptor is a memfd of ordinary pages with the seals
+        //# SHRINK and GROW, that its length is the length that the header calls for, and that the
+        //# header's values are in their ranges, before it uses the mapping.
         // SAFETY: only reads the seals of a descriptor that we own.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
         if seals < 0 || !is_on_tmpfs(&fd)? {

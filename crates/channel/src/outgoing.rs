@@ -146,6 +146,9 @@ impl<S: Steps> Outgoing<S> {
         let uncompleted = self.written - self.completed;
         match kind {
             // C4-4
+            //# It has room for a message of work requests while fewer than cells − 16 of its
+            //# messages are not completed, and for an answer (section 7) while fewer than cells are
+            //# not settled.
             Kind::Work => uncompleted < self.cells - u64::from(ANSWER_RESERVE),
             Kind::Answer => self.written - self.freed < self.cells && uncompleted < 2 * self.cells,
         }

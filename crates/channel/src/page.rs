@@ -408,6 +408,8 @@ impl PeerPage {
     #[inline]
     pub(crate) fn sleep_to_end(&self) -> Option<u32> {
         // C6-2
+        //# If that is PARKED, and the sender has not rung for the sleep with that number, it
+        //# increments the bell of its outgoing region and calls FUTEX_WAKE on it.
         fence(Ordering::SeqCst);
         let word = self.memory.park.0.load(Ordering::Relaxed);
         (word & ASLEEP != 0).then_some(word)

@@ -49,6 +49,9 @@ impl Cookies {
         let source = (Ip16::new(req.src.ip()).0, req.slot.number());
         let destination = Ip16::new(req.dst.ip()).0;
         // R9-12
+        //# A cookie MUST be a keyed hash of the REQ's source address, its sender's slot, its
+        //# destination address and a coarse time, under a secret of the daemon, and not 0; nothing
+        //# is kept for it.
         (self.secret, epoch, source, destination).hash(&mut hasher);
         let [a, b, c, d, ..] = hasher.finish().to_be_bytes();
         Cookie(u32::from_be_bytes([a, b, c, d]).max(1))

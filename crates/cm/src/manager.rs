@@ -74,6 +74,7 @@ impl ConnectionManager {
             owned: true,
             remote_id: CommId::NONE,
             // R9-2
+            //# The active side MUST choose the nonce at random.
             nonce: Nonce(self.random()),
             peer: Peer {
                 ip: params.dst.ip(),
@@ -120,6 +121,7 @@ impl ConnectionManager {
         conn.local = info_of(&params.qp, psn);
         conn.private_data = params.private_data;
         // R9-5
+        //# It MUST be sent as soon as the application accepts, and again for each repeated REQ.
         if conn.req.port_space.is_datagram() {
             self.answer(now, id);
             return Ok(());
@@ -311,6 +313,8 @@ impl ConnectionManager {
     /// Processes one datagram from a host; the content is not trusted.
     pub fn handle_datagram(&mut self, now: Time, from: IpAddr, datagram: &[u8]) {
         // R9-9
+        //# A message for which this does not hold, or with a reserved value in a field, MUST be
+        //# dropped and is counted.
         let Ok(message) = Message::parse(datagram) else {
             self.counters.malformed += 1;
             return;
@@ -327,6 +331,8 @@ impl ConnectionManager {
                     || message.body.kind() == Kind::Rej)
         });
         // R9-7
+        //# A message whose nonce and ids do not match a conversation MUST NOT change any
+        //# conversation: it is dropped.
         if !known {
             self.answer_stray(now, from, &message);
             return;

@@ -285,6 +285,8 @@ impl<'a> Message<'a> {
         let private_len = usize::from(u16_at(head, 22));
         let total = HEADER_LEN + kind.body_len() + private_len;
         // R9-8
+        //# **Errors.** The length MUST be that of the packet and equal 24 + body + private data (at
+        //# most 255).
         if usize::from(u16_at(head, 2)) != datagram.len()
             || total != datagram.len()
             || private_len > MAX_PRIVATE_DATA
@@ -296,6 +298,8 @@ impl<'a> Message<'a> {
             .ok_or(ParseError::Truncated)?;
         let remote_id = CommId(u32_at(head, 8));
         // R9-9
+        //# A message for which this does not hold, or with a reserved value in a field, MUST be
+        //# dropped and is counted.
         if head[21] != 0 || (kind == Kind::Req && remote_id != CommId::NONE) {
             return Err(ParseError::Value);
         }
@@ -430,6 +434,8 @@ fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
 /// The parameters of a QP, whose first 11 octets are the same in REQ and REP.
 fn parse_qp(body: &[u8], rnr_retry: u8, ece: Ece) -> Result<QpInfo, ParseError> {
     // R9-9
+    //# A message for which this does not hold, or with a reserved value in a field, MUST be dropped
+    //# and is counted.
     if body[10] & !QP_BITS != 0 {
         return Err(ParseError::Value);
     }
@@ -448,6 +454,8 @@ fn parse_qp(body: &[u8], rnr_retry: u8, ece: Ece) -> Result<QpInfo, ParseError> 
 fn parse_req(body: &[u8]) -> Result<Req, ParseError> {
     let src = socket_at(body, 24, 56);
     // R9-9
+    //# A message for which this does not hold, or with a reserved value in a field, MUST be dropped
+    //# and is counted.
     if src.ip().is_unspecified() || body[12] > ACK_TIMEOUT_MAX {
         return Err(ParseError::Value);
     }

@@ -70,6 +70,7 @@ impl Qpn {
     #[inline]
     pub const fn from_u32(value: u32) -> Option<Self> {
         // R3-1
+        //# Index 0 MUST NOT be assigned to a queue pair; slots 254 and 255 do not exist.
         if value >= (MAX_SLOTS as u32) << 16 || value & 0xffff == 0 {
             None
         } else {
@@ -151,6 +152,7 @@ impl From<Qpn> for RawQpn {
 #[inline]
 pub const fn udp_port(slot: SlotId) -> u16 {
     // R3-2
+    //# The UDP destination port MUST be 21504 + the slot of the destination.
     PORT_BASE + slot.0 as u16
 }
 
@@ -164,6 +166,8 @@ pub const SOURCE_PORT_BASE: u16 = 0xc000;
 pub const fn source_port(sender: Qpn) -> u16 {
     let [_, slot, high, low] = sender.to_u32().to_be_bytes();
     // R3-3
+    //# The UDP source port of a queue pair MUST be 0xC000 (e << 8) slot of the sender, where e =
+    //# (index XOR (index >> 8)) AND 0x3F and index is the sender's.
     SOURCE_PORT_BASE | u16::from_be_bytes([(high ^ low) & 0x3f, slot])
 }
 

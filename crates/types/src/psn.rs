@@ -61,6 +61,8 @@ impl Psn {
     #[inline]
     pub const fn distance(self, earlier: Psn) -> i32 {
         // R7.1-1
+        //# PSNs MUST be compared by serial arithmetic (RFC 1982, 24 bits): `a` is before `b` when
+        //# `(a - b) mod 2^24`, taken as a signed 24-bit number, is negative.
         // The 24-bit difference is shifted to the top of the word, so that the arithmetic shift
         // back extends its sign.
         i32::from_ne_bytes((self.0.wrapping_sub(earlier.0) << 8).to_ne_bytes()) >> 8

@@ -123,6 +123,8 @@ impl Ucma {
     pub fn handle_datagram(&self, from: IpAddr, datagram: &[u8]) {
         self.with(|state, now, _| {
             // R9-6
+            //# A daemon or slot MUST drop a REQ that came from an IP address other than the source
+            //# address in its body.
             let is_forged = ReqRoute::parse(datagram).is_some_and(|request| {
                 let source = request.src.ip();
                 source != from && !(state.is_own(source) && state.is_own(from))

@@ -36,6 +36,7 @@ pub const fn header_octets(version: IpVersion) -> usize {
 #[inline]
 pub const fn max_datagram(mtu: u16, version: IpVersion) -> usize {
     // R3-7
+    //# A packet MUST NOT be longer than the path MTU less 28 octets (IPv4) or 48 octets (IPv6).
     (mtu as usize).saturating_sub(header_octets(version) - ETHERNET_OCTETS)
 }
 
@@ -157,6 +158,7 @@ impl Template {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ip[0] = 0x45;
                 // R3-6
+                //# IP datagrams MUST NOT be fragmented: IPv4 sets DF.
                 ip[6] = 0x40; // Do not fragment; identification 0 then says nothing (RFC 6864).
                 ip[8] = HOP_LIMIT;
                 ip[9] = PROTOCOL_UDP;
@@ -253,6 +255,7 @@ impl Template {
     #[inline]
     fn has_checksum(&self) -> bool {
         // R3-8
+        //# The UDP checksum MUST be valid on paths that leave the host's memory.
         match self.checksum {
             Checksum::Full => true,
             Checksum::None => self.version == IpVersion::V6,

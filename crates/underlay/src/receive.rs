@@ -248,6 +248,8 @@ fn parse_with<const CHECKSUMS: bool, const PARTIAL: bool>(
 fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> {
     parsed.and_then(|received| {
         // R12-5
+        //# Every receiver MUST drop a datagram to a group's IP address at any port other than
+        //# 21504: nothing sent to a group is ever answered.
         if received.destination_port == udp_port(SlotId::DAEMON) {
             Ok(received)
         } else {

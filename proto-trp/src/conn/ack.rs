@@ -22,6 +22,7 @@ impl Connection {
             return;
         }
         // R7.4-2
+        //# Acknowledgements that are older than the newest MUST NOT change the window.
         if ack.precedes(self.sender.psn(self.sender.oldest())) {
             return;
         }
@@ -75,6 +76,7 @@ impl Connection {
     pub(super) fn note_mark<B: ?Sized>(&mut self, datagram: &Datagram<'_, B>) {
         if datagram.congestion_experienced {
             // R7.10-1
+            //# A receiver of DATA marked CE MUST set ECE in its next packet that acknowledges.
             self.acks.marked = true;
             self.stats.ecn_marks += 1;
         }

@@ -34,6 +34,7 @@ impl AckState {
     pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
         self.unacked += 1;
         // R7.3-1
+        //# It MUST send one at once in each of the following cases:
         if requested || self.unacked >= ACK_EVERY {
             self.due = true;
         } else if !self.due && self.deadline == Time::NEVER {

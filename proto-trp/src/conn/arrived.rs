@@ -39,6 +39,7 @@ impl Arrived {
     pub(super) fn admit(&mut self, psn: Psn) -> bool {
         let ahead = psn.distance(self.expected);
         // R13-4
+        //# A packet that is behind by up to 65536 is late and MUST be dropped.
         if (-LATE_PACKETS..0).contains(&ahead) {
             return false;
         }

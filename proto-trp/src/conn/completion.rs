@@ -66,6 +66,11 @@ impl Connection {
         } else {
             self.flush(blame, None, host);
             // R8.5-4, RFC5040-7.1-2, RFC7306-8.1-1
+            //# An end that cannot go on for reasons of its own (memory that a work request named is
+            //# gone) MUST send 0.0.00 without a header.
+            //# An end sends a Terminate for an error in creating a message, or for another reason
+            //# of its own, without the headers of a message.
+            //# An end sends a Terminate for its own errors and for errors in messages that arrived.
             self.send_terminate(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
         }
     }
@@ -74,6 +79,8 @@ impl Connection {
     #[cold]
     pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
         // R13-1
+        //# A work request that fails after a part of it was sent MUST be followed by a PSN that is
+        //# left out, so that the receiver does not count that part to the next message.
         if self.sq.get(self.sq.head()).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
             match self.transport {

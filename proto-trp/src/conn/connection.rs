@@ -56,6 +56,8 @@ impl Connection {
             max_recv_sge: config.max_recv_sge.clamp(1, MAX_SGE),
             max_inline: config.max_inline.min(MAX_INLINE),
             // R4-2
+            //# It MUST be at least 1, except in RESET, where the octet holds a reason and a bit
+            //# (section 8.4).
             window_packets: config
                 .window_packets
                 .clamp(wire::WINDOW_UNIT_PACKETS, MAX_WINDOW_PACKETS)
@@ -217,6 +219,9 @@ impl Connection {
     pub(super) fn learn_stream(&mut self, expected: Psn) {
         if let Some(remote_qpn) = self.peer.remote_qpn {
             // R8.1-2
+            //# An end in RTR MUST answer Reads and Atomics, although its own initial PSN has not
+            //# been set yet: it takes it from the cumulative acknowledgement of the first DATA that
+            //# it accepts, which is the PSN that the peer expects first.
             let params = RtsParams {
                 local_psn: expected,
                 timeout: 0,

@@ -87,6 +87,8 @@ impl AtomicOp {
                 swap_mask,
             } => {
                 // RFC7306-5.1.2-1
+                //# After a CmpSwap the memory has the swapped bits if the comparison matched, and
+                //# else its old value.
                 if (old ^ compare) & compare_mask == 0 {
                     (old & !swap_mask) | (swap & swap_mask)
                 } else {

@@ -62,9 +62,12 @@ impl Connection {
         TrpHeader {
             kind,
             // R4.4-2
+            //# An end that accepts trains MUST set TR in every packet except RESET.
             flags: flags | echo | Flags::TRAINS,
             destination_index: self.peer.index,
             // R5-2
+            //# **Sender.** DATA, UDATA, TRAIN, FIN and PROBE MUST carry the id of the sender's own
+            //# stream; ACK, RNR and FIN_ACK MUST carry the id of the stream that they acknowledge.
             connection_id: if kind.carries_acknowledged_stream() {
                 self.peer.rx_id
             } else {

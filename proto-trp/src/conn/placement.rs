@@ -30,6 +30,7 @@ impl Connection {
         let payload = (segment.payload_offset, segment.payload_len);
         match segment.kind {
             // RFC5040-5.1-2
+            //# An RDMA Write is placed, and not delivered to the application.
             SegmentKind::Write { stag, offset } => {
                 place_write(stag, offset, payload, body, host)?;
                 Ok(Commit::Nothing)
@@ -61,10 +62,14 @@ impl Connection {
                 data,
             } => self.place_immediate(msn, solicited, data, host),
             // RFC5040-5.2.1-3
+            //# The responder executes Read Requests itself, and does not deliver them to the
+            //# application.
             SegmentKind::ReadRequest { msn, request } => {
                 self.admit(msn, InboundRequest::Read(request))
             }
             // RFC7306-5.2.1-2
+            //# The responder executes Atomic Requests itself, in the order in which they were sent,
+            //# and does not deliver them to the application.
             SegmentKind::AtomicRequest { msn, request } => {
                 self.admit(msn, InboundRequest::Atomic(request, 0))
             }
@@ -83,6 +88,7 @@ impl Connection {
         host: &mut H,
     ) -> Placed {
         // RFC7306-6.3-2
+        //# Immediate Data consumes one untagged buffer.
         self.rq.find(msn.0, host)?;
         Ok(Commit::Immediate {
             msn: msn.0,
@@ -94,6 +100,8 @@ impl Connection {
 
     fn admit(&mut self, msn: Msn, request: InboundRequest) -> Placed {
         // RFC5040-5.2.1-2, RFC7306-5.2.1-1
+        //# A Read Request consumes one untagged buffer.
+        //# An Atomic Request consumes one untagged buffer.
         match self.responder.admit(msn, request) {
             Ok(entry) => Ok(Commit::Request { entry }),
             Err(NotAdmitted::TooMany) => Err(Refusal::Fault(TerminateCause::NO_BUFFER)),
@@ -127,6 +135,8 @@ impl Connection {
         }
         let end = offset.0.checked_add(len as u64);
         // RFC5041-7.1-2
+        //# A tagged segment is placed only if its STag is valid for the stream and has a buffer,
+        //# and the octets are within it and do not wrap.
         if end.is_none_or(|end| end > u64::from(wqe.length)) {
             return fault(TerminateCause::TAGGED_BOUNDS);
         }
@@ -166,6 +176,7 @@ impl Connection {
             return Err(Refusal::Sink(index));
         }
         // RFC7306-5.4-2
+        //# An atomic is not complete before its response has arrived.
         self.sq.note_answered(index);
         self.complete_sends(host);
         Ok(Commit::Nothing)
@@ -189,6 +200,7 @@ pub(super) fn place_write<H: Host>(
     host: &mut H,
 ) -> Result<(), Refusal> {
     // RFC5041-5.2-7
+    //# (A Read Response of no octets is matched to its read by the STag.)
     if len > 0 {
         let remote = RemoteAddr {
             stag: stag.0,

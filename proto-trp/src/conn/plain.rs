@@ -123,6 +123,11 @@ impl Connection {
                 trp.flags = flags | Flags::ACK_REQUESTED;
             }
             // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+            //# An RDMA Write writes to one tagged buffer.
+            //# All segments of a tagged message carry the same STag and ULP field, as the ULP gave
+            //# them.
+            //# The tagged offset of a segment is that of the message plus the offset of the payload
+            //# in it.
             let tagged = TaggedHeader {
                 last: spec.last,
                 rdmap_control: Opcode::Write.control(),

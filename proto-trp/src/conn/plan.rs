@@ -34,6 +34,8 @@ impl Connection {
         let planned = match self.controls.next() {
             Some(control) => Planned::alone(control, 0),
             // RFC5040-5.4-4, RFC5040-7-1
+            //# After a Terminate an end sends no other message of the stream.
+            //# A stream that has failed carries no more data.
             None if !self.phase.receives() => return None,
             None if self.acks.due && self.rx.has_gap() => Planned::alone(Next::Ack, 0),
             None => match self.plan_segment() {
@@ -63,10 +65,13 @@ impl Connection {
     #[inline(always)]
     fn plan_segment(&self) -> Option<Planned> {
         // R8.3-4
+        //# It MUST NOT send any more DATA.
         if !self.phase.sends_stream() || self.phase.is_ending() {
             return None;
         }
         // R7.6-1
+        //# Lost packets MUST be sent again, and only those, before new ones and within the
+        //# congestion window.
         if self.sender.has_lost() {
             return self.plan_again();
         }
@@ -99,6 +104,8 @@ impl Connection {
         let spec = self.next_request_segment()?;
         let waiting = self.sq.unsent();
         // R4.4-1
+        //# A sender MUST NOT send a train before it has received a packet of the connection with
+        //# the flag TR.
         if waiting > 1 && self.peer.takes_trains && spec.len <= TRAIN_MESSAGE_OCTETS_MAX {
             return Some(self.plan_train(waiting, spec.len));
         }
@@ -118,6 +125,8 @@ impl Connection {
     #[cold]
     fn plan_refused(&self) -> Option<Planned> {
         // R7.9-6
+        //# It MUST begin epoch e + 1, wait for the time of the code, and then send the segment that
+        //# had PSN n again, under its next PSN and alone.
         if self.sender.may_retry() {
             if let Some(spec) = self.next_request_segment() {
                 return Some(Planned::alone(Next::Retry, spec.len));

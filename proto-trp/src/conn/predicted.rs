@@ -54,6 +54,7 @@ impl Connection {
         host: &mut H,
     ) {
         // R7.7-2
+        //# Any valid packet from the peer's queue pair ends the silence; a RESET MUST NOT end it.
         self.sender.on_heard(now);
         self.keepalive.on_heard(now);
         if self.on_plain_ack(now, write, host) {

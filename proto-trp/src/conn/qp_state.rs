@@ -58,6 +58,8 @@ impl QpState {
         matches!(
             self,
             // R8.1-1
+            //# An end that reaches RTR MUST accept DATA from then on; an end that reaches RTS
+            //# sends.
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
         )
     }

@@ -77,17 +77,24 @@ impl Connection {
         let trp = match TrpHeader::parse(datagram.head, datagram.len) {
             Ok(trp) => trp,
             // R4.3-1
+            //# A packet that fails one MUST be dropped without an answer, and is counted by the
+            //# first check that fails; check 5 has exceptions (section 8.4).
             Err(_) => {
                 self.stats.rx_malformed += 1;
                 return Ok(1);
             }
         };
         // RFC5041-7.1-3
+        //# After an error nothing more is placed, the error is reported, and later segments are
+        //# dropped without an answer other than the Terminate.
         if !self.phase.receives() {
             let reset = self.handle_late(&trp, (datagram.head, datagram.len));
             return reset.map_or(Ok(1), Err);
         }
         // R8.4-9
+        //# A packet for a queue pair that exists, from elsewhere than its peer or with a connection
+        //# id that is not its own, MUST be dropped without an answer and is counted: it is late, or
+        //# forged.
         if !self.is_ours(&trp) {
             self.handle_foreign(now, &trp, host);
             return Ok(1);
@@ -106,6 +113,7 @@ impl Connection {
             return Ok(self.handle_other(now, &trp, datagram, host));
         }
         // R4.3-2
+        //# The segment MUST NOT be examined before all checks have passed.
         if self.on_header(now, &trp, datagram, host) {
             self.on_data(now, &trp, datagram, host);
         }
@@ -160,6 +168,8 @@ impl Connection {
         host: &mut H,
     ) -> bool {
         // R6-7
+        //# **Errors.** An extension that ends outside the length given in the header, or that has a
+        //# length which its kind cannot have, MUST make the whole packet invalid.
         let Ok(extensions) = Extensions::parse(trp.extension_octets(datagram.head)) else {
             self.stats.rx_malformed += 1;
             return false;
@@ -186,12 +196,16 @@ impl Connection {
         host: &mut H,
     ) -> u32 {
         // R13-3
+        //# An end of one service MUST drop packets of the other.
         if trp.kind == PacketType::UnreliableData {
             // The peer uses the other service (UC instead of RC).
             self.stats.rx_malformed += 1;
             return 1;
         }
         // R8.3-3
+        //# **Receiver.** The receiver MUST answer each FIN with FIN_ACK, except a FIN of a
+        //# dynamically connected initiator (section 17.5), but MUST drop a FIN whose PSN is not the
+        //# expected one or ahead of it by at most the window.
         if trp.kind == PacketType::Fin && !self.rx.may_be_next(trp.psn) {
             self.stats.rx_out_of_window += 1;
             return 1;
@@ -202,9 +216,13 @@ impl Connection {
         match trp.kind {
             PacketType::Train => return self.on_train(now, trp, datagram, host),
             // R7.3-1
+            //# It MUST send one at once in each of the following cases:
             PacketType::Probe => self.acks.due = true,
             PacketType::Fin => {
                 // R8.3-2
+                //# **Receiver.** The receiver MUST answer each FIN with FIN_ACK, except a FIN of a
+                //# dynamically connected initiator (section 17.5), but MUST drop a FIN whose PSN is
+                //# not the expected one or ahead of it by at most the window.
                 self.controls.add(Controls::FIN_ACK);
                 self.on_fin(now, host);
             }
@@ -224,6 +242,7 @@ impl Connection {
         self.note_mark(datagram);
         let at = trp.len();
         // RFC5041-3-3
+        //# TRP preserves the boundaries of segments and tells the receiver their length.
         let packet = Packet {
             psn: trp.psn,
             flags: trp.flags,
@@ -253,9 +272,12 @@ impl Connection {
         match self.rx.classify(packet.psn) {
             _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
                 // R8.5-5
+                //# **Receiver.** A receiver MUST act on a Terminate whenever it arrives, unless its
+                //# PSN is behind the expected one or ahead of it by more than the window.
                 if self.rx.may_be_next(packet.psn) {
                     self.on_terminate(&segment.kind, host);
                     // R8.5-6
+                    //# It MUST answer each Terminate with FIN_ACK.
                     self.controls.add(Controls::FIN_ACK);
                 } else {
                     self.stats.rx_out_of_window += 1;
@@ -264,12 +286,18 @@ impl Connection {
             Arrival::Expected => self.on_expected(now, &segment, datagram, host),
             Arrival::Ahead(seq) => self.on_ahead(seq, &segment, datagram, host),
             // R7.2-4, R7.2-5, R7.3-1, RFC5041-3-6, RFC5041-5.3-2
+            //# **Duplicate**: it MUST NOT be placed again.
+            //# It MUST be answered with an ACK at once, whose SACK covers it if it is ahead.
+            //# It MUST send one at once in each of the following cases:
+            //# TRP passes no segment to DDP a second time.
+            //# A message is delivered at most once.
             Arrival::Duplicate => {
                 self.stats.rx_duplicates += 1;
                 self.acks.due = true;
                 self.rx.report_again(packet.psn);
             }
             // R7.2-6
+            //# **Outside** the window: it MUST be dropped and is counted.
             Arrival::Outside => self.stats.rx_out_of_window += 1,
         }
     }
@@ -305,6 +333,11 @@ impl Connection {
             self.acks
                 .on_segment(now, segment.flags.contains(Flags::ACK_REQUESTED));
             // R7.2-7, RFC5041-5.3-3, RFC5041-5.4-1
+            //# Effects MUST take place strictly in the order of PSNs: completions, RNR, errors and
+            //# their Terminate, atomics, the responses to reads, invalidation, Writes.
+            //# Messages are delivered in the order in which they were sent.
+            //# A message is delivered when all of its segments and all messages before it have been
+            //# placed, and all messages before it have been delivered.
             while let Some(commit) = self.rx.take_expected() {
                 host.taken(self.rx.after_expected_psn());
                 outcome = self.commit(&commit, host);
@@ -335,6 +368,7 @@ impl Connection {
     ) {
         self.stats.rx_out_of_order += 1;
         // R7.3-1
+        //# It MUST send one at once in each of the following cases:
         self.acks.due = true;
         let placed = if self.phase.refuses() {
             self.place_refusing(segment, datagram, host)
@@ -345,8 +379,12 @@ impl Connection {
         };
         match placed {
             // R7.2-1
+            //# **Ahead** of a missing packet, within the window: it is acknowledged (SACK), and its
+            //# effects MUST wait until everything before it has arrived.
             Ok(commit) => self.rx.store(seq, commit),
             // R7.2-3
+            //# A packet that can be neither placed nor kept MUST be dropped without being
+            //# acknowledged; it is judged when it is sent again and its turn has come.
             Err(_) => self.stats.rx_deferred += 1,
         }
     }
@@ -368,6 +406,9 @@ impl Connection {
         host.check_remote(RemoteAddr { stag, to }, len as u64, RemoteAccess::Write)
             .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
         // R7.2-2
+        //# The payload of a Write MUST NOT be placed before its turn: a later Write overwrites an
+        //# earlier one, and programs look at memory to see that a Write has arrived, and with it
+        //# all before it.
         let (index, octets) = self.rx.reorder.take(len).ok_or(Refusal::Later)?;
         host.keep(datagram.body, segment.payload_offset, len, octets);
         Ok(Commit::Write {
@@ -420,6 +461,8 @@ impl Connection {
             }
             let mut head = [0; SEGMENT_HEAD_LEN];
             // R15-2
+            //# A receiver MUST copy each header before it evaluates it, since the sender may share
+            //# the memory that it lies in.
             host.peek(datagram.body, piece.at, &mut head);
             let packet = Packet {
                 psn: trp.psn.add(number),
@@ -429,6 +472,9 @@ impl Connection {
                 end: piece.at + piece.len,
             };
             // R4.4-4
+            //# **Receiver.** Each segment MUST be treated by itself: it is acknowledged, refused,
+            //# found ahead, a duplicate or outside the window, and named in a Terminate as if it
+            //# had arrived in a DATA packet.
             self.on_packet(now, &packet, datagram, host);
             if !self.phase.receives() {
                 break;

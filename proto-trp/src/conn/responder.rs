@@ -113,6 +113,8 @@ impl Responder {
     pub(super) fn start(&mut self, limit: u8) {
         let limit = limit.min(self.cap);
         // RFC5040-5.2.2-2, RFC7306-5.2.2-1
+        //# Queue 1 has buffers for as many requests as were agreed.
+        //# Queue 1 has buffers for as many reads and atomics as were agreed.
         let entries = match limit {
             0 => 0,
             _ => 2 * u16::from(limit) + SPARE_ENTRIES,
@@ -195,6 +197,9 @@ impl Responder {
             at -= self.order.len();
         }
         // RFC5040-5.2-1, RFC5040-5.2.1-6, RFC7306-5.2.1-5
+        //# An RDMA Read is one request and one response.
+        //# The responder answers a valid Read Request with a valid Read Response.
+        //# The responder answers a valid Atomic Request with an Atomic Response.
         self.order[at] = entry;
         self.order_len += 1;
     }
@@ -224,6 +229,9 @@ impl Responder {
             return None;
         }
         // RFC5040-5.2.2-4, RFC5040-5.5-7, RFC7306-5.2.2-4
+        //# Read Responses are sent in the order of their requests.
+        //# Read Responses are sent in the order in which DDP delivered their requests (rule 20).
+        //# Atomic Responses are sent in the order of their requests (also section 5.4).
         let entry = self.order[self.order_head];
         let e = &self.entries[usize::from(entry)];
         let left = match e.request {
@@ -279,6 +287,7 @@ impl Responder {
                 let offset = u64::from(spec.offset);
                 let kind = SegmentKind::ReadResponse {
                     // RFC5040-4.4-2
+                    //# A Read Response carries the sink STag of its request, uninterpreted.
                     stag: read.sink_stag,
                     offset: TaggedOffset(read.sink_offset.0.wrapping_add(offset)),
                 };

@@ -61,6 +61,8 @@ impl Connection {
     #[cold]
     pub(super) fn begins_again(&self, segment: &Segment) -> bool {
         // R7.9-9
+        //# The receiver MUST stop refusing at the first expected request of epoch e + 1: it accepts
+        //# that request, or refuses it in turn.
         is_request(segment) && epoch_of(segment) != self.rx.refused_epoch()
     }
 
@@ -74,6 +76,7 @@ impl Connection {
         host: &mut H,
     ) {
         // R7.9-2
+        //# Answers MUST be accepted as before.
         if !is_request(segment) {
             if let Err(refusal) = self.place(segment, datagram.body, host) {
                 self.refuse(refusal, &Offender::Segment(segment), host);
@@ -86,6 +89,9 @@ impl Connection {
     /// Skips the expected packet, and those after it that have arrived.
     fn pass_refused(&mut self) {
         // R7.9-1
+        //# The receiver that finds no receive request for the request with PSN n, of epoch e,
+        //# refuses: n and all requests of epoch e after it, whether they have arrived already or
+        //# arrive later, MUST count as arrived and MUST NOT have an effect.
         self.rx.pass();
         while let Some(commit) = self.rx.take_expected() {
             match commit {
@@ -110,6 +116,8 @@ impl Connection {
             self.place(segment, datagram.body, host)
         } else if self.begins_again(segment) {
             // R7.9-10
+            //# Such a request that arrives ahead of a missing packet while it refuses MUST be
+            //# dropped.
             Err(Refusal::Later)
         } else {
             Ok(Commit::Nothing)
@@ -136,6 +144,8 @@ impl Connection {
         };
         self.stats.rnr_received += 1;
         // R7.9-12
+        //# More than `rnr_retry` of them MUST end the work request with RNR_RETRY_EXC_ERR; 7 means
+        //# no bound.
         if !self.may_be_refused(refused.refusals) {
             self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
             return;

@@ -162,6 +162,7 @@ impl RxWindow {
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
         // RFC5041-3-4
+        //# TRP says where in the sender's order a segment belongs that arrives out of order.
         let ahead = psn.distance(self.expected_psn());
         if ahead == 0 {
             return Arrival::Expected;
@@ -284,6 +285,10 @@ impl RxWindow {
         }
         let base = self.expected + 1;
         // R6-3
+        //# A receiver that has more to report than one bitmap covers MUST send the part with the
+        //# packet that arrived last, and MUST send a second ACK if one does not cover all that
+        //# arrived since the last: each arrival is then reported at least once, and by all ACKs for
+        //# arrivals near to it.
         let last = match self.aside.take() {
             Some(seq) if seq >= base => seq + SACK_CONTEXT,
             _ => {

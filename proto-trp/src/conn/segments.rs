@@ -19,6 +19,11 @@ impl Connection {
         if wqe.kind.is_write() {
             let remote = wqe.remote();
             // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+            //# An RDMA Write writes to one tagged buffer.
+            //# All segments of a tagged message carry the same STag and ULP field, as the ULP gave
+            //# them.
+            //# The tagged offset of a segment is that of the message plus the offset of the payload
+            //# in it.
             return SegmentKind::Write {
                 stag: Stag(remote.stag),
                 offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
@@ -30,11 +35,14 @@ impl Connection {
             let extra = self.sq.extra(index);
             match extra.op {
                 // RFC5040-5.3-4
+                //# A Send with Invalidate names an STag.
                 SendOp::SendInvalidate { stag } => (Some(Stag(stag)), None),
                 _ => (None, extra.imm),
             }
         };
         // RFC5041-4.3-2, RFC5041-5.2-4
+        //# All segments of an untagged message carry the same queue number, MSN and ULP field.
+        //# The message offset of a segment is the offset of its payload in the message.
         SegmentKind::Send {
             msn: Msn(wqe.msn),
             offset: spec.offset,
@@ -79,6 +87,7 @@ impl Connection {
         };
         match self.sq.op(index) {
             // RFC5040-5.2.1-5
+            //# A Read Request names one tagged buffer.
             SendOp::Read { remote } => SegmentKind::ReadRequest {
                 msn,
                 request: ReadRequest {
@@ -158,6 +167,7 @@ impl Connection {
         max_untagged: u32,
     ) -> Option<SegmentSpec> {
         // RFC5040-6.1-2
+        //# An end has no more Read Requests outstanding than were agreed.
         let starts = self.phase.state() == QpState::Rts;
         self.sq.next_segment(max_tagged, max_untagged, starts)
     }

@@ -133,6 +133,7 @@ impl Connection {
         Some(Transmit {
             len,
             // R13-2
+            //# Between hosts there is no congestion control, and packets MUST be sent Not-ECT.
             ecn_capable: self.transport.is_stream(),
         })
     }
@@ -172,6 +173,8 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         // R7.1-2
+        //# A retransmitted segment MUST keep its PSN and its octets from the DDP header on; the TRP
+        //# header is written anew.
         let (seq, spec) = self.sender.may_send_again()?;
         let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
             // Never retransmitted: the request that it belongs to ends with an error.
@@ -210,6 +213,8 @@ impl Connection {
         match spec.source {
             SegmentSource::Message(index) => {
                 // R4.2-1, R10-5
+                //# **Sender.** IMM MUST be set in every segment of the message.
+                //# **RDMA Write before Immediate Data.** It MUST have IMM set.
                 if self.sq.imm(index).is_some() {
                     trp.flags = trp.flags | Flags::IMMEDIATE;
                 }
@@ -227,6 +232,8 @@ impl Connection {
             }
             SegmentSource::Void => {
                 // R7.9-8
+                //# Voided PSNs that are lost MUST be sent again as RDMA Writes of no octets, STag
+                //# 0, in epoch e.
                 // Refused in the previous epoch: an empty write.
                 trp.flags = trp.flags ^ Flags::EPOCH;
                 let nothing = SegmentKind::Write {
@@ -282,6 +289,8 @@ impl Connection {
     #[inline]
     fn naming(&self, index: u32) -> Extensions {
         // R10-10
+        //# **XRC.** A queue pair that sends to shared receive queues of its peer MUST name the
+        //# queue in an extension SHARED_QUEUE of each packet of its requests.
         if self.config.names_shared_queue {
             Extensions::for_shared_queue(self.sq.shared_queue(index))
         } else {
@@ -308,10 +317,15 @@ impl Connection {
         let mut segment = SegmentKind::Absent;
         let kind = match control {
             // R7.9-4
+            //# Where it would send an ACK, and once at once, it MUST send RNR instead: PSN n,
+            //# RNR_TIMER with the `min_rnr_timer` of its queue pair, and as cumulative
+            //# acknowledgement (to which SACK refers) the PSN that it expects next, which is beyond
+            //# n.
             Next::Rnr | Next::Ack if self.phase.refuses() => {
                 self.controls.take(Controls::RNR);
                 self.stats.rnr_sent += 1;
                 // R6-5
+                //# An RNR MUST have an RNR_TIMER.
                 extensions.rnr_timer = Some(RnrTimer::new(self.rnr_code()));
                 PacketType::Rnr
             }
@@ -326,6 +340,10 @@ impl Connection {
                     };
                 }
                 // R4.4-3, R8.5-1
+                //# A Terminate MUST NOT be sent in a train.
+                //# **Sender.** An end that finds its peer at fault (section 11) MUST send a
+                //# Terminate (RFC 5040 section 4.8) in a DATA packet, goes to ERR, and accepts
+                //# nothing more.
                 PacketType::Data
             }
             Next::Fin => {
@@ -353,16 +371,23 @@ impl Connection {
             }
         };
         // R7.9-3
+        //# While the receiver refuses, every packet that it sends except RNR MUST have n as
+        //# cumulative acknowledgement and no SACK.
         // While requests are refused, only an RNR says how far packets have arrived.
         let says_all = kind == PacketType::Rnr || !self.phase.refuses();
         if says_all {
             // R6-2
+            //# An ACK of a stream with gaps MUST have a SACK.
             extensions.sack = self.rx.sack();
         }
         // R8.5-2: the next PSN.
         let mut trp = self.header(kind, Flags::NONE);
         match kind {
             // R7.9-4
+            //# Where it would send an ACK, and once at once, it MUST send RNR instead: PSN n,
+            //# RNR_TIMER with the `min_rnr_timer` of its queue pair, and as cumulative
+            //# acknowledgement (to which SACK refers) the PSN that it expects next, which is beyond
+            //# n.
             PacketType::Rnr => (trp.psn, trp.ack) = (self.rx.ack(), self.rx.expected_psn()),
             PacketType::Probe => trp.flags = trp.flags | Flags::ACK_REQUESTED,
             _ => {}
@@ -371,6 +396,10 @@ impl Connection {
         if says_all {
             self.acks.on_sent();
             // R6-4
+            //# A receiver that has more to report than one bitmap covers MUST send the part with
+            //# the packet that arrived last, and MUST send a second ACK if one does not cover all
+            //# that arrived since the last: each arrival is then reported at least once, and by all
+            //# ACKs for arrivals near to it.
             self.acks.due = self.rx.owes_sack();
         }
         Transmit {

@@ -47,6 +47,7 @@ impl Connection {
                 return wire::message::MESSAGE_PAYLOAD_MAX;
             }
             // RFC5041-3-1
+            //# TRP tells DDP the largest segment that the path carries.
             params.max_datagram_octets - num::len32(overhead + naming)
         };
         let rx_id = connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn);
@@ -105,6 +106,8 @@ impl Connection {
         self.sq
             .limit_reads(params.max_rd_atomic.min(MAX_RD_ATOMIC).into());
         // R8.1-3
+        //# When the end reaches RTS with that PSN, the stream MUST go on; with another one, which
+        //# the peer would not accept, it begins anew.
         if self.phase.sends_stream() && self.sender.initial() == params.local_psn {
             self.sender.bound_silence(params);
         } else {

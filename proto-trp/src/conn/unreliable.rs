@@ -29,6 +29,7 @@ impl Connection {
         let segment = Segment::parse_after(trp, datagram.head, datagram.len);
         let segment = match segment {
             // R13-3
+            //# An end of one service MUST drop packets of the other.
             Ok(segment) if trp.kind == PacketType::UnreliableData => segment,
             _ => {
                 self.stats.rx_malformed += 1;
@@ -62,6 +63,9 @@ impl Connection {
                 host.event(Event::Fatal);
             }
             // R13-7
+            //# **Errors.** What cannot be received (no receive request, one too short, no right, no
+            //# such STag, an opcode that does not belong to the service) MUST be dropped without an
+            //# answer, and is counted.
             Some(_) => self.stats.rx_dropped_messages += 1,
         }
     }
@@ -76,6 +80,9 @@ impl Connection {
             }
             SegmentKind::Send { msn, offset, .. } if self.rq.expects(msn.0, offset) => Ok(()),
             // R13-6
+            //# Immediate Data MUST be accepted only if as many octets of Write as it names have
+            //# arrived since the last gap, in segments up to one with L set that is the last Write
+            //# before it; otherwise it is dropped.
             // All of its write has arrived.
             SegmentKind::Immediate { msn, data, .. }
                 if data.write_len_octets == 0
@@ -85,6 +92,7 @@ impl Connection {
                 Ok(())
             }
             // R13-5
+            //# It MUST drop every other segment.
             _ => Err(Refusal::Later),
         }
     }

@@ -43,6 +43,8 @@ enum Need {
 
 impl Context {
     // R17.4-2
+    //# A context MUST NOT be evicted while it is pinned, a response is not acknowledged, or a
+    //# message has arrived in part.
     fn need(&self, faults: Faults) -> Need {
         match (self.conn.is_quiescent(), self.pinned) {
             (true, Some(_)) if faults.has(Fault::EvictPinned) => Need::Nothing,

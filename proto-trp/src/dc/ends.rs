@@ -42,6 +42,10 @@ impl DcArrival {
     /// daemon of its host.
     pub(super) fn is_from(&self, address: IpAddr, peer: Qpn, is_reset: bool) -> bool {
         // R3-9
+        //# A packet of a connection MUST be accepted only from its peer: its IP source address is
+        //# the one that the connection was set up with, and its UDP source port is that of the
+        //# peer's QPN or that of the peer's slot (e = 0); in a RESET, it is that of the peer's slot
+        //# or of its daemon.
         let is_sender = self.sender == peer.slot() || is_reset && self.sender == SlotId::DAEMON;
         self.address == address && is_sender
     }

@@ -44,6 +44,8 @@ impl Floors {
     /// The token of an initiator; never 0.
     pub(super) fn token(&self, source: &DcSource) -> u32 {
         // R17.2-1
+        //# The **token** of an initiator MUST be a keyed hash of its IP address and QPN under that
+        //# secret, and not 0; no state is kept for it.
         let [a, b, c, d, ..] = self.hash(0, source).to_be_bytes();
         u32::from_be_bytes([a, b, c, d]).max(1)
     }
@@ -62,6 +64,9 @@ impl Floors {
     pub(super) fn admits(&self, source: &DcSource, epoch: u64) -> bool {
         let floor = self.floor(source);
         // R17.2-3, R17.2-4
+        //# An epoch that is not above the floor MUST NOT begin a context: it is refused.
+        //# So MUST be one that is more than 65536 above the floor: no packet can use the numbers
+        //# up.
         epoch > floor && epoch - floor <= EPOCH_STEP_MAX
     }
 

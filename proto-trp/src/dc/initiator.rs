@@ -176,6 +176,8 @@ impl DcInitiator {
                 open.idle_since = now;
             }
             // R17.4-6
+            //# An initiator MUST set the confirmed PSN to one before which all of its requests are
+            //# complete and all packets acknowledged.
             if let Some(next) = open.conn.acknowledged_to() {
                 open.connect.confirmed = next;
             }
@@ -222,10 +224,16 @@ impl DcInitiator {
         let known = self.known.touch(target);
         if known.token == 0 {
             // R17.1-4
+            //# A connection without a token, which the target refuses, has in place of the epoch a
+            //# number that the initiator MUST NOT have used for another one, and that starts at
+            //# random when the initiator begins: the refusal of an earlier contact, which tells a
+            //# floor that may have risen, does not name it.
             self.contact = self.contact.wrapping_add(1);
             known.epoch = self.contact;
         } else {
             // R17.1-2
+            //# Each connection with a token MUST have an epoch above those before it to this
+            //# target, and above each floor that this target has told the initiator.
             known.epoch = known.epoch.wrapping_add(1);
         }
         let known = *known;
@@ -342,12 +350,16 @@ impl DcInitiator {
         let silence = silence_ns(connect.timeout, connect.retry_cnt);
         let is_other_token = refused.token != connect.token;
         // R17.5-5
+        //# An initiator MUST ignore a refusal whose epoch is not its present one, or that has the
+        //# initiator's token and a floor below the epoch.
         if refused.epoch != connect.epoch || (!is_other_token && refused.floor < connect.epoch) {
             return;
         }
         if let Some(known) = self.known.get_mut(&open.target) {
             known.token = refused.token;
             // R17.1-5
+            //# The epochs after this refusal MUST follow its floor, so that an initiator may forget
+            //# a target when it has left it.
             known.epoch = match connect.token {
                 0 => refused.floor,
                 _ => known.epoch.max(refused.floor),
@@ -380,6 +392,9 @@ impl DcInitiator {
             return;
         };
         // R17.5-9
+        //# If the target's process is on the host of the initiator, its end has the same effect:
+        //# the initiator MUST end the oldest request at once when no process has the slot of the
+        //# target, or the host's daemon reports its end (channel.md, section 8.4).
         if open.handed > 0 {
             open.conn.give_up(host);
         } else {
@@ -449,6 +464,8 @@ impl DcInitiator {
         let transmit = open.conn.write_transmit(now, plan.plan, room, host)?;
         let len = DC_CONNECT_LEN + transmit.len;
         // R17.1-3
+        //# Each packet of an initiator except the RESET of section 17.5 MUST have DC_CONNECT, so
+        //# that any of them may be the first to arrive.
         open.connect.add_to(&mut buf[..len]).ok()?;
         Some(Transmit { len, ..transmit })
     }

@@ -199,6 +199,8 @@ impl DcTarget {
             return self.dropped();
         }
         // R17.2-5
+        //# A packet is refused by a RESET with reason 3 and the extension DC_REFUSED, which MUST
+        //# have the refused epoch, the floor and the token.
         let refused = DcRefused {
             epoch: connect.epoch,
             floor: self.floors.floor(source),
@@ -224,6 +226,7 @@ impl DcTarget {
         }
         let context = self.new_context(now, connect).ok()?;
         // R17.3-1
+        //# When a context begins, the floor MUST be raised to its epoch.
         if !self.faults.has(Fault::FloorNotRaised) {
             self.floors.raise(source, connect.epoch);
         }
@@ -237,6 +240,9 @@ impl DcTarget {
     /// Makes room for a context of an initiator at `address`; false if there is none.
     fn make_room<H: Host>(&mut self, address: IpAddr, host: &mut H) -> bool {
         // R17.4-1
+        //# A packet that needs a context when there is none left MUST evict, of those that may be
+        //# evicted, the one that has been so for the longest time since its last packet, of the
+        //# same address if the bound of the address is reached.
         let of_address = self.contexts.at_address(address);
         let has_bound = !self.faults.has(Fault::NoAddressBound);
         let among = if has_bound && of_address >= self.config.contexts_per_address_max {
@@ -250,6 +256,8 @@ impl DcTarget {
         };
         let Some(victim) = self.contexts.victim(among) else {
             // R17.4-3
+            //# If none may be evicted, the packet MUST be dropped without an answer; the
+            //# initiator's PTO sends it again.
             self.ask_to_confirm(among);
             return false;
         };
@@ -266,6 +274,9 @@ impl DcTarget {
         };
         if let Some(context) = self.contexts.get_mut(place) {
             // R17.4-7
+            //# The target MUST then send a PROBE on the context that has needed nothing but a
+            //# confirmation for the longest time, of the same address if the bound of the address
+            //# is reached.
             context.conn.probe_peer();
             self.contexts.set_ready(place);
         }
@@ -274,6 +285,9 @@ impl DcTarget {
     fn new_context(&mut self, now: Time, connect: &DcConnect) -> Result<Context, TransitionError> {
         let (number, initiator) = (self.config.number, connect.initiator);
         // R17.4-5
+        //# A context ends when nothing of its initiator has arrived for its **lease**, which MUST
+        //# be twice the silence after which the initiator gives up (section 7.7) by the timeout and
+        //# retries in DC_CONNECT.
         let mut lease_ns = 2 * silence_ns(connect.timeout, connect.retry_cnt);
         if self.faults.has(Fault::ShortLease) {
             lease_ns /= 64;
@@ -360,6 +374,7 @@ impl DcTarget {
         }
         if trp.kind == PacketType::Fin {
             // R17.5-2
+            //# A FIN that confirms all packets that pin the context MUST end the context.
             if context.pinned.is_none() {
                 self.retire(place, host);
             } else {
@@ -401,6 +416,7 @@ impl DcTarget {
             return self.dropped();
         };
         // R17.5-4
+        //# Such a RESET that names a stream of a context MUST end the context.
         self.retire(place, host);
         DcVerdict::Taken
     }
@@ -412,6 +428,8 @@ impl DcTarget {
         gone.extend(self.contexts.of_slot(address, slot));
         for place in gone.drain(..) {
             // R17.5-10
+            //# If the process of an initiator is on the host of the target and has ended, the
+            //# target MUST end the contexts of the initiator: nothing else comes from it.
             self.stats.gone += 1;
             self.retire(place, host);
         }

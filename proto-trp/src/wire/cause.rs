@@ -25,6 +25,8 @@ macro_rules! causes {
 }
 
 // RFC5040-4.8-2, RFC5041-7.2-1
+//# Layer, type and code of a Terminate are among those of the table in section 4.8.
+//# Errors have the types and codes of section 7.2.
 causes! {
     /// RDMAP, local catastrophic error.
     RDMAP_CATASTROPHIC = 0x0000, "RDMAP: local catastrophic error";

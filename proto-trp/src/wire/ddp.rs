@@ -72,6 +72,7 @@ impl Msn {
     #[must_use]
     pub const fn next(self) -> Self {
         // RFC5041-4.3-3
+        //# The MSN of a queue begins with 1, grows by one for each message, and wraps to 0.
         Self(self.0.wrapping_add(1))
     }
 
@@ -137,8 +138,12 @@ impl TaggedHeader {
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         // RFC5041-4.2-1
+        //# A tagged segment has the header of section 4.2.
         let octets: &mut [u8; TAGGED_LEN] = chunk_mut(buf, 0)?;
         // R10-1, RFC5041-4.1-3, RFC5041-4.1-4
+        //# **All messages.** A sender MUST set reserved bits to 0, and a receiver MUST ignore them.
+        //# The reserved bits of the DDP control field are sent as 0 and not checked.
+        //# The DDP version is 1 in each segment.
         octets[tagged::CONTROL] = CONTROL_TAGGED | last_bit(self.last) | VERSION;
         octets[tagged::RDMAP_CONTROL] = self.rdmap_control;
         put(octets, tagged::STAG, self.stag.0.to_be_bytes());
@@ -194,8 +199,12 @@ impl UntaggedHeader {
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         // RFC5041-4.3-1
+        //# An untagged segment has the header of section 4.3.
         let octets: &mut [u8; UNTAGGED_LEN] = chunk_mut(buf, 0)?;
         // R10-1, RFC5041-4.1-3, RFC5041-4.1-4
+        //# **All messages.** A sender MUST set reserved bits to 0, and a receiver MUST ignore them.
+        //# The reserved bits of the DDP control field are sent as 0 and not checked.
+        //# The DDP version is 1 in each segment.
         octets[tagged::CONTROL] = last_bit(self.last) | VERSION;
         octets[tagged::RDMAP_CONTROL] = self.rdmap_control;
         put(octets, untagged::ULP, self.ulp.to_be_bytes());

@@ -263,6 +263,8 @@ impl Extensions {
             let first: &[u8; WORD_LEN] = chunk(rest, 0).map_err(|_| ParseError::Extension)?;
             let end = field::BODY + WORD_LEN * usize::from(first[field::WORDS]);
             // R6-7
+            //# **Errors.** An extension that ends outside the length given in the header, or that
+            //# has a length which its kind cannot have, MUST make the whole packet invalid.
             let body = rest.get(field::BODY..end).ok_or(ParseError::Extension)?;
             match first[field::KIND] {
                 KIND_SACK => {
@@ -276,6 +278,7 @@ impl Extensions {
                 }
                 KIND_SHARED_QUEUE => found.shared_queue = Some(parse_shared_queue(body)?),
                 // R6-6
+                //# **Receiver.** A receiver MUST skip kinds that it does not know.
                 _ => {}
             }
             rest = &rest[end..];

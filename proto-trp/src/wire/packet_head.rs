@@ -120,6 +120,8 @@ impl PacketHead {
         }
         let packet_octets = u16::from_le_bytes([octets[8], octets[9]]);
         // C7.1-4
+        //# All but the last have the length in the head, which MUST be at least 256; the last one
+        //# has what is left, and is not longer.
         if packet_octets != 0 && packet_octets < PACKET_OCTETS_MIN {
             return None;
         }

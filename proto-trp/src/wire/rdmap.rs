@@ -120,6 +120,9 @@ impl Opcode {
     #[inline]
     pub const fn of_control(control: u8) -> Result<Self, ParseError> {
         // RFC5040-4.1-4, RFC5040-7.2-1, RFC7306-8.2-1
+        //# The RDMAP version is 1.
+        //# The receiver checks the DDP header, the opcode and the RDMAP version of each message.
+        //# The receiver checks the DDP header, the opcode and the RDMAP version of each message.
         if control & RDMAP_VERSION_MASK != RDMAP_VERSION {
             return Err(ParseError::RdmapVersion);
         }
@@ -138,6 +141,10 @@ impl Opcode {
             0xa => Opcode::AtomicRequest,
             0xb => Opcode::AtomicResponse,
             // RFC5040-7.2-1, RFC7306-8.2-1
+            //# The receiver checks the DDP header, the opcode and the RDMAP version of each
+            //# message.
+            //# The receiver checks the DDP header, the opcode and the RDMAP version of each
+            //# message.
             _ => return Err(ParseError::Opcode),
         })
     }
@@ -146,6 +153,10 @@ impl Opcode {
     #[inline]
     pub const fn control(self) -> u8 {
         // RFC5040-4.1-1, RFC5040-4.1-4, RFC5040-4.1-5
+        //# The octet that DDP reserves for the ULP carries the RDMAP control field: version,
+        //# reserved bits, opcode.
+        //# The RDMAP version is 1.
+        //# The reserved bits of the control field are sent as 0 and ignored on receipt.
         RDMAP_VERSION | self as u8
     }
 
@@ -154,6 +165,7 @@ impl Opcode {
     #[inline]
     pub const fn queue_number(self) -> Option<QueueNumber> {
         // RFC5040-4.1-3
+        //# Each message has the tagged flag, opcode and queue number of the table in section 4.1.
         match self {
             Opcode::Write | Opcode::ReadResponse => None,
             Opcode::Send
@@ -208,6 +220,7 @@ impl ReadRequest {
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         // RFC5040-4.4-1
+        //# A Read Request has the header of section 4.4.
         let octets: &mut [u8; READ_REQUEST_LEN] = chunk_mut(buf, 0)?;
         put(
             octets,
@@ -295,6 +308,7 @@ impl AtomicRequest {
         let data = be64(octets, atomic_request::ADD_OR_SWAP);
         let mask = be64(octets, atomic_request::ADD_OR_SWAP_MASK);
         // RFC7306-5-2
+        //# FetchAdd and CmpSwap are both implemented (also section 5.2.1).
         let operation = match be32(octets, atomic_request::OPERATION) & 0x0f {
             ATOMIC_FETCH_ADD => AtomicOperation::FetchAdd { add: data, mask },
             ATOMIC_COMPARE_SWAP => AtomicOperation::CompareSwap {
@@ -307,6 +321,7 @@ impl AtomicRequest {
                 octets: data.to_be_bytes(),
             },
             // RFC7306-5.2.1-3
+            //# An atomic operation that the responder does not support is an error.
             _ => return Err(ParseError::AtomicOperation),
         };
         Ok(Self {

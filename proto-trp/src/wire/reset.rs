@@ -27,6 +27,7 @@ impl ResetReason {
             1 => ResetReason::Failed,
             2 => ResetReason::NotConnected,
             // R8.4-7
+            //# A reason that it does not know MUST be treated as 0.
             _ => ResetReason::NoQueuePair,
         }
     }
@@ -40,6 +41,7 @@ impl TrpHeader {
     /// answered so.
     pub fn reset_for(offender: &TrpHeader, reason: ResetReason) -> Option<Self> {
         // R8.4-1
+        //# It MUST NOT answer RESET, CM, DATAGRAM or UDATA with RESET.
         if matches!(
             offender.kind,
             PacketType::Reset | PacketType::Cm | PacketType::Datagram | PacketType::UnreliableData
@@ -47,6 +49,7 @@ impl TrpHeader {
             return None;
         }
         // R8.4-4
+        //# A RESET MUST have these values, except that of section 17.2.
         Some(Self {
             kind: PacketType::Reset,
             flags: Flags::NONE,
@@ -71,6 +74,7 @@ impl TrpHeader {
         let offender = Self::parse(head, len).ok()?;
         let reset = Self::reset_for(&offender, reason)?;
         // R8.4-2
+        //# It MUST NOT answer a packet that fails checks 1 to 4 of section 4.3.
         let next = delivered(offender.destination_index, offender.connection_id.to_u32());
         Some(next.map_or(reset, |next| reset.acknowledging(Psn::new(next))))
     }

@@ -197,6 +197,8 @@ impl Segment {
     pub fn parse_at(flags: Flags, ddp: &[u8], at: usize, end: usize) -> Result<Self, ParseError> {
         let control = *ddp.first().ok_or(ParseError::Truncated)?;
         // RFC5041-4.1-1
+        //# The payload of a segment with T set goes into a tagged buffer, that of one with T clear
+        //# into an untagged buffer.
         if control & CONTROL_TAGGED != 0 {
             let header = TaggedHeader::parse(ddp)?;
             let payload_offset = at + super::ddp::TAGGED_LEN;
@@ -220,6 +222,10 @@ impl Segment {
             let opcode = Opcode::of_control(header.rdmap_control)?;
             let queue = opcode.queue_number().ok_or(ParseError::Opcode)?;
             // RFC5040-4.1-3, RFC5041-7.1-1
+            //# Each message has the tagged flag, opcode and queue number of the table in section
+            //# 4.1.
+            //# An untagged segment is placed only if its queue number, its MSN, and its message
+            //# offset and length fit the buffer.
             if header.queue_number != queue as u32 {
                 return Err(ParseError::QueueNumber);
             }
@@ -275,6 +281,7 @@ fn send_kind(opcode: Opcode, header: &UntaggedHeader, flags: Flags) -> Option<Se
         solicited,
         invalidate: invalidates.then_some(Stag(header.ulp)),
         // R10-7
+        //# **SEND_WITH_IMM.** IMM with opcodes 4 and 6 has no meaning and MUST be ignored.
         immediate: (!invalidates && flags.contains(Flags::IMMEDIATE)).then_some(header.ulp),
     })
 }
@@ -288,6 +295,7 @@ pub(super) fn single_kind(
     body_len: usize,
 ) -> Result<SegmentKind, ParseError> {
     // R10-4
+    //# They MUST have exactly that length, one segment, L set and message offset 0.
     if header.message_offset != 0 {
         return Err(ParseError::MessageOffset);
     }
@@ -295,6 +303,10 @@ pub(super) fn single_kind(
         return Err(ParseError::NotLast);
     }
     // R10-4, RFC5040-4.2-1, RFC7306-6.3-4
+    //# They MUST have exactly that length, one segment, L set and message offset 0.
+    //# Only the messages that the table in section 4.2 names carry an RDMAP header, and only those
+    //# that have none carry payload.
+    //# Immediate Data has 8 octets, which the receiver checks.
     let fits = match opcode {
         Opcode::ReadRequest => body_len == rdmap::READ_REQUEST_LEN,
         Opcode::AtomicRequest => body_len == rdmap::ATOMIC_REQUEST_LEN,
@@ -369,6 +381,7 @@ pub fn encode(
     let at = trp.len();
     let rest = buf.get_mut(at..).ok_or(EncodeError::NoRoom)?;
     // RFC5041-4.4-1
+    //# Each segment has a DDP header.
     Ok(at + encode_segment(kind, last, rest)?)
 }
 
@@ -384,9 +397,11 @@ pub fn encode_segment(
     buf: &mut [u8],
 ) -> Result<usize, EncodeError> {
     // RFC5040-6.1-1
+    //# Once RDMA is enabled an end sends RDMAP messages only.
     match *kind {
         SegmentKind::Absent => Ok(0),
         // RFC5040-5.1-1
+        //# An RDMA Write is a tagged message.
         SegmentKind::Write { stag, offset } => TaggedHeader {
             last,
             rdmap_control: Opcode::Write.control(),
@@ -395,6 +410,7 @@ pub fn encode_segment(
         }
         .encode(buf),
         // RFC5040-5.2.2-1
+        //# A Read Response is a tagged message, to one tagged buffer.
         SegmentKind::ReadResponse { stag, offset } => TaggedHeader {
             last,
             rdmap_control: Opcode::ReadResponse.control(),
@@ -416,17 +432,24 @@ pub fn encode_segment(
                 (true, Some(_)) => Opcode::SendSolicitedInvalidate,
             };
             // RFC5040-4.1-2, RFC5040-4.1-6
+            //# A Send with Invalidate carries the STag in the other four octets that DDP reserves
+            //# for the ULP.
+            //# The invalidate STag field is 0 in messages that do not invalidate, and the receiver
+            //# ignores it; trp.md section 10 makes an exception for Sends with the flag IMM.
             let ulp = invalidate.map(|stag| stag.0).or(immediate).unwrap_or(0);
             // RFC5040-5.3-1
+            //# A Send of any kind is an untagged message of queue 0.
             untagged(opcode, QueueNumber::Send, msn, ulp, offset, last).encode(buf)
         }
         SegmentKind::ReadRequest { msn, request } => {
             // RFC5040-5.2.1-1
+            //# A Read Request is an untagged message of queue 1.
             let at = single(Opcode::ReadRequest, QueueNumber::Request, msn, buf)?;
             Ok(at + request.encode(&mut buf[at..])?)
         }
         SegmentKind::Terminate { msn, terminate } => {
             // RFC5040-5.4-1
+            //# A Terminate is an untagged message of queue 2.
             let at = single(Opcode::Terminate, QueueNumber::Terminate, msn, buf)?;
             Ok(at + terminate.encode(&mut buf[at..])?)
         }
@@ -441,15 +464,18 @@ pub fn encode_segment(
                 Opcode::Immediate
             };
             // RFC7306-6.3-1
+            //# Immediate Data is an untagged message of queue 0.
             let at = single(opcode, QueueNumber::Send, msn, buf)?;
             Ok(at + data.encode(&mut buf[at..])?)
         }
         SegmentKind::AtomicRequest { msn, request } => {
             // RFC7306-5.2-1
+            //# An Atomic Request is an untagged message of queue 1 (also section 5.2.1).
             let at = single(Opcode::AtomicRequest, QueueNumber::Request, msn, buf)?;
             Ok(at + request.encode(&mut buf[at..])?)
         }
         // RFC7306-5-3
+        //# An Atomic Response is an untagged message of queue 3 (also sections 5.2 and 5.2.2).
         SegmentKind::AtomicResponse { msn, response } => {
             let at = single(
                 Opcode::AtomicResponse,

@@ -91,11 +91,16 @@ impl Terminate {
             return Self::new(cause);
         };
         // R11-4
+        //# As an exception, a tagged header MUST be left out of error types other than 1, since
+        //# Wireshark 4.0 expects 18 octets there.
         if matches!(header, TerminatedDdp::Tagged(_)) && cause.error_type() != 1 {
             return Self::new(cause);
         }
         let is_read = header.octets()[ddp::tagged::RDMAP_CONTROL] == Opcode::ReadRequest.control();
         // R11-3
+        //# **Format.** The Terminate MUST include the length and the DDP header of the offending
+        //# segment (bits M and D), and the RDMAP header of a Read Request (bit R), as RFC 5040
+        //# section 4.8 lays out:
         let read_request = match header {
             TerminatedDdp::Untagged(_) if is_read => chunk(segment, UNTAGGED_LEN).ok().copied(),
             _ => None,
@@ -135,10 +140,16 @@ impl Terminate {
     /// [`EncodeError::NoRoom`].
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         // RFC5040-4.8-1
+        //# A Terminate has the header of section 4.8: layer, type, code, and the bits M, D and R.
         let mut bits = 0;
         let mut at = field::SEGMENT_LEN;
         if let Some((segment_len, header)) = &self.ddp {
             // R11-3, RFC5040-4.8-4
+            //# **Format.** The Terminate MUST include the length and the DDP header of the
+            //# offending segment (bits M and D), and the RDMAP header of a Read Request (bit R), as
+            //# RFC 5040 section 4.8 lays out:
+            //# The DDP segment length is valid if bit M is set and present if bit D is set, as is
+            //# the DDP header then; the RDMAP header is present if bit R is set.
             bits |= field::M | field::D;
             put(
                 chunk_mut::<SEGMENT_LEN_LEN>(buf, at)?,
@@ -149,12 +160,18 @@ impl Terminate {
         }
         if let Some(read_request) = &self.read_request {
             // R11-3, RFC5040-4.8-4
+            //# **Format.** The Terminate MUST include the length and the DDP header of the
+            //# offending segment (bits M and D), and the RDMAP header of a Read Request (bit R), as
+            //# RFC 5040 section 4.8 lays out:
+            //# The DDP segment length is valid if bit M is set and present if bit D is set, as is
+            //# the DDP header then; the RDMAP header is present if bit R is set.
             bits |= field::R;
             at = copy(buf, at, read_request)?;
         }
         let control: &mut [u8; CONTROL_LEN] = chunk_mut(buf, 0)?;
         put(control, field::CAUSE, self.cause.to_u16().to_be_bytes());
         // RFC5040-4.8-3
+        //# The reserved bits of a Terminate are sent as 0 and ignored on receipt.
         put(control, field::HEADER_CONTROL, [bits, 0]);
         Ok(at)
     }

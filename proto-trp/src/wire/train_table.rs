@@ -59,6 +59,10 @@ impl Train {
         }
         let is_rest_empty = table[2 * count..].iter().all(|&octet| octet == 0);
         // R4.4-5
+        //# **Errors.** A train whose table is cut short, names no segment or one of less than 14
+        //# octets, has a nonzero octet after the first entry of 0, or whose lengths do not add up
+        //# to the packet MUST be dropped as a whole, before any segment takes effect, and is
+        //# counted.
         if count == 0 || !is_rest_empty || end != datagram_len {
             return Err(ParseError::Train);
         }

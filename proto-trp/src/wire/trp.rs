@@ -96,12 +96,14 @@ impl PacketType {
     #[inline]
     pub const fn of(first: u8) -> Result<Self, ParseError> {
         // R4-1
+        //# A receiver MUST drop packets of other versions and SHOULD count them.
         if first >> 4 != VERSION {
             return Err(ParseError::Version);
         }
         match Self::from_nibble(first & 0x0f) {
             Some(kind) => Ok(kind),
             // R4.1-1
+            //# A receiver MUST drop packets of these types and counts them.
             None => Err(ParseError::PacketType),
         }
     }
@@ -146,6 +148,7 @@ impl Flags {
     #[inline]
     pub const fn from_octet(octet: u8) -> Self {
         // R4.2-3
+        //# **Receiver.** A receiver MUST ignore the reserved bits.
         Flags(octet & 0x1f)
     }
 
@@ -227,6 +230,7 @@ impl ConnectionId {
 #[inline]
 pub const fn connection_id(sender: Qpn, receiver: Qpn, initial_psn: Psn) -> ConnectionId {
     // R5-1
+    //# **Format.** Both ends MUST compute the id as follows:
     let ends = (sender.to_u32() as u64) << 24 | receiver.to_u32() as u64;
     let mixed = mix64(mix64(ends) ^ initial_psn.to_u32() as u64);
     let [a, b, c, d, ..] = mixed.to_be_bytes();

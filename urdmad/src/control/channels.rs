@@ -41,6 +41,8 @@ impl Control {
             return client.reject(fds);
         };
         // C9-1
+        //# urdmad takes the descriptors only if they are memfds of at most 16 MiB with the seals
+        //# SHRINK, GROW and FUTURE_WRITE, and a socket as in section 6.1.
         let is_offer = are_offer(&fds, 2);
         let is_late = generation.is_some_and(|meant| meant != self.directory.0.generation(slot));
         if is_offer && is_late {
@@ -48,6 +50,8 @@ impl Control {
             return client.tell(Event::ChannelRefused { slot, generation });
         }
         // C9-2
+        //# A process MUST offer at most one channel to each process; urdmad disconnects one that
+        //# repeats itself.
         if !is_offer || !client.offered.insert(slot) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
             return client.reject(fds);
@@ -96,6 +100,10 @@ impl Control {
             return;
         };
         // C9-1, C9-2
+        //# urdmad takes the descriptors only if they are memfds of at most 16 MiB with the seals
+        //# SHRINK, GROW and FUTURE_WRITE, and a socket as in section 6.1.
+        //# A process MUST offer at most one channel to each process; urdmad disconnects one that
+        //# repeats itself.
         let is_offer = are_offer(&fds, 3);
         if !is_offer || !client.offered.insert(SlotId::DAEMON.number()) {
             tracing::warn!("process {}: not a channel", client.peer.pid());

@@ -36,6 +36,8 @@ impl PeerMemory {
         };
         let mut page = PeerPage::open(page)?;
         // C6.1-2
+        //# A receiver MUST verify that the descriptor is a socket of NETLINK_USERSOCK before it
+        //# sends on it. [adr/0017](../adr/0017-wake-socket.md) says why it is no other kind.
         if let Some(waker) = fds.next().and_then(Waker::new) {
             page.set_waker(waker);
         }

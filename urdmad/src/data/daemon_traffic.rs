@@ -44,6 +44,8 @@ impl DaemonDatagram {
             remote,
             gid_index: request.map_or(0, |request| identity.gid_index(request.src.ip())),
             // R3-4
+            //# The daemon, which has no queue pairs, MUST send from port 21504; connection
+            //# management and RESETs of other slots MUST be sent with e = 0.
             ports: UdpPorts {
                 source: udp_port(urdma_types::SlotId::DAEMON),
                 destination: udp_port(slot),
@@ -73,6 +75,9 @@ impl DaemonDatagram {
         datagram.truncate(octets);
         Self {
             // R9-4, R15-1
+            //# All answers to a REQ MUST be sent to the source address in its body.
+            //# An answer MUST be sent to the address that the packet came from, never to one that
+            //# only its body names.
             remote: request.src.ip(),
             gid_index: identity.gid_index(request.dst.ip()),
             ports: UdpPorts {
@@ -103,6 +108,12 @@ impl DaemonDatagram {
         octets.try_extend_from_slice(&header).ok()?;
         Some(Self {
             // R3-5, R15-1
+            //# The IP source address MUST be the address by which the receiver knows the sender:
+            //# that of the GID with which the queue pair or the address handle was set up; in a REQ
+            //# the source address in its body; in a RESET the destination address of the packet
+            //# that it answers.
+            //# An answer MUST be sent to the address that the packet came from, never to one that
+            //# only its body names.
             remote: meta.remote_ip.to_ip(),
             gid_index: meta.gid_index,
             ports: UdpPorts {

@@ -113,6 +113,8 @@ fn datagram_from(slot: SlotId, octets: &Octets<'_>) -> Option<[u8; HEADER_LEN]> 
     }
     let parsed = DatagramHeader::parse(&header, octets.len()).ok()?;
     // C7.1-2
+    //# The source QPN of a DATAGRAM from a process MUST be of the slot of that process, or the
+    //# packet has no effect.
     let is_own = Qpn::from_u32(parsed.source_qpn).map(Qpn::slot) == Some(slot);
     is_own.then_some(header)
 }

@@ -131,6 +131,8 @@ impl Inbound<'_> {
         let counters = &self.shared.counters;
         if let Some(group) = group_of(datagram, datagram.len()).map(Ip16) {
             // R12-4
+            //# A daemon MUST drop a datagram whose destination GID is a group other than the IP
+            //# destination.
             if destination.is_none_or(|destination| group == destination) {
                 self.copy_to_members(group, Origin::Host, meta, datagram);
             } else {
@@ -167,6 +169,8 @@ impl Inbound<'_> {
             return None;
         }
         // R9-6
+        //# A daemon or slot MUST drop a REQ that came from an IP address other than the source
+        //# address in its body.
         // The answer goes to the source in the request's body.
         if route.src.ip().to_canonical() != meta.remote_ip.to_ip() {
             counters.drop_request_source.bump();
@@ -249,6 +253,9 @@ impl Inbound<'_> {
         counters.group_datagrams.bump();
         let members = self.shared.groups().members(group);
         // R12-3
+        //# The daemon of each host, the sender's included, MUST pass a copy of a message to a group
+        //# to every slot that has registered a member, and the slot one to each of its members: a
+        //# sender that is a member receives its own message, unless it asked not to.
         for slot in members.iter() {
             let put = match origin {
                 Origin::Host => self.put(slot, meta, datagram),

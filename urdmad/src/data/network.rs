@@ -173,6 +173,9 @@ impl Network {
             }
         }
         // R9-11
+        //# **Cookies.** A REQ from another host MUST have no effect but a COOKIE before its sender
+        //# has shown, by a valid cookie, that it receives what is sent to its address: no state is
+        //# created, no application sees it, and it is not refused.
         let answer = if is_proven {
             inbound.give_request(&request)
         } else {

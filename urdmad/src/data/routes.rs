@@ -115,6 +115,10 @@ impl Routes {
             source_mac: self.local.mac(),
             destination_mac,
             // R3-5
+            //# The IP source address MUST be the address by which the receiver knows the sender:
+            //# that of the GID with which the queue pair or the address handle was set up; in a REQ
+            //# the source address in its body; in a RESET the destination address of the packet
+            //# that it answers.
             source: self.local.source_for(destination, index)?,
             destination,
             checksum: self.checksum,

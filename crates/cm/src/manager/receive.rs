@@ -16,6 +16,7 @@ impl ConnectionManager {
     pub(super) fn handle_req(&mut self, now: Time, head: &Head, req: &Req, private_data: &[u8]) {
         let peer = Peer {
             // R9-4
+            //# All answers to a REQ MUST be sent to the source address in its body.
             ip: req.src.ip(),
             slot: head.slot,
         };
@@ -113,6 +114,7 @@ impl ConnectionManager {
         match (conn.state, conn.rejected) {
             (ConnState::ReqRcvd | ConnState::RepGated, _) => self.send_mra(id),
             // R9-5
+            //# It MUST be sent as soon as the application accepts, and again for each repeated REQ.
             (ConnState::RepSent | ConnState::Answered, _) => self.send_current(id),
             (ConnState::Closed, Some(_)) => self.send_current(id),
             _ => {}
@@ -232,6 +234,7 @@ impl ConnectionManager {
             return false;
         }
         // R9-10
+        //# A REQ that such a slot refuses with reason 8 MUST be sent again to slot 0.
         conn.asked = SlotId::DAEMON;
         conn.tries = 0;
         let service = conn.service();
@@ -248,6 +251,9 @@ impl ConnectionManager {
             return false;
         };
         // R9-15
+        //# While a slot has an established connection to an address and port, it SHOULD send a REQ
+        //# to these, in any port space, again when slot 0 refuses it with reason 8, for a few
+        //# seconds.
         let is_served = self.served.contains(conn.req.dst);
         if !is_served || conn.state != ConnState::ReqSent || conn.refusals >= REFUSALS_MAX {
             return false;
@@ -333,6 +339,8 @@ impl ConnectionManager {
             return;
         }
         // R9-13
+        //# The answer to a COOKIE is the same REQ with its cookie, at once; a sender MUST answer at
+        //# most one COOKIE for each transmission of the REQ otherwise.
         self.send_current(id);
     }
 
@@ -341,6 +349,8 @@ impl ConnectionManager {
         self.counters.stray += 1;
         let to = Peer {
             // R15-1
+            //# An answer MUST be sent to the address that the packet came from, never to one that
+            //# only its body names.
             ip: from,
             slot: message.head.slot,
         };

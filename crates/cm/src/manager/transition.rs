@@ -187,6 +187,9 @@ impl ConnectionManager {
             return;
         };
         // R9-14
+        //# A REQ that waits MUST be forgotten, with its event, when it has not been repeated for a
+        //# time (urdma: 10 s), and when its sender must have given up (60 s); after a REJ of its
+        //# sender it keeps its place until then.
         if let Some(listener) = conn.listener {
             return self.withdraw(listener, id);
         }
@@ -312,6 +315,10 @@ impl ConnectionManager {
         };
         let mut to = conn.peer;
         // R9-1
+        //# A REQ MUST be sent to slot 0 of the destination host, except that its first
+        //# transmission, and the one that answers a COOKIE to it, MAY go to the slot from which a
+        //# listener at the same address, port and port space has answered before; every other
+        //# message is sent from slot to slot.
         if body.kind() == Kind::Req {
             let is_first = conn.tries <= 1;
             to.slot = if is_first { conn.asked } else { SlotId::DAEMON };
@@ -322,6 +329,7 @@ impl ConnectionManager {
             local_id: id.comm_id(),
             remote_id: conn.remote_id,
             // R9-3
+            //# The nonce MUST be the same in every message of a conversation.
             nonce: conn.nonce,
             slot: self.config.slot,
         };

@@ -18,6 +18,8 @@ fn second_listener_at_the_same_place_is_refused() {
 }
 
 // R9-15
+//# While a slot has an established connection to an address and port, it SHOULD send a REQ to
+//# these, in any port space, again when slot 0 refuses it with reason 8, for a few seconds.
 #[test]
 fn service_between_two_listeners_is_asked_again() {
     for space in [PortSpace::TCP, PortSpace::UDP] {
@@ -40,6 +42,8 @@ fn service_between_two_listeners_is_asked_again() {
 }
 
 // R9-15
+//# While a slot has an established connection to an address and port, it SHOULD send a REQ to
+//# these, in any port space, again when slot 0 refuses it with reason 8, for a few seconds.
 #[test]
 fn service_whose_last_connection_has_ended_is_not_asked_again() {
     let mut pair = Pair::new();

@@ -98,6 +98,8 @@ impl Shard {
         for (body, of) in datagrams {
             let mut start = [0; PREDICTED_OCTETS];
             // R15-2
+            //# A receiver MUST copy each header before it evaluates it, since the sender may share
+            //# the memory that it lies in.
             let len = body.copy_start(&mut start);
             let datagram = Datagram {
                 head: &start[..len],
@@ -133,6 +135,8 @@ impl Shard {
     pub(super) fn dispatch(&mut self, info: &Info, body: &PacketBody, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
         // R15-2
+        //# A receiver MUST copy each header before it evaluates it, since the sender may share the
+        //# memory that it lies in.
         let head_len = body.copy_head(&mut head);
         self.handle(info, &head[..head_len], body, origin)
     }
@@ -162,6 +166,10 @@ impl Shard {
                 return 1;
             }
             // C7.1-1
+            //# Between two other processes there are only DATAGRAM and CM packets, and those of the
+            //# dynamically connected transport (trp.md, section 17), whose source address is taken
+            //# to be `::1`, and whose source port to name the slot of the channel; a receiver drops
+            //# packets of connections.
             Ok(kind) if matches!(origin, Origin::Local(_)) => {
                 if kind != PacketType::Reset && self.qps.connected.get(index_of(fixed)).is_some() {
                     self.counters.malformed += 1;
@@ -190,6 +198,13 @@ impl Shard {
         };
         let is_from_peer = origin.meta().is_some_and(|meta| entry.source.sent(meta));
         // R3-9, R8.4-9
+        //# A packet of a connection MUST be accepted only from its peer: its IP source address is
+        //# the one that the connection was set up with, and its UDP source port is that of the
+        //# peer's QPN or that of the peer's slot (e = 0); in a RESET, it is that of the peer's slot
+        //# or of its daemon.
+        //# A packet for a queue pair that exists, from elsewhere than its peer or with a connection
+        //# id that is not its own, MUST be dropped without an answer and is counted: it is late, or
+        //# forged.
         if !is_from_peer && !may_be_from_peer(entry, fixed, origin) {
             self.counters.wrong_source += 1;
             return 1;
@@ -284,6 +299,9 @@ impl Shard {
     fn dispatch_cm(&mut self, info: &Info, head: &[u8], body: &PacketBody, origin: &Origin) {
         let from = match origin {
             // R9-11
+            //# **Cookies.** A REQ from another host MUST have no effect but a COOKIE before its
+            //# sender has shown, by a valid cookie, that it receives what is sent to its address:
+            //# no state is created, no application sees it, and it is not refused.
             // urdmad checks the cookies of requests.
             Origin::Leased(meta) if is_req(head) => return self.pass_on(body, meta),
             Origin::Remote(meta) | Origin::Leased(meta) => Some(meta.remote_ip.to_ip()),
@@ -342,6 +360,14 @@ impl Shard {
             return;
         };
         // R3-4, R3-5, R15-1
+        //# The daemon, which has no queue pairs, MUST send from port 21504; connection management
+        //# and RESETs of other slots MUST be sent with e = 0.
+        //# The IP source address MUST be the address by which the receiver knows the sender: that
+        //# of the GID with which the queue pair or the address handle was set up; in a REQ the
+        //# source address in its body; in a RESET the destination address of the packet that it
+        //# answers.
+        //# An answer MUST be sent to the address that the packet came from, never to one that only
+        //# its body names.
         let back = Meta {
             src_port: source_port(Qpn::new(self.slot, 0)),
             dst_port: udp_port(slot),

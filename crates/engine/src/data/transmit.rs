@@ -33,6 +33,10 @@ impl Shard {
         octets: &[u8],
     ) -> bool {
         // R3-5
+        //# The IP source address MUST be the address by which the receiver knows the sender: that
+        //# of the GID with which the queue pair or the address handle was set up; in a REQ the
+        //# source address in its body; in a RESET the destination address of the packet that it
+        //# answers.
         // A REQ comes from the address that it names.
         let source = ReqRoute::parse(octets).map(|request| Gid::from_ip(request.src.ip()));
         let index = info.gids.iter().position(|own| Some(own.gid) == source);

@@ -31,6 +31,8 @@ pub(super) unsafe fn atomic_at(address: u64, op: AtomicOp) -> u64 {
     let mut old = word.load(Ordering::Acquire);
     loop {
         // RFC7306-5-1
+        //# Atomics of different streams to the same memory exclude one another (also sections 5.3
+        //# and 5.4).
         match word.compare_exchange_weak(old, op.apply(old), Ordering::AcqRel, Ordering::Acquire) {
             Ok(old) => return old,
             Err(current) => old = current,

@@ -74,6 +74,8 @@ pub(crate) fn write_one(
     let len = octets.len() as u64;
     let found = regions.check(remote.stag, remote.to, len, qp.pd(), needed);
     // R11-5
+    //# **Receiver.** Whatever the error, a receiver MUST NOT place an octet outside of what the
+    //# checks allow.
     let (Ok(address), true) = (found, access.contains(needed)) else {
         return false;
     };
@@ -124,6 +126,8 @@ impl QpHost<'_> {
     ) -> Result<u64, ProtectionError> {
         let needed = Self::rights(access);
         // R11-5
+        //# **Receiver.** Whatever the error, a receiver MUST NOT place an octet outside of what the
+        //# checks allow.
         if !self.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
@@ -383,6 +387,9 @@ impl<'a> Host for QpHost<'a> {
             Err(_) => self.word_checked(remote, op.access())?,
         };
         // R10-8, RFC7306-5.1-1
+        //# The operand MUST be aligned to 8 octets.
+        //# An atomic on an address that is not aligned to 8 octets changes no memory, is reported
+        //# as an error, and causes a Terminate (sections 5.1.1, 5.1.2 and 8.2).
         if address % 8 != 0 {
             return Err(ProtectionError::Misaligned);
         }

@@ -87,6 +87,7 @@ impl IndexAllocator {
         let places = self.known..end;
         let indices = places.map(|place| self.first.index(low16(place)));
         // R3-1
+        //# Index 0 MUST NOT be assigned to a queue pair; slots 254 and 255 do not exist.
         // No queue pair has index 0.
         self.fresh.extend(indices.filter(|index| *index != 0));
         self.known = end;

@@ -154,6 +154,9 @@ impl MrTable {
             Kind::Memory
         };
         // RFC5040-8.1.1-4, RFC5041-8.3-1
+        //# The application can associate a buffer with an STag, and end that.
+        //# Section 8.3 asks for the same protection as RFC 5040 section 8.1.1: range, validity and
+        //# association of an STag are the application's to set and to revoke.
         let region = Region {
             key: 0,
             pd: pd.0,
@@ -191,6 +194,7 @@ impl MrTable {
     pub(crate) fn add(&mut self, region: Region, kind: Kind) -> Result<MrKeys, EngineError> {
         let index = self.take_index()?;
         // RFC5040-8.1.1-8
+        //# STags are hard to predict.
         let key = index << RANDOM_BITS | (self.random)() & ((1 << RANDOM_BITS) - 1);
         self.put(index, Region { key, ..region }, kind);
         Ok(MrKeys {
@@ -260,6 +264,9 @@ impl MrTable {
         }
         self.count -= 1;
         // RFC5040-8.1.1-6, RFC5041-8.3-1
+        //# A buffer is not written after its remote access was revoked.
+        //# Section 8.3 asks for the same protection as RFC 5040 section 8.1.1: range, validity and
+        //# association of an STag are the application's to set and to revoke.
         Ok(Pd(self.take_out(index).pd))
     }
 
@@ -381,18 +388,27 @@ impl MrTable {
     ) -> Result<u64, ProtectionError> {
         let region = match self.regions.get((key >> RANDOM_BITS) as usize) {
             // RFC5040-7.2-3, RFC5041-7.1-2
+            //# The responder checks that the source STag of a Read Request exists and belongs to
+            //# the stream, and that the octets are within its range and do not wrap.
+            //# A tagged segment is placed only if its STag is valid for the stream and has a
+            //# buffer, and the octets are within it and do not wrap.
             Some(region) if region.key == key && key != 0 => region,
             _ => return Err(ProtectionError::InvalidStag),
         };
         // RFC5040-8.1.1-1, RFC5041-8.2-1
+        //# A stream of one protection domain cannot use an STag of another.
+        //# A segment whose STag belongs to another protection domain is not placed, and the error
+        //# is reported.
         if region.pd != pd.0 {
             return Err(ProtectionError::NotAssociated);
         }
         // RFC5040-8.1.1-5
+        //# The application can grant and revoke the rights to read and to write a buffer.
         if !region.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
         // RFC5040-8.1.1-3
+        //# A peer cannot access memory outside of the buffer that the STag stands for.
         region.place_of_access(at, len)
     }
 
@@ -414,6 +430,9 @@ impl MrTable {
         let memory = match detail.kind {
             Kind::Window(window) if window.region == 0 => return Err(ProtectionError::InvalidStag),
             // RFC5040-8.1.1-2, RFC5041-8.2-2
+            //# An STag that is limited to one stream cannot be used by another.
+            //# A segment whose STag is bound to another stream is not placed, and the error is
+            //# reported.
             Kind::Window(window) if window.is_type_2 && window.qpn != qpn => {
                 return Err(ProtectionError::NotAssociated)
             }
@@ -450,6 +469,10 @@ impl Region {
     fn place_of_access(&self, at: u64, len: u64) -> Result<u64, ProtectionError> {
         self.place(at, len).map_err(|error| {
             // RFC5040-7.2-3, RFC5041-7.1-2
+            //# The responder checks that the source STag of a Read Request exists and belongs to
+            //# the stream, and that the octets are within its range and do not wrap.
+            //# A tagged segment is placed only if its STag is valid for the stream and has a
+            //# buffer, and the octets are within it and do not wrap.
             if wraps(at, len) {
                 ProtectionError::Wrap
             } else {

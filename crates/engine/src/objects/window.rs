@@ -146,6 +146,7 @@ impl MrTable {
     /// invalidated.
     pub(crate) fn invalidate(&mut self, key: u32, pd: Pd, qpn: u32) -> Result<(), ProtectionError> {
         // RFC5040-7.2-2
+        //# The receiver checks that an STag to be invalidated exists and belongs to the stream.
         let index = self.index_of(key).ok_or(ProtectionError::InvalidStag)?;
         if self.regions[index].pd != pd.number() {
             return Err(ProtectionError::NotAssociated);
@@ -160,6 +161,7 @@ impl MrTable {
             }
             Kind::Window(window) if window.is_type_2 => Err(ProtectionError::NotAssociated),
             // RFC5040-8.1.1-7
+            //# A peer cannot invalidate an STag that several streams share.
             _ => Err(ProtectionError::CannotInvalidate),
         }
     }

@@ -178,6 +178,8 @@ pub(crate) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), Reg
     let region = PeerRegion::open(region)?;
     let mut page = PeerPage::open(page)?;
     // C6.1-2
+    //# A receiver MUST verify that the descriptor is a socket of NETLINK_USERSOCK before it sends
+    //# on it. [adr/0017](../adr/0017-wake-socket.md) says why it is no other kind.
     if let Some(waker) = waker.and_then(Waker::new) {
         page.set_waker(waker);
     }
@@ -369,6 +371,8 @@ impl Channels {
                 .try_clone()
                 .map_err(|error| RegionError::System("dup", error))?,
             // C6.1-1
+            //# A process MUST NOT store SELECTING unless it has offered a socket with every page
+            //# that it has given away.
             waker: match self.page.socket() {
                 Some(socket) => Some(
                     socket
@@ -435,6 +439,8 @@ impl Channels {
     /// Opens no other channel to the process that a slot has or had in a generation.
     pub(crate) fn refuse(&mut self, slot: SlotId, generation: u32) {
         // C9-2
+        //# A process MUST offer at most one channel to each process; urdmad disconnects one that
+        //# repeats itself.
         self.refused.insert(slot, generation);
     }
 

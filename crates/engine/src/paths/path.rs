@@ -59,6 +59,10 @@ impl PeerSource {
     #[inline]
     pub(crate) fn sent(&self, meta: &Meta) -> bool {
         // R3-9
+        //# A packet of a connection MUST be accepted only from its peer: its IP source address is
+        //# the one that the connection was set up with, and its UDP source port is that of the
+        //# peer's QPN or that of the peer's slot (e = 0); in a RESET, it is that of the peer's slot
+        //# or of its daemon.
         (meta.src_port == self.port || self.is_first_port(meta)) && meta.remote_ip == self.ip
     }
 
@@ -75,6 +79,10 @@ impl PeerSource {
     pub(crate) fn sent_reset(&self, meta: &Meta) -> bool {
         let is_port = self.is_first_port(meta) || meta.src_port == udp_port(SlotId::DAEMON);
         // R3-9
+        //# A packet of a connection MUST be accepted only from its peer: its IP source address is
+        //# the one that the connection was set up with, and its UDP source port is that of the
+        //# peer's QPN or that of the peer's slot (e = 0); in a RESET, it is that of the peer's slot
+        //# or of its daemon.
         is_port && meta.remote_ip == self.ip
     }
 }

@@ -84,6 +84,9 @@ impl Connection {
         payload_octets: usize,
     ) -> Option<Target> {
         // C7-2
+        //# A message for a queue pair whose peer is in another slot, whose peer is another queue
+        //# pair, whose connection id differs, or whose service is the other one MUST have no
+        //# effect.
         let is_plain = self.channel.intake == Intake::Open
             && head.connection_id == self.peer.rx_id
             && self.peer.remote_qpn == Some(Qpn::new(from, head.source));
@@ -92,6 +95,7 @@ impl Connection {
         }
         if head.kind == MessageKind::Write {
             // RFC5040-5.1-2
+            //# An RDMA Write is placed, and not delivered to the application.
             return Some(Target::Remote(RemoteAddr {
                 stag: head.number,
                 to: head.offset,
@@ -102,6 +106,10 @@ impl Connection {
             && head.flags.and(MessageFlags::LAST | companions) == MessageFlags::LAST
             && head.offset == 0;
         // R10-3, RFC5041-7.1-1
+        //# **Messages of queue 0.** The segments of a message MUST follow one another by message
+        //# offset without gap or overlap.
+        //# An untagged segment is placed only if its queue number, its MSN, and its message offset
+        //# and length fit the buffer.
         if !is_whole || !self.rq.expects(head.number, 0) {
             return None;
         }
@@ -123,6 +131,8 @@ impl Connection {
             return None;
         }
         // RFC5040-5.3-3, RFC5040-5.5-1
+        //# Sends are delivered to the application in the order in which they were sent.
+        //# Sends are delivered after DDP has delivered them, and in that order (rules 10 and 16).
         let wr_id = self.rq.take_oldest();
         Some(Completion {
             wr_id,

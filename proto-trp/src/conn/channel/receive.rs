@@ -31,6 +31,9 @@ impl Connection {
         self.stats.rx_octets += (MESSAGE_HEAD_LEN + message.payload_len) as u64;
         let head = &message.head;
         // C7-2
+        //# A message for a queue pair whose peer is in another slot, whose peer is another queue
+        //# pair, whose connection id differs, or whose service is the other one MUST have no
+        //# effect.
         let is_plain = self.channel.intake == Intake::Open
             && head.connection_id == self.peer.rx_id
             && self.is_peer(message);
@@ -40,6 +43,7 @@ impl Connection {
                 let (stag, to) = (Stag(head.number), TaggedOffset(head.offset));
                 let payload = (MESSAGE_HEAD_LEN, message.payload_len);
                 // RFC5040-5.1-2
+                //# An RDMA Write is placed, and not delivered to the application.
                 place_write(stag, to, payload, message.body, host)
             }
             _ => return self.handle_aside(now, &message.again(), host),
@@ -63,6 +67,10 @@ impl Connection {
         self.rq.name(head.shared_queue);
         let len32 = super::super::num::len32(len);
         // R10-3, RFC5041-7.1-1
+        //# **Messages of queue 0.** The segments of a message MUST follow one another by message
+        //# offset without gap or overlap.
+        //# An untagged segment is placed only if its queue number, its MSN, and its message offset
+        //# and length fit the buffer.
         if !self.rq.expects(head.number, offset) {
             return self.take_unexpected(&message.again(), offset, host);
         }
@@ -127,7 +135,11 @@ impl Connection {
         }
         let is_unreliable = head.flags.contains(MessageFlags::UNRELIABLE);
         // C7-2
+        //# A message for a queue pair whose peer is in another slot, whose peer is another queue
+        //# pair, whose connection id differs, or whose service is the other one MUST have no
+        //# effect.
         // R13-3
+        //# An end of one service MUST drop packets of the other.
         if !self.is_of_connection(message) || is_unreliable != self.config.unreliable {
             self.stats.rx_wrong_id += 1;
             return Handled::with(Answer::reset(head, ResetReason::NotConnected));
@@ -186,8 +198,12 @@ impl Connection {
         let reopens = match self.channel.intake {
             Intake::Open => true,
             // C8.3-1
+            //# A receiver that has entered RTR discards requests, and settles them, until one has
+            //# START: otherwise a message could be accepted although one before it was refused.
             Intake::FromStart => head.flags.contains(MessageFlags::START),
             // C8.2-1
+            //# It then discards all requests of that connection, and settles them, until a request
+            //# has another EPOCH than the refused one.
             Intake::FromEpoch(refused) => head.flags.and(MessageFlags::EPOCH) != refused,
         };
         if reopens {

@@ -22,6 +22,8 @@ impl Connection {
         self.stats.rnr_sent += 1;
         self.phase.refuse(true);
         // C8.2-1
+        //# It then discards all requests of that connection, and settles them, until a request has
+        //# another EPOCH than the refused one.
         self.channel.intake = Intake::FromEpoch(head.flags.and(MessageFlags::EPOCH));
         Handled::with(self.not_ready_message())
     }
@@ -54,6 +56,9 @@ impl Connection {
         };
         self.stats.rnr_received += 1;
         // C8.2-2
+        //# The sender of the refused message takes back that request and those after it, as if they
+        //# had not been sent; it alternates EPOCH, waits for the time that the code stands for, and
+        //# sends them again, the refused one first.
         if !self.may_be_refused(refusals) {
             self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
             return;
@@ -66,6 +71,9 @@ impl Connection {
         self.channel.pause.refused = head.number;
         self.channel.unconnected.count = 0;
         // C8.2-2
+        //# The sender of the refused message takes back that request and those after it, as if they
+        //# had not been sent; it alternates EPOCH, waits for the time that the code stands for, and
+        //# sends them again, the refused one first.
         self.channel.begin_pause(until);
     }
 
@@ -125,6 +133,8 @@ impl Connection {
         unconnected.count += 1;
         self.channel.pause.refusals = 0;
         // C8.3-1
+        //# A receiver that has entered RTR discards requests, and settles them, until one has
+        //# START: otherwise a message could be accepted although one before it was refused.
         self.channel.start_anew();
         self.channel
             .begin_pause(now.plus_ns(delay_ns).earlier(self.give_up_at()));

@@ -27,6 +27,8 @@ impl Connection {
         self.channel.ends = MessageEnds::new(self.peer.index, self.config.local_qpn.index());
         let service = MessageFlags::UNRELIABLE.when(self.config.unreliable);
         // C8.3-1
+        //# A receiver that has entered RTR discards requests, and settles them, until one has
+        //# START: otherwise a message could be accepted although one before it was refused.
         self.channel.flags = MessageFlags::START | service;
         if !self.config.unreliable {
             self.sq.limit_reads(params.max_rd_atomic.into());
@@ -83,6 +85,9 @@ impl Connection {
             return None;
         }
         // C8.2-2
+        //# The sender of the refused message takes back that request and those after it, as if they
+        //# had not been sent; it alternates EPOCH, waits for the time that the code stands for, and
+        //# sends them again, the refused one first.
         let may_request = self.channel.may_request();
         let request = || self.plan_request_message().filter(|_| may_request);
         let Some(answer) = self.next_answer_segment() else {
@@ -386,6 +391,11 @@ pub(super) fn part_head(
     if wqe.kind.is_write() {
         let remote = wqe.remote();
         // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+        //# An RDMA Write writes to one tagged buffer.
+        //# All segments of a tagged message carry the same STag and ULP field, as the ULP gave
+        //# them.
+        //# The tagged offset of a segment is that of the message plus the offset of the payload in
+        //# it.
         return MessageHead {
             kind: MessageKind::Write,
             flags,
@@ -396,6 +406,8 @@ pub(super) fn part_head(
         };
     }
     // RFC5041-4.3-2, RFC5041-5.2-4
+    //# All segments of an untagged message carry the same queue number, MSN and ULP field.
+    //# The message offset of a segment is the offset of its payload in the message.
     MessageHead {
         flags: flags | MessageFlags::SOLICITED.when(wqe.flags.solicited),
         number: wqe.msn,
@@ -413,6 +425,7 @@ pub(super) const NO_COMPANION: (MessageFlags, u32) = (MessageFlags::NONE, 0);
 fn companion(extra: &Extra) -> (MessageFlags, u32) {
     match (extra.op, extra.imm) {
         // RFC5040-5.3-4
+        //# A Send with Invalidate names an STag.
         (SendOp::SendInvalidate { stag }, _) => (MessageFlags::INVALIDATE, stag),
         (_, Some(imm)) => (MessageFlags::HAS_IMMEDIATE, imm),
         (_, None) => NO_COMPANION,

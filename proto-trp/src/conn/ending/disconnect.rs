@@ -36,6 +36,9 @@ impl Connection {
             return;
         }
         // C8.4-1
+        //# The sender then takes what the incoming region still holds, up to the first empty cell,
+        //# and the counts; completes what these cover; and ends the rest as after RESET with reason
+        //# 0.
         if !self.sq.is_empty() || self.config.fails_with_peer {
             self.fail_oldest(host);
         } else {
@@ -60,6 +63,7 @@ impl Connection {
     pub fn give_up<H: Host>(&mut self, host: &mut H) {
         if !self.sq.is_empty() {
             // RFC5041-3-2
+            //# A segment that TRP accepts arrives, or the sender learns that it did not.
             self.fail_oldest(host);
         } else {
             self.peer_gone(host);
@@ -73,6 +77,7 @@ impl Connection {
         }
         self.phase.on_peer_closed();
         // RFC5041-3-5
+        //# TRP tells the end of a stream that is closed in order.
         host.event(Event::PeerClosed);
         if self.phase.receives() && !self.sq.is_empty() {
             self.expect_failure(now);

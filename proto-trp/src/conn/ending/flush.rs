@@ -27,6 +27,8 @@ impl Connection {
         }
         let had_failed = self.phase.fail();
         // RFC5040-7.1-1, RFC5041-6.2.2-1
+        //# An error is reported to the application of this end.
+        //# The application learns of a fatal error: a lost stream, an invalid header.
         self.sq.flush(blame, host);
         self.rq.flush(recv_status, host);
         self.silence();

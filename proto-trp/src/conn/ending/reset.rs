@@ -23,24 +23,33 @@ impl Connection {
     #[cold]
     pub(in crate::conn) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         // R8.4-5
+        //# If there is none, it MUST drop the packet and counts it.
         if !self.transport.is_stream() || !self.is_reset_of_ours(trp) {
             self.stats.rx_wrong_id += 1;
             return;
         }
         let is_of_sent = self.is_sent_stream(trp);
         // R8.4-6
+        //# Otherwise it MUST process the acknowledgement, if the id is that of the stream it sends,
+        //# before it acts by the reason.
         if let Some(next) = trp.reset_acknowledges().filter(|_| is_of_sent) {
             self.peer_took(now, next, host);
         }
         match trp.reset_reason() {
             ResetReason::NotConnected => {
                 // R7.7-3
+                //# If RESETs say that the peer's queue pair is not connected (section 8.4), the
+                //# peer's process runs, and a silence of `4.096 us * 2^timeout * (retry_cnt + 1)`
+                //# and as many PTOs MUST end the request.
                 if self.sender.in_flight() > 0 && self.sender.nominal_time_is_over(now) {
                     self.give_up(host);
                 }
             }
             _ if self.phase.peer_has_ended() => {}
             // R8.4-8
+            //# If the id is that of the received stream and packets are in flight, the oldest of
+            //# these MUST be sent again before the receiver acts by reason 0 or 1: only the answer
+            //# to that packet can say what was accepted.
             _ if !is_of_sent && self.sender.in_flight() > 0 && !self.sq.is_empty() => {
                 // It answers an acknowledgement, and does not show what of the outgoing stream was
                 // accepted; the RESET that answers a packet of the stream does.
@@ -84,11 +93,16 @@ impl Connection {
                 let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
                 if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
                     // R8.5-6
+                    //# It MUST answer each Terminate with FIN_ACK.
                     if self.phase.sends_stream() {
                         self.controls.add(Controls::FIN_ACK);
                     }
                 } else if self.ending.terminate().is_some() {
                     // R8.5-3
+                    //# As it may be lost, the sender MUST repeat it as the answer to each DATA and
+                    //# PROBE of the connection that arrives later, and up to five times at doubling
+                    //# intervals from twice the PTO on, until the receiver has answered with
+                    //# FIN_ACK.
                     self.controls.add(Controls::TERMINATE);
                 } else {
                     return Some(ResetReason::Failed);

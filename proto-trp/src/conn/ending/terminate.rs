@@ -30,6 +30,8 @@ pub(in crate::conn) enum Offender<'a> {
 /// 5040 section 7.2).
 pub(in crate::conn) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
+    //# An error that a responder finds MUST end the connection with a Terminate of the following
+    //# layer, type and code, which are those of RFC 5040 section 4.8.
     match error {
         ProtectionError::InvalidStag => TerminateCause::TAGGED_INVALID_STAG,
         ProtectionError::Bounds => TerminateCause::TAGGED_BOUNDS,
@@ -44,6 +46,8 @@ pub(in crate::conn) const fn tagged_cause(error: ProtectionError) -> TerminateCa
 /// The Terminate cause of a read, an atomic or an invalidation (RFC 5040 section 7.2).
 pub(in crate::conn) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
+    //# An error that a responder finds MUST end the connection with a Terminate of the following
+    //# layer, type and code, which are those of RFC 5040 section 4.8.
     match error {
         ProtectionError::InvalidStag => TerminateCause::INVALID_STAG,
         ProtectionError::Bounds => TerminateCause::BOUNDS,
@@ -58,6 +62,7 @@ pub(in crate::conn) const fn untagged_cause(error: ProtectionError) -> Terminate
 /// The status of the request that the peer's Terminate is about.
 fn status_of(cause: TerminateCause) -> Status {
     // R11-2
+    //# The requester MUST complete the work request with the status in the last column.
     if cause.is_access_error() {
         return Status::RemoteAccessError;
     }
@@ -106,6 +111,8 @@ impl Connection {
         // Without a receive request there is nothing to complete.
         let found = announces && self.rq.is_ready(host);
         // R10-6
+        //# If the receiver refuses the Write (section 11), the receive request that the Immediate
+        //# Data would have used MUST end with LOC_ACCESS_ERR.
         found.then_some(Status::LocalAccessError)
     }
 
@@ -130,10 +137,14 @@ impl Connection {
         host: &mut H,
     ) {
         // RFC5040-7.1-3, RFC7306-8.1-1
+        //# An end sends a Terminate for an error in a message that arrived, with its headers.
+        //# An end sends a Terminate for its own errors and for errors in messages that arrived.
         let terminate = self.describe(cause, offender);
         // RFC5040-7.1-4: nothing after it is accepted.
         self.flush(None, recv_status, host);
         // R8.5-1
+        //# **Sender.** An end that finds its peer at fault (section 11) MUST send a Terminate (RFC
+        //# 5040 section 4.8) in a DATA packet, goes to ERR, and accepts nothing more.
         self.send_terminate(terminate);
         host.event(if cause.is_access_error() {
             Event::RemoteAccessError
@@ -164,6 +175,11 @@ impl Connection {
         }
         let blame = offender.map(|index| (index, status_of(terminate.cause)));
         // R8.5-7, RFC5040-5.4-2, RFC5040-5.4-3
+        //# Its queue pair goes to ERR: the work request that the error belongs to, found by the DDP
+        //# header in the Terminate, MUST end with the status of section 11, and the others are
+        //# flushed.
+        //# One Terminate is placed in a stream, in one untagged buffer.
+        //# A Terminate is delivered to RDMAP and to the application.
         self.flush(blame, None, host);
         if blame.is_none() {
             host.event(Event::Fatal);

@@ -178,9 +178,12 @@ impl RecvQueue {
         host: &mut H,
     ) -> Result<(), RecvError> {
         // RFC5040-5.3-2
+        //# A Send consumes one untagged buffer, also when it has no octets.
         let index = self.index_of(msn, host)?;
         let end = u64::from(offset) + len as u64;
         // RFC5041-7.1-1
+        //# An untagged segment is placed only if its queue number, its MSN, and its message offset
+        //# and length fit the buffer.
         if end > self.get(index).capacity {
             return Err(RecvError::TooLong);
         }
@@ -208,10 +211,16 @@ impl RecvQueue {
         len: u32,
     ) -> Result<(), RecvError> {
         // RFC5041-7.1-1
+        //# An untagged segment is placed only if its queue number, its MSN, and its message offset
+        //# and length fit the buffer.
         if msn != self.head_msn {
             return Err(RecvError::WrongMessage);
         }
         // R10-3, RFC5041-7.1-1
+        //# **Messages of queue 0.** The segments of a message MUST follow one another by message
+        //# offset without gap or overlap.
+        //# An untagged segment is placed only if its queue number, its MSN, and its message offset
+        //# and length fit the buffer.
         if offset != self.head_offset {
             return Err(RecvError::WrongOffset);
         }

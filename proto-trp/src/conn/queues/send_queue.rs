@@ -264,6 +264,8 @@ impl SendQueue {
     /// The oldest request, which is removed, if it is done when everything before sequence number
     /// `una` is acknowledged.
     // RFC5040-5.5-4, RFC5040-5.5-5
+    //# A Send or a Write is not complete before DDP has completed it (rule 14).
+    //# Work requests complete in the order in which they were posted (rules 11 and 15).
     #[inline(always)]
     pub(in crate::conn) fn pop_done(&mut self, una: u64) -> Option<&SendWqe> {
         if self.head == self.next {
@@ -355,6 +357,11 @@ impl SendQueue {
         starts: bool,
     ) -> Option<SegmentSpec> {
         // RFC5040-5.5-3, RFC5041-5.3-1, RFC7306-5.2.1-4, RFC7306-6.3-5
+        //# Messages are sent in the order in which the application posted the work requests (rule
+        //# 13).
+        //# Messages are sent in the order in which they were submitted.
+        //# A requester sends Atomic Requests in the order of the work requests.
+        //# Immediate Data is sent in the order of the work requests.
         let index = self.next;
         if index == self.tail || self.is_stopped_at(index) {
             return None;
@@ -402,6 +409,7 @@ impl SendQueue {
         if wqe.is_request() {
             wqe.started = true;
             // RFC5041-4.3-3
+            //# The MSN of a queue begins with 1, grows by one for each message, and wraps to 0.
             wqe.msn = self.request_msn;
             self.request_msn = self.request_msn.wrapping_add(1);
             self.reads_outstanding += 1;
@@ -453,9 +461,11 @@ impl SendQueue {
                 self.reads_outstanding -= u32::from(wqe.is_unanswered());
                 wqe.response = Response::Awaited;
                 // R7.9-7
+                //# MSNs and message offsets MUST be the same as before.
                 self.request_msn = self.request_msn.wrapping_sub(1);
             } else if wqe.has_msn() {
                 // R7.9-7
+                //# MSNs and message offsets MUST be the same as before.
                 self.message_msn = self.message_msn.wrapping_sub(1);
             }
         }
@@ -518,6 +528,7 @@ impl SendQueue {
             wqe.response = Response::LastSeen;
         }
         // RFC5040-5.5-6
+        //# A Read is not complete before its whole response has arrived (rule 19).
         let is_complete = wqe.response == Response::LastSeen && wqe.progress >= wqe.length;
         if is_complete {
             self.note_answered(index);
@@ -529,6 +540,8 @@ impl SendQueue {
     #[inline]
     pub(in crate::conn) fn note_answered(&mut self, index: u32) {
         // RFC5040-5.2.2-3, RFC7306-5.2.2-3
+        //# A Read Response is delivered to the application, as the completion of its read.
+        //# An Atomic Response is delivered to the application, as the completion of its atomic.
         self.get_mut(index).response = Response::None;
         self.reads_outstanding -= 1;
     }
@@ -609,14 +622,21 @@ pub(in crate::conn) fn next_part(
 #[inline(always)]
 pub(in crate::conn) fn next_part_within(index: u32, wqe: &SendWqe, max: u32) -> SegmentSpec {
     // RFC5041-5.2-1, RFC5041-5.2-3
+    //# A message is cut into segments that are no longer than the path carries.
+    //# All payload of a message is sent and placed.
     let left = wqe.length - wqe.progress;
     let len = left.min(max);
     SegmentSpec {
         source: SegmentSource::Message(index),
         // RFC5041-4.3-4, RFC5041-5.2-4
+        //# The first octet of an untagged message has message offset 0.
+        //# The message offset of a segment is the offset of its payload in the message.
         offset: wqe.progress,
         len,
         // RFC5041-4.1-2, RFC5041-5.2-6
+        //# L is set in the last segment of a message and in no other; that segment is sent after
+        //# the others and has the highest message offset.
+        //# A message of no octets is one segment.
         last: len == left,
     }
 }
@@ -625,6 +645,7 @@ pub(in crate::conn) fn next_part_within(index: u32, wqe: &SendWqe, max: u32) -> 
 #[inline]
 fn checked_length(octets: u64) -> Result<u32, PostError> {
     // RFC5041-5.2-2
+    //# A message is shorter than 2^32 octets.
     if octets > MAX_MESSAGE_OCTETS {
         return Err(PostError::MessageTooLong);
     }

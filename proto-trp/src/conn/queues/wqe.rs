@@ -262,6 +262,7 @@ impl SendWqe {
         self.started = true;
         if !matches!(self.kind, Kind::PlainWrite | Kind::Write) {
             // RFC5041-4.3-3
+            //# The MSN of a queue begins with 1, grows by one for each message, and wraps to 0.
             self.msn = *next_msn;
             *next_msn = next_msn.wrapping_add(1);
         }

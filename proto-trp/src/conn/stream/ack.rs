@@ -98,6 +98,8 @@ impl Sender {
     fn note_arrival(&mut self, now: Time, tally: &Tally) -> Option<u64> {
         self.recovery.on_progress(now);
         // R7.5-1
+        //# The round-trip time MUST be measured from packets that were sent once only (Karn's
+        //# algorithm), as the time from sending to the acknowledgement that covers them.
         let Some(seq) = tally.once else {
             if let Some((_, seq)) = tally.again {
                 self.note_uncertain(now, seq);

@@ -249,6 +249,10 @@ impl Recovery {
         if let Some(budget) = self.budget_ns {
             let silent_ns = now.since_ns(self.silent_since);
             // R7.7-1
+            //# **Errors.** `timeout` and `retry_cnt` of the queue pair bound the retransmission:
+            //# after `retry_cnt + 1` PTOs in a silence of at least `4 * 4.096 us * 2^timeout *
+            //# (retry_cnt + 1)`, the work request at the head of the send queue MUST end with
+            //# RETRY_EXC_ERR and the queue pair goes to ERR.
             if self.unheard_probes >= self.min_probes && silent_ns >= budget {
                 return true;
             }

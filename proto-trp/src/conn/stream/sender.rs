@@ -375,12 +375,17 @@ impl Sender {
     pub(in crate::conn) fn on_refusal(&mut self, psn: Psn, until: Time) -> Option<Refused> {
         if self.pause.until != Time::NEVER && psn == self.pause.refused {
             // R7.9-11
+            //# An RNR for the PSN that the sender waits with ends the wait earlier, if its time is
+            //# over earlier, and MUST NOT be counted.
             // A repeated RNR: the peer may have become ready in the meantime.
             self.pause.until = self.pause.until.earlier(until);
             return None;
         }
         let seq = self.window.seq_of(psn)?;
         // R7.9-13
+        //# Until the segment that is sent again is accepted, an RNR for any other PSN MUST have no
+        //# effect but that of its acknowledgement: no receiver sends one, and each would void a
+        //# window.
         if self.pause.retries > 0 && self.pause.retry != Some(seq) {
             return None;
         }
@@ -396,6 +401,8 @@ impl Sender {
     pub(in crate::conn) fn void_from(&mut self, refused: &Refused, now: Time, until: Time) {
         self.recovery.on_progress(now);
         // R7.9-5
+        //# A sender that receives RNR for a PSN in its window MUST treat all requests from n on as
+        //# void before it processes the acknowledgement.
         for seq in refused.seq..self.window.next {
             let spec = &mut self.window.get_mut(seq).spec;
             if !matches!(spec.source, SegmentSource::Response(_)) {
@@ -404,6 +411,8 @@ impl Sender {
             }
         }
         // R7.9-6
+        //# It MUST begin epoch e + 1, wait for the time of the code, and then send the segment that
+        //# had PSN n again, under its next PSN and alone.
         self.epoch = self.epoch ^ Flags::EPOCH;
         self.pause = RnrPause {
             until,

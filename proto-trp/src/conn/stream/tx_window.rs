@@ -177,6 +177,7 @@ impl TxWindow {
     #[inline]
     pub(super) fn room(&self) -> u32 {
         // R7.4-1
+        //# **Sender.** A sender MUST NOT have a PSN at or beyond `ACK + 256 * Window` in flight.
         let used = low32(self.next - self.una);
         self.peer_window.min(self.mask + 1).saturating_sub(used)
     }

@@ -449,6 +449,8 @@ impl Senders {
         let (index, port) = key;
         let first = (index, first_port(slot_of_source_port(port)?));
         // R3-10
+        //# A host on which another program has the UDP source port of a queue pair MAY send the
+        //# packets of that queue pair with e = 0.
         let place = self.by_key.get(&first).copied();
         let place = place.filter(|place| *place < self.kept)?;
         self.sources[place].used = turn;

@@ -139,6 +139,7 @@ fn prepare_to_send(socket: &OwnedFd, from: LocalAddress) -> Result<(), Errno> {
         IpAddr::V4(v4) => {
             let (level, probe) = (libc::IPPROTO_IP, libc::IP_PMTUDISC_PROBE);
             // R3-6
+            //# IP datagrams MUST NOT be fragmented: IPv4 sets DF.
             sys::set(socket, (level, libc::IP_MTU_DISCOVER), probe)?;
             sys::set(socket, (level, libc::IP_RECVERR), 1)?;
             sys::set_octets(socket, (level, libc::IP_MULTICAST_IF), &v4.octets())

@@ -36,11 +36,19 @@ impl Shard {
         origin: &Origin,
     ) {
         // R12-7
+        //# **Errors.** A receiver MUST drop the following packets without an answer, and counts
+        //# them: a packet cut short or too long; a destination GID that is neither one of the
+        //# host's nor that of a group with a member; an index without a queue pair of this service
+        //# in RTR or later; a Q_Key other than the queue pair's; a message for which no receive
+        //# request is posted, or whose receive request is too short for it and the 40 octets before
+        //# it.
         let Ok(header) = DatagramHeader::parse(head, body.len()) else {
             self.counters.malformed += 1;
             return;
         };
         // C7.1-2
+        //# The source QPN of a DATAGRAM from a process MUST be of the slot of that process, or the
+        //# packet has no effect.
         let sender = Qpn::from_u32(header.source_qpn).map(Qpn::slot);
         if matches!(origin, Origin::Local(slot) if sender != Some(*slot)) {
             self.counters.wrong_source += 1;
@@ -83,6 +91,12 @@ impl Shard {
 
     fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &PacketBody) {
         // R12-7
+        //# **Errors.** A receiver MUST drop the following packets without an answer, and counts
+        //# them: a packet cut short or too long; a destination GID that is neither one of the
+        //# host's nor that of a group with a member; an index without a queue pair of this service
+        //# in RTR or later; a Q_Key other than the queue pair's; a message for which no receive
+        //# request is posted, or whose receive request is too short for it and the 40 octets before
+        //# it.
         let Some(entry) = self
             .qps
             .datagrams
@@ -108,6 +122,9 @@ impl Shard {
             }
         };
         // R12-6
+        //# Before the message, the receive buffer MUST get 40 octets as in RoCE v2: an IPv6 header,
+        //# or, when both GIDs are IPv4-mapped, 20 octets of zero and an IPv4 header with a valid
+        //# checksum.
         match place(&mut host, sges, &grh(header, len), body, len) {
             Ok(()) => complete(&mut host, wr_id, header, len),
             Err(_) => queues.fail_recv(&mut host, wr_id),

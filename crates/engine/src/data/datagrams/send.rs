@@ -219,6 +219,9 @@ impl OutgoingPacket {
         };
         let destination_index = match handle.target {
             // R12-2
+            //# A message to a multicast group (the destination GID is an IPv6 multicast address or
+            //# an IPv4-mapped one) MUST have destination index 0 and be sent once, to the daemon's
+            //# port, 21504.
             HandleTarget::Group => 0,
             HandleTarget::Host(_) => Qpn::from_u32(request.remote_qpn)?.index(),
         };
@@ -282,6 +285,8 @@ fn plan(
         return Err(Status::LocalQpOperationError);
     }
     // R12-1
+    //# A message MUST NOT be longer than the largest of 256, 512, 1024, 2048, 4096 octets that the
+    //# path MTU less 100 octets holds, or 4096 octets within a host.
     if request.length > u64::from(path_mtu_octets) {
         return Err(Status::LocalLengthError);
     }

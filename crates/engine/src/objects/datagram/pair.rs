@@ -161,6 +161,7 @@ impl Queues<'_> {
             (taken.wr_id, usize::from(taken.sge_count))
         } else {
             // R12-8
+            //# That request MUST stay the oldest, for the next message.
             if !holds(self.recvs.front().ok_or(NotTaken::Empty)?) {
                 return Err(NotTaken::Unwanted);
             }
