@@ -160,6 +160,19 @@ fn connection_is_offered_from_the_call_that_is_named() {
 }
 
 #[test]
+fn close_ends_or_resets_a_connection_at_once() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for call in [0, 1] {
+        let argv = ["python3", ENDS, "hang_up", "600"];
+        let process = Process::start(&mut from_call(&one, call, &argv)).unwrap();
+        assert!(output(process).contains("done"));
+    }
+    assert!(at_the_end(&one).joined > 0);
+    one.down();
+}
+
+#[test]
 fn threads_that_send_and_receive_at_once_keep_the_rings() {
     const OCTETS: u64 = 8 << 20;
     let _alone = alone();

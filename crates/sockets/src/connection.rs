@@ -450,14 +450,7 @@ impl Connection {
 
     /// Resets the connection: octets are lost that the program would miss without an error.
     pub(crate) fn reset(&self) {
-        let nowhere = libc::sockaddr {
-            // AF_UNSPEC.
-            sa_family: 0,
-            sa_data: [0; 14],
-        };
-        let len: libc::socklen_t = 16;
-        // SAFETY: an address of the length that is named.
-        unsafe { real::connect(self.socket_fd, &raw const nowhere, len) };
+        reset(self.socket_fd);
     }
 }
 
@@ -466,6 +459,19 @@ impl Drop for Connection {
         // SAFETY: the mapping of `map`, to which no reference is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), MEMORY_OCTETS) };
     }
+}
+
+/// Resets a connection: connect(2) to no address does what close(2) does with SO_LINGER without a
+/// time.
+pub(crate) fn reset(fd: c_int) {
+    let nowhere = libc::sockaddr {
+        // AF_UNSPEC.
+        sa_family: 0,
+        sa_data: [0; 14],
+    };
+    let len: libc::socklen_t = 16;
+    // SAFETY: an address of the length that is named.
+    unsafe { real::connect(fd, &raw const nowhere, len) };
 }
 
 fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {

@@ -8,7 +8,7 @@ use urdma_abi::cancel::Disabled;
 use urdma_socket_switch::{demote, settle, Demotion, Word};
 
 use crate::begin::{begin_as_is, Begun};
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::host::Call;
 use crate::octets::Window;
 use crate::reasons::{self, Reason};
@@ -193,10 +193,8 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
     if let Begun::Rings(connection) = begin_as_is(cell) {
         settle_for_close(connection);
     }
-    if state == State::Offered {
-        // urdmad may have a copy of the socket, which must not hold the end back.
-        // SAFETY: no memory is named.
-        unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+    if is_known_to_urdmad(state) {
+        end_now(fd);
     }
     if matches!(cell.end(true), State::Offered | State::Waits) {
         reasons::count(Reason::PeerAbsent);
@@ -207,6 +205,41 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
         bell::notice();
     }
     real::set_errno(before);
+}
+
+/// Whether urdmad was given a socket, of which this process has the only other descriptor.
+fn is_known_to_urdmad(state: State) -> bool {
+    matches!(
+        state,
+        State::Offered | State::Waits | State::Ready | State::Rings
+    )
+}
+
+/// Ends a connection as close(2) does with the last descriptor: urdmad and the agent may have
+/// copies of the socket, which must not hold the end back.
+fn end_now(fd: c_int) {
+    let mut unread: c_int = 0;
+    // SAFETY: the request fills an int.
+    unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut unread) };
+    if unread > 0 || is_reset_by_close(fd) {
+        connection::reset(fd);
+    } else {
+        // SAFETY: no memory is named.
+        unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+    }
+}
+
+/// Whether SO_LINGER has a time of 0.
+fn is_reset_by_close(fd: c_int) -> bool {
+    let mut linger = libc::linger {
+        l_onoff: 0,
+        l_linger: 0,
+    };
+    let mut len: libc::socklen_t = 8;
+    let at = (&raw mut linger).cast();
+    // SAFETY: the option has the length of the struct.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, &raw mut len) };
+    rc == 0 && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
 /// All descriptors of a range are about to be closed.

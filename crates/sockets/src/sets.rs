@@ -562,10 +562,11 @@ impl Set {
     }
 
     /// Takes what the kernel has reported, `count` entries behind `events`: the program's own are
-    /// kept, members with rings are looked at.
-    pub(crate) fn sort(&self, events: &mut Events, count: usize) {
+    /// kept, members with rings are looked at. Returns whether none of them were the program's.
+    pub(crate) fn sort(&self, events: &mut Events, count: usize) -> bool {
         let (reported, _) = events.rest();
-        let is_first = events.count() == 0;
+        let before = events.count();
+        let is_first = before == 0;
         self.with(|members| {
             for index in 0..count {
                 // SAFETY: the kernel has written so many entries.
@@ -575,13 +576,15 @@ impl Set {
                     Some(index) => note(members, index, events, event.events),
                 }
             }
+            let is_ours = events.count() == before;
             // A member is not reported twice: before the kernel was asked, or by the kernel before
             // it got its rings.
             if is_first && events.count() == 0 {
                 members.ready.look(events, false);
             }
             self.pass_on(members);
-        });
+            is_ours
+        })
     }
 
     /// Members that are still ready are another thread's, if one sleeps.

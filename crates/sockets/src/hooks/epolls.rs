@@ -193,6 +193,34 @@ impl Wait {
         unsafe { real::epoll_pwait2(epfd, events, room, time, mask) }
     }
 
+    /// Asks the kernel; adds what it reports. The result is that of the last epoll_wait(2).
+    unsafe fn ask(self, set: &Set, found: &mut Events, limit: Option<Duration>) -> c_int {
+        let mut is_first = true;
+        loop {
+            let (rest, left) = found.rest();
+            let left = c_int::try_from(left).unwrap_or(c_int::MAX);
+            let this = if found.count() > 0 {
+                Some(Duration::ZERO)
+            } else {
+                limit
+            };
+            // SAFETY: the rest of the array of the caller.
+            let result = unsafe { self.sleep(rest, left, this) };
+            if std::mem::take(&mut is_first) {
+                set.end_sleep();
+            }
+            let Ok(count) = usize::try_from(result) else {
+                return result;
+            };
+            let had_reports = found.count() > 0;
+            let is_ours = set.sort(found, count);
+            // More registrations of this library's may be there, which belong to these reports.
+            if !(had_reports && is_ours && result == left) {
+                return result;
+            }
+        }
+    }
+
     unsafe fn run(self, set: &'static Set, events: *mut epoll_event, room: c_int) -> c_int {
         let len = usize::try_from(room).unwrap_or(0);
         if len == 0 || events.is_null() || set.is_given_up() {
@@ -209,20 +237,10 @@ impl Wait {
             if !set.look(&mut found, may_sleep) {
                 return returned(&found);
             }
-            let (rest, left) = found.rest();
-            let left = c_int::try_from(left).unwrap_or(c_int::MAX);
-            let this = if found.count() > 0 {
-                Some(Duration::ZERO)
-            } else {
-                limit
-            };
-            // SAFETY: the rest of the array of the caller.
-            let result = unsafe { self.sleep(rest, left, this) };
-            set.end_sleep();
-            match usize::try_from(result) {
-                Ok(count) => set.sort(&mut found, count),
-                Err(_) if found.count() == 0 => return result,
-                Err(_) => {}
+            // SAFETY: as above.
+            let result = unsafe { self.ask(set, &mut found, limit) };
+            if found.count() == 0 && result < 0 {
+                return result;
             }
             if found.count() > 0 || result == 0 {
                 return returned(&found);
