@@ -54,11 +54,12 @@ test-all: test deny test-image test-tarball
 	@scripts/valkey.sh target/valkey
 	@scripts/libfabric.sh target/libfabric
 	@scripts/ucx.sh target/ucx
+	@scripts/libuv.sh target/libuv
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak \
 		--test hostile --test hostile_together --test probes --test exs --test exs_hostile \
-		--test floods --test ucx --test socket_programs -- --ignored
+		--test floods --test ucx --test socket_programs --test socket_suites -- --ignored
 	@URDMA_SOCKETS_FROM=0 URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked \
 		-p urdma-tests --test tcp_rings --test socket_programs -- --include-ignored
 	@$(CARGO) test --locked -p proto-trp --release --lib dc::check -- --ignored
