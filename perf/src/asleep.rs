@@ -258,7 +258,7 @@ pub fn run(
     }
 }
 
-/// Runs `work` in so many pairs of processes at a time: the sum of their values, and the average of
+/// Runs `work` in `pairs` pairs of processes at a time: the sum of their values, and the average of
 /// their processor time.
 fn run_pairs(
     pairs: u32,

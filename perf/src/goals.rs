@@ -111,7 +111,7 @@ pub(crate) const STREAM_TCP_LATENCY: Goal = AtMost(0.33);
 /// Share of a link of 1 Gbit/s and 48 ms, where adverts alone reach 0.70.
 pub(crate) const STREAM_DISTANCE: Goal = AtLeast(0.9);
 
-/// Rate of a stream in rates of rsockets (`rstream`), with messages of so many octets.
+/// Rate of a stream in rates of rsockets (`rstream`), with messages of `octets` octets.
 pub(crate) const fn rsockets_rate(octets: u32) -> Goal {
     match octets {
         64 | 1_048_576 => AtLeast(1.5),

@@ -76,7 +76,7 @@ impl Pair {
         Some(buf)
     }
 
-    /// The next packet of end 0, which is a train of so many segments.
+    /// The next packet of end 0, which is a train of `segments` segments.
     fn train(&mut self, segments: usize) -> Vec<u8> {
         let packet = self.packet().unwrap();
         assert_eq!(segments_of(&packet), segments);

@@ -59,7 +59,7 @@ pub struct OwnRegion(pub(crate) Region);
 pub struct PeerRegion(pub(crate) Region);
 
 impl OwnRegion {
-    /// A region with so many cells, for both ends.
+    /// A region with `cells` cells, for both ends.
     pub fn model(cells: u32) -> (Self, PeerRegion) {
         let config = ChannelConfig {
             cells,

@@ -154,8 +154,8 @@ impl<S: Steps> Outgoing<S> {
         }
     }
 
-    /// How many messages of work requests with so many octets in a frame there is room for, and how
-    /// many there is at most.
+    /// How many messages of work requests with `payload_octets` octets in a frame there is room
+    /// for, and how many there is at most.
     pub fn room(&self, payload_octets: usize) -> (u64, u64) {
         let cells = self.cells - u64::from(ANSWER_RESERVE);
         let free_cells = cells.saturating_sub(self.written - self.completed);

@@ -148,7 +148,7 @@ pub(crate) fn data_room(mtu: u16) -> u16 {
     u16::try_from(octets.max(DATA_ROOM_MIN)).unwrap_or(u16::MAX)
 }
 
-/// Megabytes that pools of so many buffers in all need.
+/// Megabytes that pools of `buffers` buffers in all need.
 pub(crate) fn memory_mb(device: &str, mtu: u16, buffers: u32) -> u32 {
     let mut each = u64::from(data_room(mtu)) + BUFFER_OVERHEAD;
     if takes_whole_pages(device) {

@@ -80,7 +80,7 @@ impl Operation {
         self.place.put(event);
     }
 
-    /// A transfer has ended with this errno after so many octets.
+    /// A transfer has ended with this errno after `octets` octets.
     pub(crate) fn end_transfer(mut self, errno: i32, octets: u64) {
         if let Details::Transfer { length, .. } = &mut self.event.details {
             *length = usize::try_from(octets).unwrap_or(usize::MAX);

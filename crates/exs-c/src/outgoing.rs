@@ -145,7 +145,7 @@ impl Send {
 }
 
 impl Outgoing {
-    /// No send; at most so many at a time.
+    /// No send; at most `most` at a time.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,

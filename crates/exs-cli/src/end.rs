@@ -179,7 +179,7 @@ pub(crate) fn sent(event: Event) -> Result<Buffer, Error> {
     }
 }
 
-/// Receives exactly so many octets, while no other receive is posted. `what`: what they are.
+/// Receives exactly `octets` octets, while no other receive is posted. `what`: what they are.
 pub(crate) fn recv_exactly(
     socket: &mut Socket,
     octets: usize,

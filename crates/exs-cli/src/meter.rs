@@ -20,7 +20,7 @@ impl Meter {
         }
     }
 
-    /// Prints what so many octets have cost this end.
+    /// Prints what `octets` octets have cost this end.
     #[allow(clippy::cast_precision_loss)] // Figures for people.
     pub(crate) fn print(&self, octets: u64) {
         let seconds = self.since.elapsed().as_secs_f64();

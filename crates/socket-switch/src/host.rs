@@ -81,7 +81,7 @@ pub trait Host {
     /// # Errors
     /// [`Refused`]
     async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused>;
-    /// Receives up to so many octets by TCP into the buffer of the caller.
+    /// Receives up to `len_octets` octets by TCP into the buffer of the caller.
     async fn tcp_recv(&self, len_octets: u64) -> Received;
     /// How many octets an end has given to TCP since the connection began.
     async fn tcp_sent(&self, end: End) -> u64;

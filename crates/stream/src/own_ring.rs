@@ -148,7 +148,7 @@ impl OwnRing {
         news > 0 && news >= self.len_octets / 8
     }
 
-    /// The peer wishes a ring of so many octets.
+    /// The peer wishes a ring of `octets` octets.
     pub(crate) fn handle_want(&mut self, octets: u64) -> Result<(), PeerError> {
         if self.offer != Offer::None || octets == 0 || self.len_octets == 0 {
             return Err(PeerError::UnexpectedWant);

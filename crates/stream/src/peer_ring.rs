@@ -167,7 +167,7 @@ impl PeerRing {
         self.since = position;
     }
 
-    /// Asks for a ring of so many octets, unless an answer is awaited.
+    /// Asks for a ring of `octets` octets, unless an answer is awaited.
     pub(crate) fn wish(&mut self, octets: u64) {
         if self.wish == Wish::None && self.buffer.len_octets > 0 {
             self.wish = Wish::Due(octets);

@@ -377,7 +377,7 @@ impl RecvHalf {
         &mut self.ring
     }
 
-    /// The peer asks for a ring of so many octets.
+    /// The peer asks for a ring of `octets` octets.
     pub(crate) fn handle_want(&mut self, octets: u64) -> Result<(), PeerError> {
         match self.finished {
             true => Err(PeerError::UnexpectedWant),

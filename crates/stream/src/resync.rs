@@ -48,7 +48,7 @@ impl Resync {
         }
     }
 
-    /// A stale advert: its receive was posted while so many octets were on the way.
+    /// A stale advert: its receive was posted while `on_the_way_octets` octets were on the way.
     pub(crate) fn handle_stale(&mut self, on_the_way_octets: u64) {
         // Adverts that arrive during a pause say nothing: what was on the way has arrived by then.
         if self.pause == Pause::None {

@@ -50,7 +50,7 @@ impl Sojourn {
         }
     }
 
-    /// A direct transfer of so many octets begins.
+    /// A direct transfer of `octets` octets begins.
     pub(crate) fn begin_direct(&mut self, octets: u64) {
         self.direct_octets = mean(self.direct_octets, octets);
     }

@@ -101,7 +101,7 @@ impl Stream {
         })
     }
 
-    /// Queues a send of so many octets. Its buffer is the stream's until [`Event::Sent`].
+    /// Queues a send of `len_octets` octets. Its buffer is the stream's until [`Event::Sent`].
     ///
     /// # Errors
     /// If the length is not valid, the queue is full, or this half is finished.

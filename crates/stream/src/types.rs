@@ -148,7 +148,7 @@ impl Parts {
         true
     }
 
-    /// The piece of so many octets after `written`: of a part of one send, or all.
+    /// The piece of `len_octets` octets after `written`: of a part of one send, or all.
     pub(crate) fn piece(&self, written: u64, len_octets: u64) -> Self {
         match self.others {
             0 => Self::one(self.first, self.offset + written, len_octets),

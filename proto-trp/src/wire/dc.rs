@@ -158,7 +158,7 @@ mod tests {
         confirmed: Psn::new(0x0a_0b0c),
     };
 
-    /// An ACK with a SACK of so many words, and DC_CONNECT.
+    /// An ACK with a SACK of `sack_words` words, and DC_CONNECT.
     fn packet(sack_words: u8) -> Result<Vec<u8>, EncodeError> {
         let extensions = 4 * (1 + usize::from(sack_words));
         let mut buf = vec![0; DC_CONNECT_LEN + HEADER_LEN + extensions];

@@ -372,8 +372,8 @@ impl Channels {
         self.put(slot, head, packet)
     }
 
-    /// How many packets of so many octets there is room for in a slot's channel, and how many there
-    /// would be if it were empty; None without a process.
+    /// How many packets of `octets` octets there is room for in a slot's channel, and how many
+    /// there would be if it were empty; None without a process.
     pub(crate) fn room(&mut self, slot: SlotId, octets: usize) -> Option<(u64, u64)> {
         self.finish();
         let in_frame = frame_octets(octets);

@@ -425,7 +425,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Sends a packet of so many octets, which `write` writes.
+    /// Sends a packet of `octets` octets, which `write` writes.
     #[inline]
     fn send(&mut self, octets: usize, write: impl Fn(&mut [u8]), shared: &Shared) {
         if octets > self.octets_max {

@@ -45,7 +45,7 @@ impl Turn {
         self.left > 0 && self.packets < self.packets_max
     }
 
-    /// Notes that the slot has sent a message of so many packets and octets.
+    /// Notes that the slot has sent a message of `packets` packets and octets.
     #[inline]
     pub(super) const fn charge(&mut self, packets: usize, octets: usize) {
         self.packets += packets;

@@ -203,7 +203,7 @@ impl End {
         println!("sent");
     }
 
-    /// Waits for so many frames.
+    /// Waits for `frames` frames.
     fn receive_many(&mut self, frames: usize) {
         println!("receiving");
         let deadline = Instant::now() + PATIENCE;

@@ -59,7 +59,7 @@ impl<'a> DaemonPath<'a> {
         }
     }
 
-    /// Room for a message with so many octets outside of its cell.
+    /// Room for a message with `octets` octets outside of its cell.
     #[inline]
     fn room(&mut self, octets: usize) -> Option<Left> {
         let room = self.channel.begin_unanswered(octets);
@@ -88,7 +88,7 @@ impl<'a> DaemonPath<'a> {
         })
     }
 
-    /// Sends packets of so many octets together, of which the first has `each`.
+    /// Sends packets of `octets` octets together, of which the first has `each`.
     #[inline]
     fn publish(&mut self, left: Left, each: usize, octets: usize) {
         let has_several = octets > each;

@@ -23,7 +23,7 @@ pub(super) const fn frame_octets(packet: usize) -> usize {
     }
 }
 
-/// Room for a packet of so many octets; None without room for now.
+/// Room for a packet of `octets` octets; None without room for now.
 #[inline]
 pub(super) fn room(channel: &mut Channel, octets: usize) -> Option<&mut [u8]> {
     let room = channel.begin(Kind::Work, frame_octets(octets))?;

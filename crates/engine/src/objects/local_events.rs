@@ -241,7 +241,7 @@ mod tests {
         local
     }
 
-    /// What a wait with room for so many events finds.
+    /// What a wait with room for `room` events finds.
     fn reported(local: &LocalEvents, room: usize) -> Vec<u64> {
         let mut found = Vec::new();
         let has_any = local.report(SET, |events, data| {

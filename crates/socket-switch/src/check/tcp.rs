@@ -94,7 +94,7 @@ impl Tcp {
         !pipe.arrived.is_empty() || self.is_reset || is_ended
     }
 
-    /// Up to so many octets, or the end behind them, reach the receiver. True if anything did.
+    /// Up to `octets` octets, or the end behind them, reach the receiver. True if anything did.
     pub(super) fn carry(&mut self, sender: End, octets: u64) -> bool {
         let room = self.room_octets as usize;
         let pipe = &mut self.pipes[sender.index()];

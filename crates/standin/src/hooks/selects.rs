@@ -86,7 +86,7 @@ fn limit_of(timeout: Option<&timeval>) -> Option<i64> {
     }))
 }
 
-/// Words of a set of so many descriptors, if it is not larger than an `fd_set`.
+/// Words of a set of `count` descriptors, if it is not larger than an `fd_set`.
 fn words_of(count: c_int) -> Option<usize> {
     let words = usize::try_from(count).ok()?.div_ceil(BITS);
     (words <= WORDS).then_some(words)

@@ -19,7 +19,7 @@ fn busy() -> World {
     world
 }
 
-/// End 0 posts so many sends, and transmits what it may: how many work requests.
+/// End 0 posts `sends` sends, and transmits what it may: how many work requests.
 fn transmitted(world: &mut World, sends: usize) -> usize {
     let end = &mut world.ends[0];
     let sent = (0..sends).map(|_| {
@@ -29,7 +29,7 @@ fn transmitted(world: &mut World, sends: usize) -> usize {
     sent.sum()
 }
 
-/// End 1 receives what so many sends have carried.
+/// End 1 receives what `sends` sends have carried.
 fn expect_received(world: &mut World, sends: usize) {
     let octets = sends as u64 * LEN_OCTETS;
     assert!(world.ends[1].recv(octets, true));
