@@ -113,7 +113,7 @@ impl Ucma {
             .run()
         })?;
         if let After::Resolve { id, ip } = after {
-            self.resolve_aside(id, ip);
+            self.resolve_in_thread(id, ip);
         }
         Ok(command.len())
     }
@@ -256,7 +256,7 @@ impl Ucma {
     }
 
     /// Resolves `ip` in a separate thread, since it may take seconds.
-    fn resolve_aside(self: &Arc<Self>, id: CmId, ip: IpAddr) {
+    fn resolve_in_thread(self: &Arc<Self>, id: CmId, ip: IpAddr) {
         let ucma = Arc::clone(self);
         let work = move || {
             let source = ucma.driver.resolve(ip);

@@ -102,7 +102,7 @@ impl Shard {
                     complete_send(&mut self.direct, (qp, counts), remote_qpn, completion);
                 }
             } else {
-                settle_aside(entry, &mut self.process, end);
+                settle_with_effects(entry, &mut self.process, end);
             }
             // Requests may have waited for these.
             if entry.conn.has_unsent() && !entry.is_queued {
@@ -137,8 +137,9 @@ fn is_all_completed(channel: &Channel) -> bool {
     outgoing.completed() == outgoing.written()
 }
 
+/// Settles requests of a connection that does more than complete them.
 #[cold]
-fn settle_aside(entry: &mut QpEntry, process: &mut Process, count: u64) {
+fn settle_with_effects(entry: &mut QpEntry, process: &mut Process, count: u64) {
     let (conn, mut host) = entry.with_host(process);
     conn.settled(count, &mut host);
 }

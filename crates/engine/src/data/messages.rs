@@ -130,8 +130,8 @@ impl Shard {
             return false;
         };
         let used = entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts);
-        let is_aside = self.is_put_off | self.is_dead | self.capture.is_some();
-        if is_aside || used >= qp.caps().max_send_wr {
+        let is_rare = self.is_put_off | self.is_dead | self.capture.is_some();
+        if is_rare || used >= qp.caps().max_send_wr {
             return false;
         }
         let Some(channel) = self.channels.get_mut(slot) else {

@@ -282,7 +282,7 @@ impl Engine {
         if let Some(stored) = entry.conn.store_recv(wr) {
             return stored;
         }
-        post_recv_aside(entry, process, wr)?;
+        post_recv_with_effects(entry, process, wr)?;
         if !entry.is_queued && entry.conn.may_have_tx() {
             shard.transmit(index, clock::now());
         }
@@ -292,7 +292,7 @@ impl Engine {
 
 /// Posts a receive request that is not only stored.
 #[cold]
-fn post_recv_aside(
+fn post_recv_with_effects(
     entry: &mut QpEntry,
     process: &mut Process,
     wr: &RecvWr<'_>,
