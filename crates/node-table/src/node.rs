@@ -1,0 +1,131 @@
+//! Nodes: what is looked up, and what is found.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
+
+/// Target numbers are queue pair numbers.
+const NUMBER_MAX: u32 = (1 << 24) - 1;
+
+/// Spreads each bit of `value` over the result: the finalizer of splitmix64, a bijection.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Names a node: its address and port if that is IPv4, else a digest of them.
+///
+/// The digest is none that withstands an attacker: who registers nodes has to refuse another node
+/// of the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeKey(NonZeroU64);
+
+impl NodeKey {
+    /// What tells digests from IPv4 addresses, and keys from none.
+    const DIGEST: u64 = 1 << 63;
+    const IPV4: u64 = 1 << 62;
+
+    /// The key of the node that listens at an address.
+    pub fn new(address: SocketAddr) -> Self {
+        let port = u64::from(address.port());
+        match address.ip().to_canonical() {
+            IpAddr::V4(host) => {
+                Self::from_bits(Self::IPV4, u64::from(u32::from(host)) << 16 | port)
+            }
+            IpAddr::V6(host) => {
+                let host = host.octets();
+                let (network, interface) = host.split_at(8);
+                let digest = [network, interface].into_iter().fold(port, |digest, half| {
+                    let half = half
+                        .iter()
+                        .fold(0, |word, octet| word << 8 | u64::from(*octet));
+                    mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ mix(half))
+                });
+                Self::from_bits(Self::DIGEST, digest)
+            }
+        }
+    }
+
+    fn from_bits(kind: u64, bits: u64) -> Self {
+        Self(NonZeroU64::new(kind | bits).expect("the kind is not 0"))
+    }
+
+    /// The key in an entry; none in an empty one.
+    pub(crate) fn decode(word: u64) -> Option<Self> {
+        NonZeroU64::new(word).map(Self)
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// How the DC target of a node is reached, beside the address of its host: 12 octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    number: u32,
+    access_key: u64,
+}
+
+impl Target {
+    /// A target; none if the number has more than 24 bits.
+    pub fn new(number: u32, access_key: u64) -> Option<Self> {
+        (number <= NUMBER_MAX).then_some(Self { number, access_key })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its access key.
+    pub fn access_key(&self) -> u64 {
+        self.access_key
+    }
+}
+
+/// What the table has of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// Its target.
+    pub target: Target,
+    /// Another one after each registration and each update of the node, until 65,536 changes of
+    /// the table have passed: a client whose request failed sees whether what it used is still
+    /// current.
+    pub generation: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(address: &str) -> NodeKey {
+        NodeKey::new(address.parse().unwrap())
+    }
+
+    #[test]
+    fn key_differs_for_each_address_and_port_and_is_one_for_mapped_ipv4() {
+        let keys = [
+            "192.0.2.1:1",
+            "192.0.2.1:2",
+            "192.0.2.2:1",
+            "[2001:db8::1]:1",
+            "[2001:db8::1]:2",
+            "[2001:db8::2]:1",
+            "[2001:db8:1::1]:1",
+            "0.0.0.0:0",
+            "[::]:0",
+        ]
+        .map(key);
+        for (index, one) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(one), "{one:?} twice");
+        }
+        assert_eq!(key("[::ffff:192.0.2.1]:1"), keys[0]);
+    }
+
+    #[test]
+    fn target_number_beyond_24_bits_is_refused() {
+        assert!(Target::new(0xff_ffff, 1).is_some());
+        assert!(Target::new(0x100_0000, 1).is_none());
+    }
+}
