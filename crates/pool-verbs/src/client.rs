@@ -330,23 +330,25 @@ impl Client {
         if let Some(completion) = self.pool.poll(id) {
             return Ok(Some(completion));
         }
-        self.turn()?;
-        Ok(self.pool.poll(id))
+        match self.turn()? {
+            true => Ok(self.pool.poll(id)),
+            false => Ok(None),
+        }
     }
 
-    /// Takes what has come, and does what follows from it.
-    fn turn(&mut self) -> Result<(), Error> {
+    /// Takes what has come, and does what follows from it; whether there may be completions.
+    fn turn(&mut self) -> Result<bool, Error> {
         if !self.poll_queue()? {
             self.idle_turns = self.idle_turns.wrapping_add(1);
             if !self.idle_turns.is_multiple_of(EVENTS_EVERY) && !self.is_connecting() {
                 // Nothing has come, and each request was handed over when it was posted.
-                return Ok(());
+                return Ok(false);
             }
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
             }
         }
-        self.settle()
+        self.settle().map(|()| true)
     }
 
     fn is_connecting(&self) -> bool {
@@ -366,7 +368,7 @@ impl Client {
             }
             pool.handle_completion(wr_id, status);
         });
-        for node in self.silent.drain(..) {
+        while let Some(node) = self.silent.pop() {
             self.nodes[node.index()].is_doubtful = true;
         }
         found

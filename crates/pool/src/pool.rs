@@ -322,14 +322,16 @@ impl Pool {
     fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         let (start, id) = self.first_turn(slot)?;
         let shared = &self.physicals[usize::from(slot)];
+        if shared.in_flight.is_empty() {
+            return Some((start, id));
+        }
         let posted = self.virtuals.get(id.0).map_or(0, VirtualQp::posted);
         let limit = match shared.in_flight.len() == posted {
             true => self.config.in_flight_octets_max,
             false => self.config.lead_octets_max,
         };
-        let is_permitted = shared.in_flight.is_empty()
-            || start.saturating_sub(shared.time) <= limit
-            || self.faults.has(Fault::LeadUnbounded);
+        let is_permitted =
+            start.saturating_sub(shared.time) <= limit || self.faults.has(Fault::LeadUnbounded);
         is_permitted.then_some((start, id))
     }
 
@@ -535,7 +537,8 @@ impl Pool {
             false => place + 1,
         };
         self.retire(slot, retired);
-        if self.has_room(slot) {
+        let has_turns = self.physicals[usize::from(slot)].first_turn().is_some();
+        if has_turns && self.has_room(slot) {
             self.activate(slot);
         }
     }
