@@ -8,6 +8,7 @@
 use crate::error::BadTable;
 use crate::fault::{Fault, Faults};
 use crate::node::{Found, NodeKey, Target};
+use crate::number::{number, number_16};
 
 /// Words of a bucket, and of a header.
 pub(crate) const LINE_WORDS: usize = 8;
@@ -73,18 +74,6 @@ impl Entry {
             },
         }))
     }
-}
-
-/// The number in at most 8 octets in network order.
-fn number(octets: &[u8]) -> u64 {
-    octets
-        .iter()
-        .fold(0, |number, octet| number << 8 | u64::from(*octet))
-}
-
-/// The number in 2 octets in network order.
-fn number_16(octets: &[u8]) -> u16 {
-    u16::try_from(number(octets)).expect("2 octets")
 }
 
 impl Bucket {

@@ -3,10 +3,12 @@
 //! All words are of 8 octets in network order. The header has 8: magic, epoch and zeroes; the seed;
 //! the number of buckets; four of zeroes; a digest of these seven.
 
+use urdma_types::mix;
+
 use crate::bucket::{BUCKET_LEN, HINT_BITS, LINE_WORDS};
 use crate::error::{BadTable, CreateError};
 use crate::fault::{Fault, Faults};
-use crate::node::{mix, NodeKey};
+use crate::node::{absorb, NodeKey};
 
 /// The length of a header, which clients read first, at offset 0.
 pub const HEADER_LEN: usize = LINE_WORDS * 8;
@@ -24,7 +26,8 @@ pub struct Geometry {
     /// Names the table among all that are created in the same memory. Not 0; random in new memory,
     /// another one for each next table.
     pub epoch: u16,
-    /// The seed of the hash function; random, so that nobody chooses keys that share buckets.
+    /// The seed of the hash function. A random one keeps an attacker from choosing keys that share
+    /// buckets.
     pub seed: u64,
     /// Buckets of 64 octets with two entries each, 2 to 2^24.
     pub buckets: u32,
@@ -117,7 +120,6 @@ pub(crate) fn epoch_of(word: u64) -> Option<u16> {
 
 /// The digest of all words but the last. It recognises a header that is being written.
 fn digest(words: &[u64; LINE_WORDS]) -> u64 {
-    words[..DIGEST].iter().fold(MAGIC, |digest, word| {
-        mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word)
-    })
+    let words = words[..DIGEST].iter();
+    words.fold(MAGIC, |digest, word| absorb(digest, *word))
 }

@@ -4,10 +4,10 @@
 //!
 //! [`Table`] is the owner's side: it writes into [`Memory`]. [`Directory`] is what a client knows
 //! of a table, and [`Lookup`] one look-up: it says what to read, takes what was read, and answers.
-//! Files, each of which uses only those before it: `error` and `fault`; `node`, keys and targets;
-//! `bucket`, the octets of one; `geometry`, the header and the places of everything; `table` and
-//! `lookup`. `check` holds the checker: a log of the owner's stores, from which every word of a
-//! READ is taken at a moment of its own.
+//! Files, each of which uses only those before it: `error` and `fault`; `number`; `node`, keys and
+//! targets; `bucket`, the octets of one; `geometry`, the header and the places of everything;
+//! `table` and `lookup`. `check` holds the checker: a log of the owner's stores, from which every
+//! word of a READ is taken at a moment of its own.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -19,6 +19,7 @@ mod fault;
 mod geometry;
 mod lookup;
 mod node;
+mod number;
 mod table;
 
 pub use bucket::ENTRIES_PER_BUCKET;

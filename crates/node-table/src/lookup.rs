@@ -19,6 +19,7 @@ use crate::error::{BadTable, RetryCause};
 use crate::fault::{Fault, Faults};
 use crate::geometry::{Geometry, Places, HEADER_LEN};
 use crate::node::{Found, NodeKey};
+use crate::number::{number, number_16};
 
 /// The most READs of one look-up.
 pub const READS_MAX: u32 = 8;
@@ -46,9 +47,7 @@ fn words(octets: &[u8]) -> Result<[u64; LINE_WORDS], BadTable> {
     expect_len(octets, HEADER_LEN as u64)?;
     let mut words = [0; LINE_WORDS];
     for (word, octets) in words.iter_mut().zip(octets.chunks_exact(8)) {
-        *word = octets
-            .iter()
-            .fold(0, |word, octet| word << 8 | u64::from(*octet));
+        *word = number(octets);
     }
     Ok(words)
 }
@@ -107,13 +106,7 @@ impl Directory {
     pub fn handle_hints(&mut self, octets: &[u8]) -> Result<(), BadTable> {
         expect_len(octets, self.geometry.hints_len().into())?;
         let hints = octets.chunks_exact((HINT_BITS / 8) as usize);
-        self.hints = hints
-            .map(|octets| {
-                octets
-                    .iter()
-                    .fold(0, |hints, octet| hints << 8 | u16::from(*octet))
-            })
-            .collect();
+        self.hints = hints.map(number_16).collect();
         Ok(())
     }
 }

@@ -3,20 +3,22 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
+use urdma_types::mix;
+
+use crate::number::number;
+
 /// Target numbers are queue pair numbers.
 const NUMBER_MAX: u32 = (1 << 24) - 1;
 
-/// Spreads each bit of `value` over the result: the finalizer of splitmix64, a bijection.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+/// The digest of what `digest` is of, and a word.
+pub(crate) fn absorb(digest: u64, word: u64) -> u64 {
+    mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word)
 }
 
 /// Names a node: its address and port if that is IPv4, else a digest of them.
 ///
-/// The digest is none that withstands an attacker: who registers nodes has to refuse another node
-/// of the same key.
+/// The digest is not a cryptographic one: a service that registers nodes has to refuse a node whose
+/// key another node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeKey(NonZeroU64);
 
@@ -35,12 +37,9 @@ impl NodeKey {
             IpAddr::V6(host) => {
                 let host = host.octets();
                 let (network, interface) = host.split_at(8);
-                let digest = [network, interface].into_iter().fold(port, |digest, half| {
-                    let half = half
-                        .iter()
-                        .fold(0, |word, octet| word << 8 | u64::from(*octet));
-                    mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ mix(half))
-                });
+                let digest = [network, interface]
+                    .into_iter()
+                    .fold(port, |digest, half| absorb(digest, mix(number(half))));
                 Self::from_bits(Self::DIGEST, digest)
             }
         }

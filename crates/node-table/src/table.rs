@@ -1,7 +1,7 @@
 //! The owner's side: changes of the table, in the order in which clients may see them.
 //!
-//! What the memory has is not read again: the owner has a copy, so whoever writes into the memory
-//! confuses clients only.
+//! The owner keeps a copy of all buckets and does not rely on what the memory contains: a peer that
+//! writes into the memory misleads clients, not the owner.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +68,13 @@ fn next_version(version: u16) -> u16 {
     version.wrapping_add(1).max(1)
 }
 
+/// Writes a header or a bucket, word after word.
+fn store_line(memory: &mut impl Memory, at: usize, words: [u64; LINE_WORDS]) {
+    for (index, word) in words.into_iter().enumerate() {
+        memory.store(at + index, word);
+    }
+}
+
 /// A version that no word of the bucket at `at` has, whatever is there.
 fn unused_version(memory: &impl Memory, at: usize) -> u16 {
     let versions: [u16; LINE_WORDS] =
@@ -95,9 +102,7 @@ fn wipe(memory: &mut impl Memory, geometry: &Geometry) {
             epoch: geometry.epoch,
             ..Bucket::default()
         };
-        for (index, word) in bucket.encode().into_iter().enumerate() {
-            memory.store(at + index, word);
-        }
+        store_line(memory, at, bucket.encode());
         at += LINE_WORDS;
     }
 }
@@ -140,9 +145,7 @@ impl<M: Memory> Table<M> {
         for bucket in 0..geometry.buckets {
             table.clear(bucket);
         }
-        for (index, word) in geometry.encode().into_iter().enumerate() {
-            table.memory.store(index, word);
-        }
+        store_line(&mut table.memory, 0, geometry.encode());
         Ok(table)
     }
 
@@ -175,10 +178,8 @@ impl<M: Memory> Table<M> {
     /// Writes a bucket, and its hints for clients that read those of all.
     fn publish(&mut self, bucket: u32) {
         let at = self.word_of(bucket);
-        let new = &self.owned[bucket as usize].bucket;
-        for (index, word) in new.encode().into_iter().enumerate() {
-            self.memory.store(at + index, word);
-        }
+        let new = self.owned[bucket as usize].bucket.encode();
+        store_line(&mut self.memory, at, new);
         let at = HEADER_LEN / 8 + (bucket / HINTS_PER_WORD) as usize;
         let first = (bucket - bucket % HINTS_PER_WORD) as usize;
         let word = (first..first + HINTS_PER_WORD as usize).fold(0, |word, bucket| {

@@ -51,22 +51,4 @@ pub(crate) enum Fault {
     RingOverOld,
 }
 
-/// The faults of one end: none, but for tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Faults {
-    #[cfg(test)]
-    pub(crate) only: Option<Fault>,
-}
-
-impl Faults {
-    /// Whether this end has the fault.
-    pub(crate) fn has(self, fault: Fault) -> bool {
-        #[cfg(test)]
-        return self.only == Some(fault);
-        #[cfg(not(test))]
-        {
-            let _ = fault;
-            false
-        }
-    }
-}
+urdma_types::faults!(pub(crate) Faults of Fault);

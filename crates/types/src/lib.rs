@@ -6,12 +6,14 @@
 //! - [`Ip16`], an IP address in the 16 octets of a GID;
 //! - [`PortSpace`], a port space of rdma_cm;
 //! - [`Time`], a point in time on a monotonic clock;
-//! - [`Rng`], reproducible random numbers, and the [`seeds`] of a test.
+//! - [`Rng`], reproducible random numbers, and the [`seeds`] of a test; [`mix`], a bijection;
+//! - [`faults`], deliberate faults of a state machine, for its tests.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod addr;
+mod faults;
 mod ip;
 mod port_space;
 mod psn;
@@ -25,5 +27,5 @@ pub use addr::{
 pub use ip::Ip16;
 pub use port_space::PortSpace;
 pub use psn::Psn;
-pub use rng::{seeds, Rng};
+pub use rng::{mix, seeds, Rng};
 pub use time::Time;

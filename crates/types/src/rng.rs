@@ -12,6 +12,14 @@ pub fn seeds(usual: u64) -> Range<u64> {
     }
 }
 
+/// Spreads each bit of `value` over the result: the finalizer of splitmix64, a bijection.
+#[must_use]
+pub fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
 /// A generator that gives the same numbers for the same seed everywhere (xoshiro256**).
 #[derive(Clone, Debug)]
 pub struct Rng {
@@ -24,9 +32,7 @@ impl Rng {
         let mut mixed = seed;
         let state = std::array::from_fn(|_| {
             mixed = mixed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
+            mix(mixed)
         });
         Self { state }
     }

@@ -25,23 +25,4 @@ pub(super) enum Fault {
     RepeatAfterRestart,
 }
 
-/// The faults of one end: none, but for tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Faults {
-    #[cfg(test)]
-    pub(super) only: Option<Fault>,
-}
-
-impl Faults {
-    /// Whether this end has the fault.
-    #[inline]
-    pub(super) fn has(self, fault: Fault) -> bool {
-        #[cfg(test)]
-        return self.only == Some(fault);
-        #[cfg(not(test))]
-        {
-            let _ = fault;
-            false
-        }
-    }
-}
+urdma_types::faults!(pub(super) Faults of Fault);
