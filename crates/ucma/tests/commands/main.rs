@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use urdma_types::{Ip16, PortSpace, SlotId, Time};
+use urdma_types::{Ip16, PortSpace, Rng, SlotId, Time};
 use urdma_ucma::abi::{self, cmd, event, EventResp};
 use urdma_ucma::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -471,18 +471,8 @@ fn queries_by_option_answer() {
     assert_eq!(unknown.err(), Some(libc::ENOSYS));
 }
 
-/// Reproducible numbers below a limit.
-fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
-    move |end| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) % end
-    }
-}
-
 /// A command of random octets; an address in it is that of `scratch`.
-fn random_command(random: &mut impl FnMut(u64) -> u64, scratch: u64) -> Vec<u8> {
+fn random_command(random: &mut Rng, scratch: u64) -> Vec<u8> {
     // Offset of the address in the body of each command.
     let address_at = |number: u32| match number {
         cmd::CREATE_ID => Some(8),
@@ -491,10 +481,14 @@ fn random_command(random: &mut impl FnMut(u64) -> u64, scratch: u64) -> Vec<u8> 
         cmd::SET_OPTION | cmd::JOIN_MCAST | cmd::JOIN_IP_MCAST => Some(0),
         _ => None,
     };
-    let number = random(25) as u32;
+    let number = random.below(25) as u32;
     let mut body = vec![0_u8; 320];
     for octet in &mut body {
-        *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
+        *octet = if random.below(3) == 0 {
+            random.below(12) as u8
+        } else {
+            0
+        };
     }
     if let Some(at) = address_at(number) {
         body[at..at + 8].copy_from_slice(&scratch.to_ne_bytes());
@@ -503,11 +497,11 @@ fn random_command(random: &mut impl FnMut(u64) -> u64, scratch: u64) -> Vec<u8> 
         body[16..18].copy_from_slice(&PortSpace::TCP.0.to_ne_bytes());
     }
     if number == cmd::SET_OPTION {
-        body[20..24].copy_from_slice(&(random(100) as u32).to_ne_bytes());
+        body[20..24].copy_from_slice(&(random.below(100) as u32).to_ne_bytes());
     }
     let mut command = number.to_ne_bytes().to_vec();
-    command.extend_from_slice(&(random(321) as u16).to_ne_bytes());
-    command.extend_from_slice(&(random(400) as u16).to_ne_bytes());
+    command.extend_from_slice(&(random.below(321) as u16).to_ne_bytes());
+    command.extend_from_slice(&(random.below(400) as u16).to_ne_bytes());
     command.extend_from_slice(&body);
     command
 }
@@ -533,28 +527,28 @@ const CALLS: [&str; 13] = [
 fn random_call(
     channel: &Channel,
     ids: &mut Vec<u32>,
-    random: &mut impl FnMut(u64) -> u64,
+    random: &mut Rng,
 ) -> (usize, Result<(), Errno>) {
     // The newest is often a request that can be accepted.
-    let id = match (ids.last(), random(2)) {
+    let id = match (ids.last(), random.below(2)) {
         (None, _) => 0,
         (Some(newest), 0) => *newest,
-        (Some(_), _) => ids[random(ids.len() as u64) as usize],
+        (Some(_), _) => ids[random.below(ids.len() as u64) as usize],
     };
-    let (port, qpn) = (7400 + random(4), server_qpn().to_u32());
-    let number = random(CALLS.len() as u64) as usize;
+    let (port, qpn) = (7400 + random.below(4), server_qpn().to_u32());
+    let number = random.below(CALLS.len() as u64) as usize;
     let outcome = match CALLS[number] {
         "create" if ids.len() < 32 => {
-            let created = channel.create_in(random(9), PortSpace::TCP.0);
+            let created = channel.create_in(random.below(9), PortSpace::TCP.0);
             created.map(|id| ids.push(id))
         }
         "create" => Err(0),
         "bind" => channel.bind(id, &format!("127.0.0.1:{port}")),
-        "listen" => channel.listen(id, random(9) as u32),
+        "listen" => channel.listen(id, random.below(9) as u32),
         "resolve" => channel.resolve(id, &format!("127.0.0.1:{port}")),
         "route" => channel.resolve_route(id),
         "connect" => channel.connect(id, qpn),
-        "accept" => channel.accept(id, random(9), qpn, random(2) as u8),
+        "accept" => channel.accept(id, random.below(9), qpn, random.below(2) as u8),
         "disconnect" => channel.disconnect(id),
         "destroy" if ids.len() < 8 => Err(0),
         "destroy" => channel
@@ -565,25 +559,25 @@ fn random_call(
                 ids.push(event.id);
             }
         }),
-        "attributes" => channel.attr(id, 1 + random(3) as u32).map(drop),
+        "attributes" => channel.attr(id, 1 + random.below(3) as u32).map(drop),
         "query" => channel.route(id).map(drop),
-        _ => channel.option(id, random(5) as u32, random(9) as u32),
+        _ => channel.option(id, random.below(5) as u32, random.below(9) as u32),
     };
     (number, outcome)
 }
 
 #[test]
 fn random_commands_never_harm() {
-    let mut random = numbers(0x0bad_cafe_dead_beef);
+    let mut random = Rng::new(0x0bad_cafe_dead_beef);
     let pair = Pair::new();
     let mut scratch = vec![0_u64; 128];
     let address = scratch.as_mut_ptr() as usize as u64;
     let mut ids = [Vec::new(), Vec::new()];
     let mut taken = [0_u32; CALLS.len()];
     for _ in 0..100_000 {
-        let which = random(2) as usize;
+        let which = random.below(2) as usize;
         let channel = [&pair.server, &pair.client][which];
-        if random(2) == 0 {
+        if random.below(2) == 0 {
             let command = random_command(&mut random, address);
             // SAFETY: the only address is that of `scratch`, which is longer than any answer.
             let _ = unsafe { channel.ucma.write(channel.handle, &command) };
@@ -592,7 +586,7 @@ fn random_commands_never_harm() {
             taken[call] += u32::from(outcome.is_ok());
         }
         pair.carry();
-        let step_ns = random(50_000_000);
+        let step_ns = random.below(50_000_000);
         let now_ns = pair.host.now_ns.fetch_add(step_ns, Ordering::Relaxed);
         let deadline = channel.ucma.next_deadline();
         if deadline.is_some_and(|at| at.as_ns() <= now_ns) {
