@@ -225,12 +225,12 @@ impl Config {
         let Some(port) = &self.port else {
             return Err("this instance has no port at which faults could be made".to_owned());
         };
-        if faults.corrupt() && matches!(port.kind, PortKind::Udp(_)) {
-            return Err(
-                "the kernel computes the checksums of a port of kind \"udp\", so that a changed \
-                 octet would reach programs: leave \"corrupt\" out, or use another kind of port"
-                    .to_owned(),
-            );
+        if faults.corrupt() && is_without_dpdk(Some(&port.kind)) {
+            return Err(format!(
+                "the kernel computes the checksums of a port of kind \"{}\", so that a changed \
+                 octet would reach programs: leave \"corrupt\" out, or use another kind of port",
+                port.kind.name()
+            ));
         }
         if faults.corrupt() && !port.checksum {
             return Err(
