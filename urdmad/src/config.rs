@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, Group};
 use serde::Deserialize;
 use toml::Spanned;
@@ -176,6 +177,26 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// Why an instance does not make faults.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultsRefused {
+    /// It has no port.
+    #[error("this instance has no port at which faults could be made")]
+    NoPort,
+    /// The kernel would compute checksums of what was changed.
+    #[error(
+        "the kernel computes the checksums of a port of kind \"{0}\", so that a changed octet \
+         would reach programs: leave \"corrupt\" out, or use another kind of port"
+    )]
+    KernelChecksums(&'static str),
+    /// Nothing would find what was changed.
+    #[error(
+        "without checksums a changed octet would reach programs: set checksum = true in [port], \
+         at both hosts"
+    )]
+    NoChecksums,
+}
+
 impl Default for Quota {
     fn default() -> Self {
         Self {
@@ -194,11 +215,11 @@ impl Config {
     /// # Errors
     /// It cannot be read, or the error and its place.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = file::read(file).map_err(|message| ConfigError {
+        let text = file::read(file).map_err(|error| ConfigError {
             file: file.to_owned(),
             line: None,
             key: None,
-            message,
+            message: error.to_string(),
         })?;
         Self::parse(file, &text)
     }
@@ -220,24 +241,16 @@ impl Config {
     /// Checks whether this configuration allows `faults`.
     ///
     /// # Errors
-    /// Why it does not, as a sentence.
-    pub fn allows(&self, faults: &Faults) -> Result<(), String> {
+    /// It does not.
+    pub fn allows(&self, faults: &Faults) -> Result<(), FaultsRefused> {
         let Some(port) = &self.port else {
-            return Err("this instance has no port at which faults could be made".to_owned());
+            return Err(FaultsRefused::NoPort);
         };
         if faults.corrupt() && is_without_dpdk(Some(&port.kind)) {
-            return Err(format!(
-                "the kernel computes the checksums of a port of kind \"{}\", so that a changed \
-                 octet would reach programs: leave \"corrupt\" out, or use another kind of port",
-                port.kind.name()
-            ));
+            return Err(FaultsRefused::KernelChecksums(port.kind.name()));
         }
         if faults.corrupt() && !port.checksum {
-            return Err(
-                "without checksums a changed octet would reach programs: set checksum = true in \
-                [port], at both hosts"
-                    .to_owned(),
-            );
+            return Err(FaultsRefused::NoChecksums);
         }
         Ok(())
     }
@@ -385,14 +398,15 @@ impl RawConfig {
         }
         if let Some(address) = self.address {
             addresses::check(address.get_ref())
-                .map_err(|message| source.error(&address, message))?;
+                .map_err(|error| source.error(&address, error.to_string()))?;
             config.addresses = Some(address.into_inner());
         }
         config.personality = self.personality.unwrap_or_default();
         config.sandbox = self.sandbox.unwrap_or_default();
         if let Some(RawMetrics { listen }) = self.metrics {
             let address = addresses::of_metrics(listen.get_ref());
-            config.metrics = Some(address.map_err(|message| source.error(&listen, message))?);
+            config.metrics =
+                Some(address.map_err(|error| source.error(&listen, error.to_string()))?);
         }
         if let Some(slots) = self.slots {
             config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
@@ -415,7 +429,7 @@ impl RawConfig {
             config.faults = fault.into_inner().validate(source)?;
             config
                 .allows(&config.faults)
-                .map_err(|message| source.error_in(Some(span), message))?;
+                .map_err(|error| source.error_in(Some(span), error.to_string()))?;
         }
         if let Some(kernel) = self.kernel {
             let device = kernel.device;
@@ -491,14 +505,14 @@ impl RawFault {
 }
 
 /// A value with a unit, or the default.
-fn value<T>(
+fn value<T, E: ToString>(
     source: &Source<'_>,
     text: &Option<Spanned<String>>,
     default: T,
-    parse: impl Fn(&str) -> Result<T, String>,
+    parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<T, ConfigError> {
     match text {
-        Some(text) => parse(text.get_ref()).map_err(|message| source.error(text, message)),
+        Some(text) => parse(text.get_ref()).map_err(|error| source.error(text, error.to_string())),
         None => Ok(default),
     }
 }
@@ -523,7 +537,7 @@ impl RawPort {
         let lease_group = match &self.lease_group {
             Some(group) => Some(LeaseGroup {
                 name: group.get_ref().clone(),
-                gid: find_group(group).map_err(|message| source.error(group, message))?,
+                gid: find_group(group).map_err(|error| source.error(group, error.to_string()))?,
             }),
             None => None,
         };
@@ -649,18 +663,28 @@ fn access(
         let message = "contradicts the key \"group\": leave one of the two out";
         return Err(source.error(access, message));
     }
-    let gid = find_group(group).map_err(|message| source.error(group, message))?;
+    let gid = find_group(group).map_err(|error| source.error(group, error.to_string()))?;
     Ok(Access::Group(gid))
 }
 
-fn find_group(name: &Spanned<String>) -> Result<Gid, String> {
+/// Why a group cannot be named.
+#[derive(Debug, thiserror::Error)]
+enum GroupError {
+    #[error("there is no group \"{0}\": make it with groupadd")]
+    None(String),
+    #[error("cannot look up group \"{name}\": {}", .errno.desc())]
+    System { name: String, errno: Errno },
+}
+
+fn find_group(name: &Spanned<String>) -> Result<Gid, GroupError> {
     let name = name.get_ref();
     match Group::from_name(name) {
         Ok(Some(group)) => Ok(group.gid),
-        Ok(None) => Err(format!(
-            "there is no group \"{name}\": make it with groupadd"
-        )),
-        Err(errno) => Err(format!("cannot look up group \"{name}\": {}", errno.desc())),
+        Ok(None) => Err(GroupError::None(name.clone())),
+        Err(errno) => Err(GroupError::System {
+            name: name.clone(),
+            errno,
+        }),
     }
 }
 

@@ -28,11 +28,11 @@ use crate::counter_files::CounterFiles;
 use crate::data;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
-use crate::lease::Leases;
+use crate::lease::{Leases, NotLeasable};
 use crate::log::{self, Log};
 use crate::metrics;
 use crate::notify::notify;
-use crate::port::{self, OpenPort, PortRequest};
+use crate::port::{self, OpenPort, PortError, PortRequest};
 use crate::recordings::Recordings;
 use crate::rundir::{OwnedRunDir, RunDirError};
 use crate::sandbox;
@@ -60,7 +60,7 @@ pub enum DaemonError {
     RunDir(#[from] RunDirError),
     /// The port cannot be used.
     #[error("cannot open the port: {0}")]
-    Port(String),
+    Port(#[from] PortError),
     /// A system call failed.
     #[error("cannot {doing}: {error}")]
     System {
@@ -147,7 +147,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     let (data_port, device, leases) = match &config.port {
         Some(_) => open_port(options, &path, &identity)?,
         None => {
-            let leases = Leases::new(Err("this instance has no port".to_owned()));
+            let leases = Leases::new(Err(NotLeasable::NoPort));
             (None, None, leases)
         }
     };
@@ -237,7 +237,7 @@ type Opened = (
 /// Ethernet address; leases.
 fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Opened, DaemonError> {
     let Some(config) = &options.config.port else {
-        return Err(DaemonError::Port("none is configured".to_owned()));
+        return Err(PortError::None.into());
     };
     let log = options.run_dir.log_file();
     let OpenPort {
@@ -251,8 +251,7 @@ fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Open
         slots: options.config.slots,
         node_guid: identity.node_guid,
         log: (!options.foreground).then_some(&log),
-    })
-    .map_err(DaemonError::Port)?;
+    })?;
     if let Err(reason) = &leases {
         tracing::info!("no queue pair can be leased: {reason}");
     }

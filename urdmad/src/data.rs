@@ -51,7 +51,7 @@ use urdma_ipc::Resolution;
 use urdma_types::{slot_of_port, Ip16, SlotId};
 
 use crate::identity::Identity;
-use crate::port::PacketPort;
+use crate::port::{PacketPort, QueueError};
 use crate::shared::{NotGiven, Shared};
 use crate::user_limits::UserLimits;
 use channels::{Channels, Octets, Taken};
@@ -522,7 +522,7 @@ impl DataPlane {
                 let _ = done.send(network.reclaim(queue));
             }
             (Command::Lend { done, .. } | Command::Reclaim { done, .. }, None) => {
-                let _ = done.send(Err("the instance has no port".to_owned()));
+                let _ = done.send(Err(QueueError::None));
             }
             (Command::GroupsChanged, Some(network)) => network.change_groups(&self.shared),
             (Command::Report { done }, Some(network)) => {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use thiserror::Error;
 use urdma_ipc::status::{LeaseStatus, LeaseSteering};
 use urdma_ipc::LeaseParams;
 use urdma_types::SlotId;
@@ -29,6 +30,23 @@ pub struct LeaseOffer {
     pub steering: LeaseSteering,
 }
 
+/// Why a process has no queue pair.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotLeasable {
+    /// There is no port.
+    #[error("this instance has no port")]
+    NoPort,
+    /// The port has none for others.
+    #[error("a port of kind \"{0}\" has no queue pairs to lease")]
+    Kind(&'static str),
+    /// The port's driver does not steer packets to them, and says why.
+    #[error("{0}")]
+    Driver(String),
+    /// Others have them.
+    #[error("all {0} queue pairs are leased: raise port.lease_queues in the configuration")]
+    AllLeased(usize),
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Queue {
     Free,
@@ -40,13 +58,13 @@ enum Queue {
 /// The leasable queue pairs of the port.
 #[derive(Debug)]
 pub struct Leases {
-    offer: Result<LeaseOffer, String>,
+    offer: Result<LeaseOffer, NotLeasable>,
     queues: Vec<Queue>,
 }
 
 impl Leases {
     /// All free, or none and why.
-    pub fn new(offer: Result<LeaseOffer, String>) -> Self {
+    pub fn new(offer: Result<LeaseOffer, NotLeasable>) -> Self {
         let count = offer.as_ref().map_or(0, |offer| offer.pools.len());
         Self {
             offer,
@@ -55,8 +73,8 @@ impl Leases {
     }
 
     /// Why no queue pair can be leased, if none can.
-    pub fn impossible_because(&self) -> Option<&str> {
-        self.offer.as_ref().err().map(String::as_str)
+    pub fn impossible_because(&self) -> Option<&NotLeasable> {
+        self.offer.as_ref().err()
     }
 
     /// How packets are steered to their lessee's queue, if any can be leased.
@@ -67,20 +85,16 @@ impl Leases {
     /// Leases a free queue pair to `slot`.
     ///
     /// # Errors
-    /// None is free or leasable, as a sentence.
-    pub fn grant(&mut self, slot: SlotId) -> Result<LeaseParams, String> {
+    /// None is free or leasable.
+    pub fn grant(&mut self, slot: SlotId) -> Result<LeaseParams, NotLeasable> {
         let offer = self.offer.as_ref().map_err(Clone::clone)?;
         let index = self
             .queues
             .iter()
             .position(|queue| *queue == Queue::Free)
-            .ok_or_else(|| {
-                format!(
-                    "all {} queue pairs are leased: raise port.lease_queues in the configuration",
-                    self.queues.len()
-                )
-            })?;
-        let queue = u16::try_from(index + 1).map_err(|_| "too many queues")?;
+            .ok_or(NotLeasable::AllLeased(self.queues.len()))?;
+        let queue =
+            u16::try_from(index + 1).map_err(|_| NotLeasable::AllLeased(self.queues.len()))?;
         self.queues[index] = Queue::Leased(slot);
         Ok(LeaseParams {
             dpdk: offer.dpdk.clone(),
@@ -164,10 +178,7 @@ mod tests {
         let b = leases.grant(slot(6)).unwrap();
         assert_eq!((a.queue, b.queue, a.mempool.as_str()), (1, 2, "pool1"));
         assert_ne!(a.lcore_id, b.lcore_id);
-        assert!(leases
-            .grant(slot(7))
-            .unwrap_err()
-            .contains("all 2 queue pairs"));
+        assert_eq!(leases.grant(slot(7)), Err(NotLeasable::AllLeased(2)));
         assert_eq!(leases.queue_of(slot(5)), Some(1));
         leases.release(1, true);
         assert_eq!(leases.grant(slot(7)).unwrap().queue, 1);
@@ -177,8 +188,8 @@ mod tests {
 
     #[test]
     fn grant_without_a_port_says_why() {
-        let mut leases = Leases::new(Err("there is no port".into()));
-        assert_eq!(leases.grant(slot(1)).unwrap_err(), "there is no port");
-        assert_eq!(leases.impossible_because(), Some("there is no port"));
+        let mut leases = Leases::new(Err(NotLeasable::NoPort));
+        assert_eq!(leases.grant(slot(1)), Err(NotLeasable::NoPort));
+        assert_eq!(leases.impossible_because(), Some(&NotLeasable::NoPort));
     }
 }

@@ -5,6 +5,7 @@
 //! by a signal, and the kernel applies [`filter`] to all of them (TSYNC).
 
 mod capabilities;
+mod error;
 mod filter;
 
 use crate::config::{Config, Sandbox};

@@ -11,6 +11,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{access, AccessFlags};
 use urdma_ipc::HugepageInfo;
 
+use crate::error::{Lack, NotLeasable, OpenError};
 use crate::params::{Kind, Params};
 
 /// Packet buffers of the daemon's own queue: 2^n - 1 uses memory best.
@@ -45,7 +46,7 @@ const SOCKET_PATH_MAX: usize = 30;
 ///
 /// # Errors
 /// The directory of a memif socket cannot be opened.
-pub(crate) fn arguments(params: &Params) -> Result<String, String> {
+pub(crate) fn arguments(params: &Params) -> Result<String, OpenError> {
     let mac = params.mac;
     Ok(match &params.kind {
         Kind::Memif { is_server, socket } => {
@@ -77,7 +78,7 @@ pub(crate) fn arguments(params: &Params) -> Result<String, String> {
 ///
 /// # Errors
 /// The directory cannot be opened.
-fn short_path(socket: &Path) -> Result<PathBuf, String> {
+fn short_path(socket: &Path) -> Result<PathBuf, OpenError> {
     let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Ok(socket.to_owned());
     };
@@ -85,8 +86,12 @@ fn short_path(socket: &Path) -> Result<PathBuf, String> {
         return Ok(socket.to_owned());
     }
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let descriptor = nix::fcntl::open(directory, flags, Mode::empty())
-        .map_err(|error| format!("cannot open {}: {error}", directory.display()))?;
+    let descriptor = nix::fcntl::open(directory, flags, Mode::empty()).map_err(|errno| {
+        OpenError::Directory {
+            directory: directory.to_owned(),
+            errno,
+        }
+    })?;
     let link = format!("/proc/self/fd/{}", descriptor.into_raw_fd());
     Ok(Path::new(&link).join(name))
 }
@@ -120,14 +125,14 @@ pub(crate) fn netdev(kind: &Kind) -> Option<&str> {
 }
 
 /// Why queues of such a device cannot be leased, if they cannot.
-pub(crate) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
+pub(crate) fn no_lease_because(device: &str, queues: u16) -> Option<NotLeasable> {
     let is = |driver: &str| device.starts_with(driver);
     if is("net_af_xdp") || is("net_af_packet") || is("net_pcap") {
-        return Some("queues of this device work only in urdmad".to_owned());
+        return Some(NotLeasable::OnlyHere);
     }
     // More than four queue pairs used by secondaries abort the primary.
     if is("net_tap") && queues > 4 {
-        return Some("net_tap has 4 queue pairs, so port.lease_queues may be 3 at most".to_owned());
+        return Some(NotLeasable::TapQueues);
     }
     None
 }
@@ -167,28 +172,19 @@ fn page_octets() -> u64 {
 /// Whether so much of hugetlbfs can be had.
 ///
 /// # Errors
-/// Why not, as a sentence that says what to do.
-pub(crate) fn check_hugepages(megabytes: u32) -> Result<(), String> {
-    let advice = |why: &str| {
-        format!(
-            "{why}; a lease needs {megabytes} MB of hugepages: as root, \
-             echo {} > /proc/sys/vm/nr_hugepages and mount -t hugetlbfs none /dev/hugepages",
-            megabytes.div_ceil(2)
-        )
-    };
+/// It cannot.
+pub(crate) fn check_hugepages(megabytes: u32) -> Result<(), NotLeasable> {
+    let lacks = |lack| Err(NotLeasable::Hugepages { lack, megabytes });
     let pages = HugepageInfo::read().unwrap_or_default();
     let free_mb = pages.free_mb();
     if free_mb < u64::from(megabytes) {
-        return Err(advice(&format!("only {free_mb} MB of hugepages are free")));
+        return lacks(Lack::Pages(free_mb));
     }
     let Some(mount) = pages.mount else {
-        return Err(advice("hugetlbfs is not mounted"));
+        return lacks(Lack::Mount);
     };
     if access(&mount, AccessFlags::W_OK).is_err() {
-        return Err(advice(&format!(
-            "this user may not write to {}",
-            mount.display()
-        )));
+        return lacks(Lack::Permission(mount));
     }
     Ok(())
 }
@@ -254,7 +250,7 @@ mod tests {
 
     #[test]
     fn hugepages_beyond_any_machine_are_refused_with_advice() {
-        let said = check_hugepages(1 << 30).unwrap_err();
+        let said = check_hugepages(1 << 30).unwrap_err().to_string();
         assert!(said.contains("/proc/sys/vm/nr_hugepages"), "{said}");
     }
 }

@@ -4,6 +4,7 @@
 //! table. doc/adr/0018-without-dpdk.md gives the reasons. Files:
 //! - `params`: the caller's parameters, copied and validated;
 //! - `open`: starts DPDK and the port; `device`: the arguments for DPDK;
+//! - `error`: why something does not work;
 //! - `port`: queue pairs and frames of an open port;
 //! - `redirection`: steers packets to leased queues where a NIC has no flow rules;
 //! - `steer`: separates the packets of an AF_XDP port from the kernel's;
@@ -14,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod device;
+mod error;
 mod guard;
 mod open;
 mod params;

@@ -9,10 +9,11 @@ use urdma_abi::port::pool_name;
 use urdma_underlay::MacAddr;
 
 use crate::device;
+use crate::error::{NoTable, NotLeasable, OpenError};
 use crate::params::{Kind, Params};
 use crate::port::Dpdk;
 use crate::redirection::Table;
-use crate::steer::{self, Steer};
+use crate::steer::Steer;
 use crate::tap;
 
 const POOL_CACHE: u32 = 64;
@@ -26,7 +27,7 @@ pub(crate) struct Opened {
     /// Queue pairs, urdmad's included.
     pub(crate) queues: u16,
     /// How packets reach a lessee's queue, or why no queue can be lent.
-    pub(crate) steering: Result<Steering, String>,
+    pub(crate) steering: Result<Steering, NotLeasable>,
 }
 
 /// How packets reach the queue of their lessee.
@@ -43,14 +44,10 @@ pub(crate) enum Steering {
 /// Checks that the drivers of devices with these arguments are installed.
 ///
 /// # Errors
-/// One is not, as a sentence that says what to install.
-pub(crate) fn check_drivers(device: &str) -> Result<(), String> {
+/// One is not.
+pub(crate) fn check_drivers(device: &str) -> Result<(), OpenError> {
     match Drivers::of_devices([device]).missing() {
-        Some(path) => Err(format!(
-            "this port needs DPDK's {}, which is not installed: install the package urdma-dpdk, or \
-             use kind = \"udp\"",
-            path.display()
-        )),
+        Some(path) => Err(OpenError::Driver(path.to_owned())),
         None => Ok(()),
     }
 }
@@ -58,8 +55,8 @@ pub(crate) fn check_drivers(device: &str) -> Result<(), String> {
 /// Starts DPDK and the port.
 ///
 /// # Errors
-/// The reason, as a sentence.
-pub(crate) fn open(params: &Params) -> Result<Opened, String> {
+/// They cannot be started.
+pub(crate) fn open(params: &Params) -> Result<Opened, OpenError> {
     let netdev = device::netdev(&params.kind);
     // DPDK reads it when the port starts.
     let program = netdev.map(kernel_program).transpose()?;
@@ -70,15 +67,17 @@ pub(crate) fn open(params: &Params) -> Result<Opened, String> {
     check_drivers(&device)?;
     let plan = Plan::new(params, &device);
     let eal = start_dpdk(params, &device, plan.memory.clone())?;
-    let mut port = DpdkPort::attach(&eal, &device).map_err(|error| error.to_string())?;
+    let mut port = DpdkPort::attach(&eal, &device)?;
     let pools = plan.make_pools(&eal, &device, params.mtu)?;
     start(&mut port, &pools, params.mtu, None).map_err(|error| match netdev {
-        Some(netdev) => steer::explain(&error, netdev),
-        None => error.to_string(),
+        Some(netdev) => OpenError::Xdp {
+            netdev: netdev.to_owned(),
+            error,
+        },
+        None => error.into(),
     })?;
     let steering = match plan.leasable {
-        Ok(()) => choose_steering(&mut port, &device, &pools, params.mtu)
-            .map_err(|error| error.to_string())?,
+        Ok(()) => choose_steering(&mut port, &device, &pools, params.mtu)?,
         Err(reason) => Err(reason),
     };
     let (steering, table) = match steering {
@@ -89,11 +88,13 @@ pub(crate) fn open(params: &Params) -> Result<Opened, String> {
     let pairs = (0..queues)
         .map(|index| port.take_pair(QueueIndex(index)))
         .collect::<Option<Vec<QueuePair>>>()
-        .ok_or("the port has too few queues")?;
-    let mac = MacAddr(port.mac().map_err(|error| error.to_string())?);
+        .ok_or(OpenError::Queues)?;
+    let mac = MacAddr(port.mac()?);
     if let Kind::Tap { netdev } = &params.kind {
-        tap::set_kernel_mac(netdev, mac)
-            .map_err(|error| format!("cannot set the address of {netdev}: {error}"))?;
+        tap::set_kernel_mac(netdev, mac).map_err(|error| OpenError::Address {
+            netdev: netdev.clone(),
+            error,
+        })?;
     }
     Ok(Opened {
         port: Dpdk::new(eal, port, pairs, table),
@@ -105,17 +106,17 @@ pub(crate) fn open(params: &Params) -> Result<Opened, String> {
 }
 
 /// The BPF program that separates the port's packets from the kernel's on this network interface.
-fn kernel_program(netdev: &str) -> Result<Steer, String> {
+fn kernel_program(netdev: &str) -> Result<Steer, OpenError> {
     if if_nametoindex(netdev).is_err() {
-        return Err(format!("there is no network interface \"{netdev}\""));
+        return Err(OpenError::Interface(netdev.to_owned()));
     }
-    Steer::new().map_err(|error| format!("no memory for a program: {error}"))
+    Steer::new().map_err(OpenError::Program)
 }
 
 /// Queues and memory of the port.
 struct Plan {
     /// Whether queue pairs can be leased, as far as is known before the port is open.
-    leasable: Result<(), String>,
+    leasable: Result<(), NotLeasable>,
     /// Leasable queue pairs, beside the daemon's own.
     lease_queues: u16,
     /// Packet buffers of each queue pair.
@@ -154,7 +155,7 @@ impl Plan {
     }
 
     /// One pool for each queue pair.
-    fn make_pools(&self, eal: &Eal, device: &str, mtu: u16) -> Result<Vec<Mempool>, String> {
+    fn make_pools(&self, eal: &Eal, device: &str, mtu: u16) -> Result<Vec<Mempool>, Error> {
         (0..=self.lease_queues)
             .map(|queue| {
                 let config = PoolConfig {
@@ -167,21 +168,20 @@ impl Plan {
                     buffer_octets: device::data_room(mtu),
                 };
                 let name = pool_name(queue);
-                let pool = if device::takes_whole_pages(device) {
+                if device::takes_whole_pages(device) {
                     Mempool::create_in_pages(eal, &name, &config)
                 } else {
                     Mempool::create(eal, &name, &config)
-                };
-                pool.map_err(|error| error.to_string())
+                }
             })
             .collect()
     }
 }
 
 /// Whether `wanted` queue pairs of the device can be leased.
-fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), String> {
+fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), NotLeasable> {
     if wanted == 0 {
-        return Err("port.lease_queues is 0 in the configuration".to_owned());
+        return Err(NotLeasable::NotConfigured);
     }
     match device::no_lease_because(device, wanted + 1) {
         Some(reason) => Err(reason),
@@ -189,7 +189,7 @@ fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), String> {
     }
 }
 
-fn start_dpdk(params: &Params, device: &str, memory: Memory) -> Result<Eal, String> {
+fn start_dpdk(params: &Params, device: &str, memory: Memory) -> Result<Eal, Error> {
     Eal::init(&EalOptions {
         process: Process::Primary,
         file_prefix: params.file_prefix.clone(),
@@ -200,7 +200,6 @@ fn start_dpdk(params: &Params, device: &str, memory: Memory) -> Result<Eal, Stri
         pci: is_pci_address(device).then(|| device.to_owned()),
         log: params.log.clone().map_or(Log::Off, Log::File),
     })
-    .map_err(|error| error.to_string())
 }
 
 /// Configures and starts the port; with a key the device chooses queues by RSS.
@@ -226,7 +225,7 @@ fn start(
 }
 
 /// How packets are steered to a leased queue, or why they are not; with the table, if one is used.
-type Choice = Result<(Steering, Option<Table>), String>;
+type Choice = Result<(Steering, Option<Table>), NotLeasable>;
 
 /// Finds a way to steer the packets of a leased queue, and only those, to it.
 ///
@@ -242,12 +241,12 @@ fn choose_steering(
         return Ok(Ok((Steering::Peer, None)));
     }
     let udp_port = urdma_types::PORT_BASE;
-    let no_rules = match port.steer(udp_port, FlowVersion::V4, QueueIndex(1)) {
+    let rules = match port.steer(udp_port, FlowVersion::V4, QueueIndex(1)) {
         Ok(_) => return Ok(Ok((Steering::Rules, None))),
         Err(error) => error,
     };
-    let no_table = match port.spreading()?.and_then(Table::new) {
-        None => "it has no redirection table".to_owned(),
+    let table = match port.spreading()?.and_then(Table::new) {
+        None => NoTable::None,
         Some(table) => {
             port.stop()?;
             let entries = table.entries();
@@ -259,11 +258,8 @@ fn choose_steering(
             };
             port.stop()?;
             start(port, pools, mtu, None)?;
-            error.to_string()
+            NoTable::Dpdk(error)
         }
     };
-    Ok(Err(format!(
-        "this NIC cannot steer packets to a leased queue ({no_rules}; {no_table}); they are \
-         forwarded"
-    )))
+    Ok(Err(NotLeasable::Steering { rules, table }))
 }

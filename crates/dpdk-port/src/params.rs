@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use urdma_abi::port::{kind, PortParams};
 use urdma_underlay::MacAddr;
 
+use crate::error::OpenError;
+
 /// The parameters of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
@@ -42,7 +44,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// A kind by its number.
-    pub(crate) fn new(number: u32, device: &OsStr) -> Result<Self, String> {
+    pub(crate) fn new(number: u32, device: &OsStr) -> Result<Self, OpenError> {
         let text = || device.to_string_lossy().into_owned();
         match number {
             kind::MEMIF_SERVER | kind::MEMIF_CLIENT => Ok(Self::Memif {
@@ -52,7 +54,7 @@ impl Kind {
             kind::TAP => Ok(Self::Tap { netdev: text() }),
             kind::AF_XDP => Ok(Self::AfXdp { netdev: text() }),
             kind::DEVICE => Ok(Self::Device { device: text() }),
-            _ => Err(format!("there is no port of kind {number}")),
+            _ => Err(OpenError::Kind(number)),
         }
     }
 }
@@ -62,13 +64,13 @@ impl Params {
     ///
     /// # Safety
     /// The strings are null or valid.
-    pub(crate) unsafe fn new(params: &PortParams) -> Result<Self, String> {
+    pub(crate) unsafe fn new(params: &PortParams) -> Result<Self, OpenError> {
         let text = |pointer: *const c_char| {
             // SAFETY: null or a string, as the caller guarantees.
             let text = (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) });
             text.map(|text| OsStr::from_bytes(text.to_bytes()).to_owned())
         };
-        let needed = |pointer| text(pointer).ok_or("a parameter of the port is missing");
+        let needed = |pointer| text(pointer).ok_or(OpenError::Parameter);
         Ok(Self {
             kind: Kind::new(params.kind, &needed(params.device)?)?,
             file_prefix: needed(params.file_prefix)?.to_string_lossy().into_owned(),

@@ -12,6 +12,7 @@ use dpdk::{
 };
 use urdma_abi::port::{PoolState, PortState, RxFrame, TxBuffer, TxFrame};
 
+use crate::error::QueueError;
 use crate::redirection::Table;
 
 const _: () = assert!(MAX_BURST == urdma_abi::port::MAX_BURST);
@@ -195,12 +196,12 @@ impl Dpdk {
     ///
     /// # Errors
     /// The reason why it is not lent.
-    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<String, String> {
+    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<String, QueueError> {
         let place = self
             .queues
             .get_mut(usize::from(queue))
             .filter(|_| queue > 0)
-            .ok_or("there is no such queue")?;
+            .ok_or(QueueError::None)?;
         match std::mem::replace(place, Queue::Lost) {
             Queue::Ours(pair) => match pair.lend() {
                 Ok(lent) => {
@@ -210,12 +211,12 @@ impl Dpdk {
                 }
                 Err(pair) => {
                     *place = Queue::Ours(pair);
-                    Err("packet buffers of the queue are in use".to_owned())
+                    Err(QueueError::InUse)
                 }
             },
             other => {
                 *place = other;
-                Err("the queue is lent already".to_owned())
+                Err(QueueError::Lent)
             }
         }
     }
@@ -224,11 +225,11 @@ impl Dpdk {
     ///
     /// # Errors
     /// The reason why it is lost.
-    pub(crate) fn reclaim(&mut self, queue: u16) -> Result<String, String> {
+    pub(crate) fn reclaim(&mut self, queue: u16) -> Result<String, QueueError> {
         let place = self
             .queues
             .get_mut(usize::from(queue))
-            .ok_or("there is no such queue")?;
+            .ok_or(QueueError::None)?;
         match std::mem::replace(place, Queue::Lost) {
             Queue::Lent(lent, rules) => {
                 drop(rules);
@@ -237,13 +238,13 @@ impl Dpdk {
                     table.reclaim(queue);
                     note = self.redirect();
                 }
-                let pair = lent.take_back().map_err(|error| error.to_string())?;
+                let pair = lent.take_back()?;
                 self.queues[usize::from(queue)] = Queue::Ours(pair);
                 Ok(note)
             }
             other => {
                 *place = other;
-                Err("the queue is not lent".to_owned())
+                Err(QueueError::NotLent)
             }
         }
     }

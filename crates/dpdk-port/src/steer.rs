@@ -26,11 +26,3 @@ impl Steer {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 }
-
-/// Why an AF_XDP port did not start, and the most frequent remedy.
-pub(crate) fn explain(error: &dpdk::Error, netdev: &str) -> String {
-    format!(
-        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was \
-         killed: ip link set dev {netdev} xdp off"
-    )
-}

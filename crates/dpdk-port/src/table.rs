@@ -14,6 +14,7 @@ use urdma_abi::port::{
 };
 
 use crate::device;
+use crate::error::{OpenError, QueueError};
 use crate::open::{check_drivers, open as open_port, Opened, Steering};
 use crate::params::{Kind, Params};
 use crate::port::Dpdk;
@@ -64,10 +65,14 @@ unsafe fn with<T>(port: *mut Port, refusal: T, call: impl FnOnce(&mut Dpdk) -> T
 ///
 /// # Safety
 /// `message` has room for `octets`.
-unsafe fn store(outcome: Result<String, String>, message: *mut c_char, octets: usize) -> c_int {
+unsafe fn store<E: ToString>(
+    outcome: Result<String, E>,
+    message: *mut c_char,
+    octets: usize,
+) -> c_int {
     let (text, errno) = match outcome {
         Ok(note) => (note, 0),
-        Err(reason) => (reason, EIO),
+        Err(error) => (error.to_string(), EIO),
     };
     // SAFETY: the caller passes room for `octets`.
     unsafe { store_text(&text, message, octets) };
@@ -79,7 +84,7 @@ unsafe extern "C" fn dpdk_version() -> *const c_char {
 }
 
 unsafe extern "C" fn check(kind: u32, message: *mut c_char, octets: usize) -> c_int {
-    let outcome = guarded(Err("checking panicked".to_owned()), || {
+    let outcome = guarded(Err(OpenError::Panicked), || {
         // An interface or a socket of no name: only the driver matters. Any device has a driver of
         // its own.
         match Kind::new(kind, OsStr::new("none"))? {
@@ -99,7 +104,7 @@ unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: the caller passes valid parameters.
     let params = unsafe { &*params };
-    let outcome = guarded(Err("opening the port panicked".to_owned()), || {
+    let outcome = guarded(Err(OpenError::Panicked), || {
         // SAFETY: as above.
         let params = unsafe { Params::new(params) }?;
         open_port(&params)
@@ -120,7 +125,7 @@ fn describe(mut opened: Opened) -> (OpenedPort, String) {
         Ok(Steering::Peer) => (steering::PEER, 0, String::new()),
         Ok(Steering::Rules) => (steering::RULES, 0, String::new()),
         Ok(Steering::Table(entries)) => (steering::TABLE, entries, String::new()),
-        Err(reason) => (steering::NONE, 0, reason),
+        Err(reason) => (steering::NONE, 0, reason.to_string()),
     };
     let mut device = [0; DEVICE_OCTETS];
     for (to, from) in device[..DEVICE_OCTETS - 1]
@@ -209,7 +214,7 @@ unsafe extern "C" fn lend(
     message: *mut c_char,
     octets: usize,
 ) -> c_int {
-    let refusal = Err("lending panicked".to_owned());
+    let refusal = Err(QueueError::Panicked);
     // SAFETY: the caller passes an open port that no other call uses.
     let outcome = unsafe { with(port, refusal, |port| port.lend(queue, udp_port)) };
     // SAFETY: the caller passes a buffer of this length.
@@ -222,7 +227,7 @@ unsafe extern "C" fn reclaim(
     message: *mut c_char,
     octets: usize,
 ) -> c_int {
-    let refusal = Err("taking the queue back panicked".to_owned());
+    let refusal = Err(QueueError::Panicked);
     // SAFETY: the caller passes an open port that no other call uses.
     let outcome = unsafe { with(port, refusal, |port| port.reclaim(queue)) };
     // SAFETY: the caller passes a buffer of this length.

@@ -1,34 +1,79 @@
-//! The addresses that a configuration names. Errors are sentences without a subject.
+//! The addresses that a configuration names.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use thiserror::Error;
+
+/// The most addresses of an instance: the data path keeps one for others.
+const ADDRESSES_MAX: usize = urdma_underlay::MAX_ADDRESSES - 1;
+
+/// Why an instance cannot have addresses; the key precedes the message.
+#[derive(Debug, Error)]
+pub(super) enum AddressError {
+    /// There are none, or too many.
+    #[error("must list 1 to {ADDRESSES_MAX} addresses")]
+    Number,
+    /// It is written as one of IPv6.
+    #[error("{written} is an IPv4 address: write {canonical}")]
+    Mapped {
+        /// It as it is written.
+        written: IpAddr,
+        /// It as one of IPv4.
+        canonical: IpAddr,
+    },
+    /// It is unspecified, a group or a broadcast.
+    #[error("{0} is not the address of one host: name one of this host's own")]
+    NotOfOneHost(IpAddr),
+    /// No host is reached by it.
+    #[error("{0} is {1}")]
+    Unusable(IpAddr, &'static str),
+    /// It is there twice.
+    #[error("{0} is there twice")]
+    Twice(IpAddr),
+}
+
+/// Why metrics are not served at an address.
+#[derive(Debug, Error)]
+pub(super) enum MetricsError {
+    /// It is none, or has no port.
+    #[error(
+        "\"{0}\" must be an address with a port other than 0, such as \"127.0.0.1:9464\" or \
+         \"[::1]:9464\""
+    )]
+    Syntax(String),
+    /// Other hosts could read them.
+    #[error(
+        "must be an address of the loopback interface, such as \"127.0.0.1:9464\": metrics are \
+         served without a password"
+    )]
+    NotLoopback,
+}
 
 /// Checks the addresses of an instance.
 ///
 /// # Errors
-/// Why it cannot have them.
-pub(super) fn check(addresses: &[IpAddr]) -> Result<(), String> {
-    if !(1..=urdma_underlay::MAX_ADDRESSES - 1).contains(&addresses.len()) {
-        return Err(format!(
-            "must list 1 to {} addresses",
-            urdma_underlay::MAX_ADDRESSES - 1
-        ));
+/// It cannot have them.
+pub(super) fn check(addresses: &[IpAddr]) -> Result<(), AddressError> {
+    if !(1..=ADDRESSES_MAX).contains(&addresses.len()) {
+        return Err(AddressError::Number);
     }
     for (index, address) in addresses.iter().enumerate() {
         let canonical = address.to_canonical();
         if canonical != *address {
-            return Err(format!("{address} is an IPv4 address: write {canonical}"));
+            return Err(AddressError::Mapped {
+                written: *address,
+                canonical,
+            });
         }
         let is_of_many = address.is_multicast() || *address == IpAddr::V4(Ipv4Addr::BROADCAST);
         if address.is_unspecified() || is_of_many {
-            return Err(format!(
-                "{address} is not the address of one host: name one of this host's own"
-            ));
+            return Err(AddressError::NotOfOneHost(*address));
         }
         if let Some(instead) = instead_of(*address) {
-            return Err(format!("{address} is {instead}"));
+            return Err(AddressError::Unusable(*address, instead));
         }
         if addresses[..index].contains(address) {
-            return Err(format!("{address} is there twice"));
+            return Err(AddressError::Twice(*address));
         }
     }
     Ok(())
@@ -52,21 +97,14 @@ fn instead_of(address: IpAddr) -> Option<&'static str> {
 /// Where metrics are served.
 ///
 /// # Errors
-/// Why they are not served there.
-pub(super) fn of_metrics(text: &str) -> Result<SocketAddr, String> {
+/// They are not served there.
+pub(super) fn of_metrics(text: &str) -> Result<SocketAddr, MetricsError> {
     let address: Option<SocketAddr> = text.parse().ok();
     let Some(address) = address.filter(|address| address.port() != 0) else {
-        return Err(format!(
-            "\"{text}\" must be an address with a port other than 0, such as \"127.0.0.1:9464\" \
-             or \"[::1]:9464\""
-        ));
+        return Err(MetricsError::Syntax(text.to_owned()));
     };
     if !address.ip().is_loopback() {
-        return Err(
-            "must be an address of the loopback interface, such as \"127.0.0.1:9464\": metrics \
-             are served without a password"
-                .to_owned(),
-        );
+        return Err(MetricsError::NotLoopback);
     }
     Ok(address)
 }

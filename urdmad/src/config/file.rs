@@ -7,45 +7,68 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use thiserror::Error;
+
 /// Maximum length of a configuration.
 const OCTETS_MAX: u64 = 1 << 20;
 /// How long a pipe may take to be written.
 const WRITER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Why a file cannot be used; its name precedes the message.
+#[derive(Debug, Error)]
+pub(super) enum FileError {
+    /// It cannot be opened or read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// It is a directory, a device or a socket.
+    #[error("is neither a regular file nor a pipe: name one of these")]
+    Kind,
+    /// It is longer than a configuration.
+    #[error("has more than {OCTETS_MAX} octets: name a file with a configuration")]
+    TooLong,
+    /// It is not text.
+    #[error("cannot be read: {0}")]
+    NotText(#[from] std::string::FromUtf8Error),
+    /// It is a pipe that is not written to.
+    #[error(
+        "is a pipe to which no program has written a configuration within {} s: start the program \
+         that does", .0.as_secs()
+    )]
+    NoWriter(Duration),
+}
+
 /// The text of a file or of a pipe.
 ///
 /// # Errors
-/// Why it cannot be used, as a sentence without a subject.
-pub(super) fn read(file: &Path) -> Result<String, String> {
+/// It cannot be used.
+pub(super) fn read(file: &Path) -> Result<String, FileError> {
     read_within(file, WRITER_LIMIT)
 }
 
-fn read_within(file: &Path, limit: Duration) -> Result<String, String> {
+fn read_within(file: &Path, limit: Duration) -> Result<String, FileError> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer.
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let mut opened = options.open(file).map_err(cannot_be_read)?;
-    let kind = opened.metadata().map_err(cannot_be_read)?.file_type();
+    let mut opened = options.open(file)?;
+    let kind = opened.metadata()?.file_type();
     let octets = if kind.is_fifo() {
         read_pipe(&opened, limit)?
     } else if kind.is_file() {
         let mut octets = Vec::new();
         let mut bounded = opened.by_ref().take(OCTETS_MAX + 1);
-        bounded.read_to_end(&mut octets).map_err(cannot_be_read)?;
+        bounded.read_to_end(&mut octets)?;
         octets
     } else {
-        return Err("is neither a regular file nor a pipe: name one of these".to_owned());
+        return Err(FileError::Kind);
     };
     if octets.len() as u64 > OCTETS_MAX {
-        return Err(format!(
-            "has more than {OCTETS_MAX} octets: name a file with a configuration"
-        ));
+        return Err(FileError::TooLong);
     }
-    String::from_utf8(octets).map_err(|error| format!("cannot be read: {error}"))
+    Ok(String::from_utf8(octets)?)
 }
 
 /// What is written to a pipe, which may have no writer yet, up to more than the maximum length.
-fn read_pipe(mut pipe: &File, limit: Duration) -> Result<Vec<u8>, String> {
+fn read_pipe(mut pipe: &File, limit: Duration) -> Result<Vec<u8>, FileError> {
     const LOOK: Duration = Duration::from_millis(5);
     let until = Instant::now() + limit;
     let mut octets = Vec::new();
@@ -55,24 +78,12 @@ fn read_pipe(mut pipe: &File, limit: Duration) -> Result<Vec<u8>, String> {
             Ok(0) if !octets.is_empty() => break,
             Ok(count @ 1..) => octets.extend_from_slice(&part[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                return Err(cannot_be_read(error))
-            }
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
             Ok(_) | Err(_) if Instant::now() < until => sleep(LOOK),
-            Ok(_) | Err(_) => {
-                return Err(format!(
-                    "is a pipe to which no program has written a configuration within {} s: \
-                     start the program that does",
-                    limit.as_secs()
-                ))
-            }
+            Ok(_) | Err(_) => return Err(FileError::NoWriter(limit)),
         }
     }
     Ok(octets)
-}
-
-fn cannot_be_read(error: std::io::Error) -> String {
-    format!("cannot be read: {error}")
 }
 
 #[cfg(test)]
@@ -88,7 +99,7 @@ mod tests {
     fn read_of_what_is_neither_file_nor_pipe_is_refused_at_once() {
         let scratch = Scratch::new("config").unwrap();
         for file in [Path::new("/dev/zero"), scratch.path()] {
-            let reason = read(file).unwrap_err();
+            let reason = read(file).unwrap_err().to_string();
             assert!(reason.starts_with("is neither "), "{reason}");
         }
     }
@@ -98,7 +109,9 @@ mod tests {
         let scratch = Scratch::new("config").unwrap();
         let fifo = scratch.path().join("fifo");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        let reason = read_within(&fifo, Duration::from_millis(20)).unwrap_err();
+        let reason = read_within(&fifo, Duration::from_millis(20))
+            .unwrap_err()
+            .to_string();
         assert!(reason.starts_with("is a pipe to which "), "{reason}");
         // Opening it to write waits for the reader.
         let writer = std::thread::spawn({
@@ -111,7 +124,7 @@ mod tests {
             let fifo = fifo.clone();
             move || fs::write(fifo, "#".repeat(2 << 20))
         });
-        let reason = read(&fifo).unwrap_err();
+        let reason = read(&fifo).unwrap_err().to_string();
         assert!(reason.starts_with("has more than "), "{reason}");
         // The rest cannot be written.
         assert!(writer.join().unwrap().is_err());
@@ -125,7 +138,7 @@ mod tests {
         fs::write(&file, &longest).unwrap();
         assert_eq!(read(&file).unwrap(), longest);
         fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
-        let reason = read(&file).unwrap_err();
+        let reason = read(&file).unwrap_err().to_string();
         assert!(
             reason.starts_with("has more than 1048576 octets"),
             "{reason}"

@@ -162,7 +162,7 @@ impl Control {
         let port = self.config.port.as_ref();
         if let Some(group) = port.and_then(|port| port.lease_group.as_ref()) {
             if let Err(reason) = users::may_lease(uid, group) {
-                return LeaseAnswer::Refused(reason);
+                return LeaseAnswer::Refused(reason.to_string());
             }
         }
         if !self.faults.are_none() {
@@ -174,7 +174,7 @@ impl Control {
         }
         let params = match self.leases.grant(slot) {
             Ok(params) => params,
-            Err(reason) => return LeaseAnswer::Refused(reason),
+            Err(reason) => return LeaseAnswer::Refused(reason.to_string()),
         };
         let udp_port = urdma_types::PORT_BASE + u16::from(slot.number());
         match self.data.lend(params.queue, udp_port) {
@@ -187,7 +187,7 @@ impl Control {
             }
             Err(reason) => {
                 self.leases.release(params.queue, true);
-                LeaseAnswer::Refused(reason)
+                LeaseAnswer::Refused(reason.to_string())
             }
         }
     }

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use urdma_channel::{ChannelConfig, OwnRegion};
+use thiserror::Error;
+use urdma_channel::{ChannelConfig, OwnRegion, RegionError};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_types::SlotId;
@@ -13,10 +14,19 @@ use urdma_types::SlotId;
 use super::state::Control;
 use crate::client::reads_offers;
 use crate::data::channels::PeerMemory;
-use crate::data::command::Command;
+use crate::data::command::{Command, NotTaken};
 use crate::descriptors::are_offer;
 use crate::slots::Token;
 use crate::tally::Tally;
+
+/// Why there is no channel to a process.
+#[derive(Debug, Error)]
+pub(super) enum NoChannel {
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    #[error(transparent)]
+    DataThread(#[from] NotTaken),
+}
 
 impl Control {
     /// Passes what a client offers on to the process in a slot, if it has it in the generation that
@@ -84,12 +94,9 @@ impl Control {
     }
 
     /// A region for the next process of a slot, which the data thread writes; gives its descriptor.
-    pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, String> {
-        let (region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, SlotId::DAEMON.number())
-            .map_err(|error| error.to_string())?;
-        self.data
-            .send(Command::Open { slot, region })
-            .map_err(|reason| reason.to_string())?;
+    pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, NoChannel> {
+        let (region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, SlotId::DAEMON.number())?;
+        self.data.send(Command::Open { slot, region })?;
         Ok(fd)
     }
 

@@ -115,7 +115,7 @@ impl Control {
             counters,
             leases: self.leases.status(),
             lease_steering: self.leases.steering(),
-            no_leases_because: self.leases.impossible_because().map(str::to_owned),
+            no_leases_because: self.leases.impossible_because().map(ToString::to_string),
             kernel: self.kernel.status(),
             capture: self.shared.capture_file(),
             sockets: self.sockets.status(),

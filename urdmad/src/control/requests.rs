@@ -258,7 +258,7 @@ impl Control {
         let mut faults = self.faults.with(direction, impairment);
         faults.seed = seed.unwrap_or(faults.seed);
         if let Err(reason) = self.config.allows(&faults) {
-            return refuse(RefusalKind::Invalid, reason);
+            return refuse(RefusalKind::Invalid, reason.to_string());
         }
         let leased = self.leases.leased();
         if leased > 0 && !faults.are_none() {

@@ -16,7 +16,7 @@ use urdma_types::SlotId;
 
 use super::channels::PeerMemory;
 use super::daemon_traffic::DaemonDatagram;
-use crate::port::PortReport;
+use crate::port::{PortReport, QueueError};
 use crate::shared::Reply;
 
 /// The data thread reads its commands at least once a millisecond; a longer delay means that it
@@ -47,12 +47,12 @@ pub(crate) enum Command {
     Lend {
         queue: u16,
         udp_port: u16,
-        done: SyncSender<Result<(), String>>,
+        done: SyncSender<Result<(), QueueError>>,
     },
     /// Take back the queue of a lessee that has ended, and poll it.
     Reclaim {
         queue: u16,
-        done: SyncSender<Result<(), String>>,
+        done: SyncSender<Result<(), QueueError>>,
     },
     /// Groups have had their first members or lost the last ones.
     GroupsChanged,
@@ -74,6 +74,15 @@ pub(crate) enum NotTaken {
     Ended,
     #[error("the data thread does not answer")]
     NoAnswer,
+}
+
+/// Why a queue of the port is not lent, or not taken back.
+#[derive(Debug, Error)]
+pub(crate) enum NotLent {
+    #[error(transparent)]
+    Port(#[from] QueueError),
+    #[error(transparent)]
+    DataThread(#[from] NotTaken),
 }
 
 /// What both ends of the command queue share.
@@ -226,19 +235,18 @@ impl DataHandle {
     }
 
     /// Lends a queue to a lessee with `udp_port`.
-    pub(crate) fn lend(&self, queue: u16, udp_port: u16) -> Result<(), String> {
-        self.ask(|done| Command::Lend {
+    pub(crate) fn lend(&self, queue: u16, udp_port: u16) -> Result<(), NotLent> {
+        let lent = self.ask(|done| Command::Lend {
             queue,
             udp_port,
             done,
-        })
-        .unwrap_or_else(|reason| Err(reason.to_string()))
+        })?;
+        Ok(lent?)
     }
 
     /// Takes a queue back.
-    pub(crate) fn reclaim(&self, queue: u16) -> Result<(), String> {
-        self.ask(|done| Command::Reclaim { queue, done })
-            .unwrap_or_else(|reason| Err(reason.to_string()))
+    pub(crate) fn reclaim(&self, queue: u16) -> Result<(), NotLent> {
+        Ok(self.ask(|done| Command::Reclaim { queue, done })??)
     }
 
     /// Has the channel of a slot closed whose process has ended. The control thread is woken by the

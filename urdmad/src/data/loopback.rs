@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urdma_underlay::{MacAddr, MAX_HEADER_OCTETS};
 
 use super::wire::BURST;
-use crate::port::{NoBuffer, PacketPort, PortReport, Resolver};
+use crate::port::{NoBuffer, PacketPort, PortReport, QueueError, Resolver};
 
 /// Frames on their way to one port, and empty ones.
 #[derive(Debug, Default)]
@@ -104,12 +104,12 @@ impl PacketPort for Loopback {
         0
     }
 
-    fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {
-        Err("a link in memory has no queues to lend".to_owned())
+    fn lend(&mut self, _: u16, _: u16) -> Result<(), QueueError> {
+        Err(QueueError::None)
     }
 
-    fn reclaim(&mut self, _: u16) -> Result<(), String> {
-        Err("a link in memory has no queues to lend".to_owned())
+    fn reclaim(&mut self, _: u16) -> Result<(), QueueError> {
+        Err(QueueError::None)
     }
 
     fn report(&mut self) -> PortReport {

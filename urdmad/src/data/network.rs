@@ -25,7 +25,7 @@ use super::neighbours::Neighbours;
 use super::routes::{NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
-use crate::port::{PacketPort, PortReport};
+use crate::port::{PacketPort, PortReport, QueueError};
 use crate::shared::{Reply, Shared};
 
 /// Frames that wait for a neighbour's resolution at most.
@@ -369,11 +369,11 @@ impl Network {
         self.wire.port().enter();
     }
 
-    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {
+    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), QueueError> {
         self.wire.port().lend(queue, udp_port)
     }
 
-    pub(crate) fn reclaim(&mut self, queue: u16) -> Result<(), String> {
+    pub(crate) fn reclaim(&mut self, queue: u16) -> Result<(), QueueError> {
         self.wire.port().reclaim(queue)
     }
 

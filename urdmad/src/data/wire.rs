@@ -228,7 +228,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::port::{NoBuffer, Resolver};
+    use crate::port::{NoBuffer, QueueError, Resolver};
 
     /// A port that accepts a set number of frames, and that has received some.
     struct Narrow {
@@ -284,12 +284,12 @@ mod tests {
             std::mem::take(&mut self.waiting)
         }
 
-        fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {
-            Err("no queues".to_owned())
+        fn lend(&mut self, _: u16, _: u16) -> Result<(), QueueError> {
+            Err(QueueError::None)
         }
 
-        fn reclaim(&mut self, _: u16) -> Result<(), String> {
-            Err("no queues".to_owned())
+        fn reclaim(&mut self, _: u16) -> Result<(), QueueError> {
+            Err(QueueError::None)
         }
 
         fn report(&mut self) -> PortReport {

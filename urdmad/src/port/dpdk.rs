@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{null, NonNull};
 
 use arrayvec::ArrayVec;
-use urdma_abi::library::{self, LoadError, Visibility};
+use urdma_abi::library::{self, Visibility};
 use urdma_abi::port::{
     pool_name, steering, OpenedPort, PoolState, Port, PortParams, PortState, PortTable, RxFrame,
     TxBuffer, TxFrame, MAX_BURST, MESSAGE_OCTETS,
@@ -20,17 +20,16 @@ use urdma_abi::port::{
 use urdma_ipc::status::{LeaseSteering, PoolStatus};
 use urdma_underlay::{MacAddr, Verification};
 
+use super::error::{PortError, QueueError};
 use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
 use crate::interfaces;
 use crate::kinds::PortKind;
-use crate::lease::LeaseOffer;
+use crate::lease::{LeaseOffer, NotLeasable};
 
 /// The library's file name.
 const LIBRARY: &str = "liburdma_dpdk.so";
 /// Environment variable that names the library.
 const LIBRARY_VARIABLE: &str = "URDMA_DPDK_LIB";
-/// What to do without DPDK.
-const REMEDY: &str = "install the package urdma-dpdk, or use kind = \"udp\"";
 
 /// An open port.
 struct Dpdk {
@@ -69,18 +68,11 @@ fn file_prefix(run_dir: &Path) -> String {
 /// Loads the library.
 ///
 /// # Errors
-/// It or DPDK is not installed, as a sentence that says what to do.
-fn load(kind: &str) -> Result<&'static PortTable, String> {
+/// It or DPDK is not installed.
+fn load(kind: &'static str) -> Result<&'static PortTable, PortError> {
     let path = library_path();
     // DPDK's drivers are loaded later, and take its functions from the library and from DPDK.
-    library::load(&path, Visibility::Global).map_err(|error| match error {
-        LoadError::Missing(_) | LoadError::Linker(_) => {
-            format!("a port of kind \"{kind}\" needs DPDK: {error}; {REMEDY}")
-        }
-        LoadError::OtherVersion(_) => format!(
-            "a port of kind \"{kind}\" needs DPDK: {error} than urdmad: install both from one build"
-        ),
-    })
+    library::load(&path, Visibility::Global).map_err(|error| PortError::Library { kind, error })
 }
 
 /// `$URDMA_DPDK_LIB`, or the library beside urdmad or in `../lib/urdma`.
@@ -107,7 +99,7 @@ fn library_path() -> PathBuf {
 }
 
 /// The kinds of ports of DPDK, each with the reason for which it cannot be used here, if so.
-pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), String>)> {
+pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), PortError>)> {
     PortKind::of_dpdk().map(|(name, number)| {
         let checked = load(name).and_then(|table| {
             said(|message, octets| {
@@ -115,6 +107,7 @@ pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), String>)> {
                 unsafe { (table.check)(number, message, octets) }
             })
             .map(drop)
+            .map_err(PortError::Driver)
         });
         (name, checked)
     })
@@ -136,12 +129,12 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> 
 /// Loads the library and opens the port.
 ///
 /// # Errors
-/// The reason, as a sentence.
+/// It cannot be used.
 pub(super) fn open(
     request: &PortRequest<'_>,
     mac: MacAddr,
     (kind, device): (u32, &Path),
-) -> Result<OpenPort, String> {
+) -> Result<OpenPort, PortError> {
     let config = request.config;
     let table = load(config.kind.name())?;
     let device = c_string(device)?;
@@ -166,15 +159,15 @@ pub(super) fn open(
         unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
     })
     .map_err(|reason| match config.kind.get().cause() {
-        Some(cause) => format!("{cause} ({reason})"),
-        None => reason,
+        Some(cause) => PortError::Caused { cause, reason },
+        None => PortError::Driver(reason),
     })?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
     let netdev = config.kind.get().shared_netdev().map(str::to_owned);
     let port = Dpdk {
         table,
-        port: NonNull::new(opened.port).ok_or("there is no port")?,
+        port: NonNull::new(opened.port).ok_or(PortError::None)?,
         queues: opened.queues,
         capacity: usize::try_from(opened.capacity).unwrap_or(0),
         stash: ArrayVec::new(),
@@ -193,7 +186,7 @@ pub(super) fn open(
         steering::TABLE => Ok(LeaseSteering::Table {
             entries: usize::try_from(opened.table_entries).unwrap_or(0),
         }),
-        _ => Err(note),
+        _ => Err(NotLeasable::Driver(note)),
     };
     // SAFETY: the function returns a constant string.
     let dpdk = unsafe { CStr::from_ptr((table.dpdk_version)()) };
@@ -226,9 +219,8 @@ fn verification(netdev: Option<&str>) -> Verification {
     }
 }
 
-fn c_string(text: impl AsRef<OsStr>) -> Result<CString, String> {
-    CString::new(text.as_ref().as_bytes())
-        .map_err(|_| "a name in the configuration contains a zero octet".to_owned())
+fn c_string(text: impl AsRef<OsStr>) -> Result<CString, PortError> {
+    CString::new(text.as_ref().as_bytes()).map_err(|_| PortError::ZeroOctet)
 }
 
 impl Dpdk {
@@ -346,22 +338,24 @@ impl PacketPort for Dpdk {
         count
     }
 
-    fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {
+    fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), QueueError> {
         let note = said(|message, octets| {
             // SAFETY: as above; the message has room for `octets`.
             unsafe { (self.table.lend)(self.port.as_ptr(), queue, udp_port, message, octets) }
-        })?;
+        })
+        .map_err(QueueError::Driver)?;
         if !note.is_empty() {
             tracing::debug!("queue {queue}: {note}");
         }
         Ok(())
     }
 
-    fn reclaim(&mut self, queue: u16) -> Result<(), String> {
+    fn reclaim(&mut self, queue: u16) -> Result<(), QueueError> {
         let note = said(|message, octets| {
             // SAFETY: as above; the message has room for `octets`.
             unsafe { (self.table.reclaim)(self.port.as_ptr(), queue, message, octets) }
-        })?;
+        })
+        .map_err(QueueError::Driver)?;
         if !note.is_empty() {
             tracing::warn!("queue {queue}: {note}");
         }

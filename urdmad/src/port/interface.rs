@@ -8,7 +8,9 @@ use urdma_ipc::status::PoolStatus;
 use urdma_underlay::{MacAddr, Verification};
 
 use crate::config::PortConfig;
-use crate::lease::LeaseOffer;
+use crate::lease::{LeaseOffer, NotLeasable};
+
+use super::error::QueueError;
 
 /// The operations that the data path needs. One thread uses a port, after [`PacketPort::enter`].
 pub trait PacketPort: Send {
@@ -52,15 +54,15 @@ pub trait PacketPort: Send {
     /// Lends `queue` to a lessee, and steers packets for `udp_port` to it if the device can.
     ///
     /// # Errors
-    /// The reason why the queue is not lent.
-    fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String>;
+    /// The queue is not lent.
+    fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), QueueError>;
 
     /// Takes back the queue of a lessee that has ended: its packets are dropped, its buffers
     /// reinitialised.
     ///
     /// # Errors
-    /// The reason why the queue cannot be leased again.
-    fn reclaim(&mut self, queue: u16) -> Result<(), String>;
+    /// The queue cannot be leased again.
+    fn reclaim(&mut self, queue: u16) -> Result<(), QueueError>;
 
     /// Whether this host has members of a group, for a port that receives from no other groups.
     fn set_group(&mut self, _group: IpAddr, _has_members: bool) {}
@@ -116,7 +118,7 @@ pub struct OpenPort {
     /// Name of the device.
     pub device: String,
     /// The offer to lessees, or the reason why there is none.
-    pub leases: Result<LeaseOffer, String>,
+    pub leases: Result<LeaseOffer, NotLeasable>,
 }
 
 /// Arguments of opening a port.

@@ -27,8 +27,10 @@ use self::outgoing::Outgoing;
 use self::peers::Peers;
 use self::sockets::LocalAddress;
 use self::watcher::Watcher;
+use super::error::{PortError, QueueError};
 use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
 use crate::interfaces::{self, InterfaceAddress};
+use crate::lease::NotLeasable;
 
 pub(crate) use self::sockets::has_route;
 
@@ -51,16 +53,16 @@ struct Udp {
 /// Opens the sockets.
 ///
 /// # Errors
-/// The reason, as a sentence.
-pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, String> {
+/// They cannot be opened.
+pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, PortError> {
     let (config, host) = (request.config, interfaces::list());
     let addresses = request
         .addresses
         .iter()
         .map(|ip| find_address(&host, *ip, config.mtu))
-        .collect::<Result<Vec<LocalAddress>, String>>()?;
-    let mut incoming =
-        Incoming::new(mac, request.addresses, config.mtu).map_err(|errno| cannot_open(errno, 1))?;
+        .collect::<Result<Vec<LocalAddress>, PortError>>()?;
+    let mut incoming = Incoming::new(mac, request.addresses, config.mtu)
+        .map_err(|errno| PortError::no_socket(errno, 1))?;
     let slots = || SlotId::all().take(usize::from(request.slots) + 1);
     let total = addresses.len() * slots().count();
     let mut daemon = Vec::new();
@@ -69,7 +71,7 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
             let at = address.with_port(port);
             let place = sockets::receiver(*address, port)
                 .and_then(|socket| incoming.add(socket, at))
-                .map_err(|errno| cannot_bind(errno, address.ip, port, total))?;
+                .map_err(|errno| PortError::not_bound(errno, address.ip, port, total))?;
             if port == PORT_BASE {
                 daemon.push(place);
             }
@@ -100,26 +102,29 @@ pub(super) fn open(request: &PortRequest<'_>, mac: MacAddr) -> Result<OpenPort, 
             missing,
         }),
         device: format!("sockets at {}", first.unwrap_or_default()),
-        leases: Err("a port of kind \"udp\" has no queue pairs to lease".to_owned()),
+        leases: Err(NotLeasable::Kind("udp")),
     })
 }
 
 /// An address of this host for packets of an MTU.
-fn find_address(host: &[InterfaceAddress], ip: IpAddr, mtu: u16) -> Result<LocalAddress, String> {
+fn find_address(
+    host: &[InterfaceAddress],
+    ip: IpAddr,
+    mtu: u16,
+) -> Result<LocalAddress, PortError> {
     let Some(netdev) = interfaces::netdev_of(host, ip) else {
-        return Err(format!(
-            "{ip} is not an address of this host: assign it to a network interface (ip addr add \
-             {ip}/24 dev NETDEV), or name one that \"ip addr\" lists in the key \"address\""
-        ));
+        return Err(PortError::NoAddress(ip));
     };
     let interface = if_nametoindex(&*netdev).unwrap_or(0);
-    let socket = sockets::new_socket(ip).map_err(|errno| cannot_open(errno, 1))?;
+    let socket = sockets::new_socket(ip).map_err(|errno| PortError::no_socket(errno, 1))?;
     let limit = sys::interface_mtu(&socket, &netdev).unwrap_or(u32::from(mtu));
     if u32::from(mtu) > limit {
-        return Err(format!(
-            "{netdev}, which has {ip}, has an MTU of {limit}: set port.mtu = {limit} on all hosts \
-             of the link, or ip link set dev {netdev} mtu {mtu}"
-        ));
+        return Err(PortError::Mtu {
+            netdev,
+            ip,
+            limit,
+            mtu,
+        });
     }
     Ok(LocalAddress { ip, interface })
 }
@@ -138,39 +143,6 @@ fn without_port(slots: usize) -> String {
          ports are in use too (ss -uanp shows the programs; end them, keep the ports free with \
          sysctl net.ipv4.ip_local_reserved_ports=49152-65535, and restart urdmad)"
     )
-}
-
-/// Why there are no sockets.
-fn cannot_open(errno: Errno, total: usize) -> String {
-    match errno {
-        Errno::EMFILE | Errno::ENFILE => format!(
-            "{total} sockets are needed, one for each slot and address, and this process may have \
-             fewer: raise the limit of open files (ulimit -n), or set fewer \"slots\" or \
-             addresses in the configuration"
-        ),
-        Errno::EPERM | Errno::EACCES | Errno::EAFNOSUPPORT => format!(
-            "this process may not have UDP sockets ({}): allow AF_INET and AF_INET6 where \
-             urdmad is confined (a seccomp profile, RestrictAddressFamilies= of systemd)",
-            errno.desc()
-        ),
-        errno => format!("no UDP socket: {}", errno.desc()),
-    }
-}
-
-/// Why a port is not to be had.
-fn cannot_bind(errno: Errno, ip: IpAddr, port: u16, total: usize) -> String {
-    match errno {
-        Errno::EADDRINUSE => format!(
-            "UDP port {port} of {ip} is in use: end the program that has it, perhaps another \
-             instance (ss -ulpn \"sport = :{port}\" shows it), or give this instance an address \
-             of its own"
-        ),
-        Errno::EADDRNOTAVAIL => format!(
-            "{ip} cannot be used: it is not assigned to an interface, or still checked for \
-             duplicates (ip addr show tentative)"
-        ),
-        errno => cannot_open(errno, total),
-    }
 }
 
 impl Udp {
@@ -246,12 +218,12 @@ impl PacketPort for Udp {
         self.outgoing.discard(&mut self.peers)
     }
 
-    fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {
-        Err("there is no such queue".to_owned())
+    fn lend(&mut self, _: u16, _: u16) -> Result<(), QueueError> {
+        Err(QueueError::None)
     }
 
-    fn reclaim(&mut self, _: u16) -> Result<(), String> {
-        Err("there is no such queue".to_owned())
+    fn reclaim(&mut self, _: u16) -> Result<(), QueueError> {
+        Err(QueueError::None)
     }
 
     fn set_group(&mut self, group: IpAddr, has_members: bool) {

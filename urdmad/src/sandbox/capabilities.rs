@@ -17,6 +17,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use nix::unistd::getpid;
 
+use super::error::SandboxError;
+
 /// Time limit for all threads, and the polling interval.
 const LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
@@ -32,9 +34,9 @@ static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Gives up all capabilities but those of `needed` that the process has; returns their names.
 ///
 /// # Errors
-/// Why some thread has kept more, as a sentence.
-pub(super) fn keep(needed: &CapsHashSet) -> Result<String, String> {
-    let own = caps::read(None, CapSet::Permitted).map_err(|error| error.to_string())?;
+/// Some thread has kept more.
+pub(super) fn keep(needed: &CapsHashSet) -> Result<String, SandboxError> {
+    let own = caps::read(None, CapSet::Permitted)?;
     let kept: CapsHashSet = own.intersection(needed).copied().collect();
     let bits = kept.iter().fold(0, |bits, cap| bits | cap.bitmask());
     KEPT.store(bits, Ordering::SeqCst);
@@ -49,7 +51,7 @@ pub(super) fn keep(needed: &CapsHashSet) -> Result<String, String> {
     })
 }
 
-fn give_up_in_other_threads(kept: &CapsHashSet) -> Result<(), String> {
+fn give_up_in_other_threads(kept: &CapsHashSet) -> Result<(), SandboxError> {
     let handler = SigAction::new(
         SigHandler::Handler(on_signal),
         SaFlags::SA_RESTART,
@@ -57,7 +59,7 @@ fn give_up_in_other_threads(kept: &CapsHashSet) -> Result<(), String> {
     );
     // SAFETY: the handler makes system calls only and preserves errno.
     let before = unsafe { sigaction(Signal::SIGSYS, &handler) };
-    let before = before.map_err(|errno| format!("cannot handle a signal: {errno}"))?;
+    let before = before.map_err(SandboxError::Signal)?;
     let outcome = signal_until_all_have(kept);
     // A signal that is still pending would end the process by default.
     if outcome.is_ok() {
@@ -68,11 +70,11 @@ fn give_up_in_other_threads(kept: &CapsHashSet) -> Result<(), String> {
 }
 
 /// Signals each thread once; threads that are created meanwhile are found in the next round.
-fn signal_until_all_have(kept: &CapsHashSet) -> Result<(), String> {
+fn signal_until_all_have(kept: &CapsHashSet) -> Result<(), SandboxError> {
     let start = Instant::now();
     let mut signalled = Vec::new();
     loop {
-        let threads = threads().map_err(|error| format!("cannot list threads: {error}"))?;
+        let threads = threads().map_err(SandboxError::Threads)?;
         let more: Vec<i32> = threads
             .into_iter()
             .filter(|thread| has_more(*thread, kept))
@@ -87,7 +89,7 @@ fn signal_until_all_have(kept: &CapsHashSet) -> Result<(), String> {
             }
         }
         if start.elapsed() > LIMIT {
-            return Err(format!("{} threads do not answer", more.len()));
+            return Err(SandboxError::Silent(more.len()));
         }
         thread::sleep(LOOK);
     }

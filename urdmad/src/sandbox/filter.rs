@@ -17,6 +17,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
+use super::error::SandboxError;
 use crate::kinds::{Internet, Needs};
 
 /// Calls that are allowed with any arguments.
@@ -185,21 +186,19 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// Filters the system calls of all threads, and of those that they create.
 ///
 /// # Errors
-/// Why not, as a sentence.
-pub(super) fn install(needs: Needs) -> Result<(), String> {
+/// The kernel refuses it.
+pub(super) fn install(needs: Needs) -> Result<(), SandboxError> {
     // If two filters refuse a call, the later one decides how; so this one allows clone3.
-    set_no_new_privs().map_err(|errno| format!("no_new_privs: {}", errno.desc()))?;
+    set_no_new_privs().map_err(SandboxError::NewPrivileges)?;
     apply(&program(without_clone3())?, 0)?;
     apply(&program(allowlist(needs)?)?, libc::SECCOMP_FILTER_FLAG_LOG)
 }
 
 fn program(
     (rules, otherwise, action): (Rules, SeccompAction, SeccompAction),
-) -> Result<BpfProgram, String> {
-    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    SeccompFilter::new(rules, otherwise, action, arch)
-        .and_then(BpfProgram::try_from)
-        .map_err(|error| error.to_string())
+) -> Result<BpfProgram, BackendError> {
+    let arch = TargetArch::try_from(ARCH)?;
+    SeccompFilter::new(rules, otherwise, action, arch).and_then(BpfProgram::try_from)
 }
 
 /// The flags of clone3(2) are in memory, which a filter cannot read. Without it the C library uses
@@ -210,10 +209,10 @@ fn without_clone3() -> (Rules, SeccompAction, SeccompAction) {
     (rules, SeccompAction::Allow, missing)
 }
 
-fn allowlist(needs: Needs) -> Result<(Rules, SeccompAction, SeccompAction), String> {
+fn allowlist(needs: Needs) -> Result<(Rules, SeccompAction, SeccompAction), BackendError> {
     let allowed = [ALLOWED, ALLOWED_BY_ARCH, needs.calls].concat();
     let mut rules: Rules = allowed.into_iter().map(|call| (call, Vec::new())).collect();
-    let limited = limited(needs.internet).map_err(|error| error.to_string())?;
+    let limited = limited(needs.internet)?;
     rules.extend(limited);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     Ok((rules, refuse, SeccompAction::Allow))
@@ -311,8 +310,8 @@ fn no_pointer(index: u8) -> Condition {
 ///
 /// SPEC_ALLOW keeps kernels before 5.16 from slowing the threads down against attacks by code that
 /// they execute themselves; urdmad executes no code of others.
-fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), String> {
-    let length = u16::try_from(program.len()).map_err(|error| error.to_string())?;
+fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), SandboxError> {
+    let length = u16::try_from(program.len()).map_err(|_| seccompiler::Error::EmptyFilter)?;
     let filter = libc::sock_fprog {
         len: length,
         // The kernel only reads it.
@@ -324,8 +323,8 @@ fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), String> {
     let result = unsafe { libc::syscall(call, mode, always | flags, &raw const filter) };
     match result {
         0 => Ok(()),
-        1.. => Err(format!("thread {result} has another filter")),
-        _ => seccompiler::apply_filter_all_threads(program).map_err(|error| error.to_string()),
+        1.. => Err(SandboxError::OtherFilter(result)),
+        _ => Ok(seccompiler::apply_filter_all_threads(program)?),
     }
 }
 

@@ -21,7 +21,7 @@ fn own(number: u8, last: u8) -> IpAddr {
     IpAddr::from([127, a | 64, b, 8 * number + last])
 }
 
-fn try_open(addresses: &[IpAddr], mtu: u16) -> Result<OpenPort, String> {
+fn try_open(addresses: &[IpAddr], mtu: u16) -> Result<OpenPort, PortError> {
     let config = PortConfig {
         kind: PortKind::Udp(Udp),
         mtu,
@@ -196,12 +196,13 @@ fn port_over_ipv6_does_the_same() {
 fn port_in_use_and_foreign_address_are_named_with_the_remedy() {
     let ip = own(2, 1);
     let _other = UdpSocket::bind((ip, PORT_BASE + 1)).unwrap();
-    let said = try_open(&[ip], 1500).err().unwrap();
+    let said = try_open(&[ip], 1500).err().unwrap().to_string();
     let expected = format!("UDP port 21505 of {ip} is in use: end the program");
     assert!(said.starts_with(&expected), "{said}");
     let said = try_open(&["203.0.113.7".parse().unwrap()], 1500)
         .err()
-        .unwrap();
+        .unwrap()
+        .to_string();
     assert!(
         said.starts_with("203.0.113.7 is not an address of this host"),
         "{said}"
@@ -211,10 +212,10 @@ fn port_in_use_and_foreign_address_are_named_with_the_remedy() {
 #[test]
 fn confined_process_is_told_what_to_allow() {
     for errno in [Errno::EPERM, Errno::EACCES, Errno::EAFNOSUPPORT] {
-        let said = cannot_open(errno, 1);
+        let said = PortError::no_socket(errno, 1).to_string();
         assert!(said.contains("allow AF_INET and AF_INET6"), "{said}");
     }
-    let said = cannot_open(Errno::EMFILE, 508);
+    let said = PortError::no_socket(Errno::EMFILE, 508).to_string();
     assert!(said.starts_with("508 sockets are needed"), "{said}");
 }
 
