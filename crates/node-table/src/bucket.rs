@@ -1,26 +1,30 @@
-//! One bucket: 8 words of 8 octets, each of which has the version of the bucket and 6 octets of its
-//! content.
+//! One bucket: 16 words of 8 octets, each of which has the version of the bucket and 6 octets of
+//! its content.
 //!
-//! A READ gets each aligned word at one moment, but the words of a line in any order. Each version
-//! of a bucket writes each word once, so words of the same version are of the same content, in
-//! whatever order they were read, until 65,535 updates have passed during the READ.
+//! A READ gets each aligned word at one moment, but the words of a bucket in any order. Each
+//! version of a bucket writes each word once, so words of the same version are of the same content,
+//! in whatever order they were read, until 65,535 updates have passed during the READ.
 
 use crate::error::BadTable;
 use crate::fault::{Fault, Faults};
-use crate::node::{Found, NodeKey, Target};
-use crate::number::{number, number_16};
+use crate::node::{Found, NodeKey, Region, Target};
+use crate::number::{number, number_16, number_32};
 
-/// Words of a bucket, and of a header.
-pub(crate) const LINE_WORDS: usize = 8;
+/// Words of a bucket.
+pub(crate) const BUCKET_WORDS: usize = 16;
 /// Entries of one bucket.
 pub const ENTRIES_PER_BUCKET: usize = 2;
-pub(crate) const BUCKET_LEN: u32 = 64;
+/// Length of a bucket.
+pub const BUCKET_LEN: usize = BUCKET_WORDS * 8;
+/// The same as the length of a READ.
+pub(crate) const BUCKET_READ: u32 = 128;
 /// Bits of the hints of a bucket, each for the keys of which it is the home that have the bit.
 pub(crate) const HINT_BITS: u32 = 16;
 
 const CONTENT_LEN: usize = 6;
-const ENTRY_LEN: usize = 22;
+const ENTRY_LEN: usize = 42;
 const ENTRIES_AT: usize = 4;
+const REST_AT: usize = ENTRIES_AT + ENTRIES_PER_BUCKET * ENTRY_LEN;
 const VERSION_SHIFT: u32 = 48;
 
 /// A node in a bucket.
@@ -52,6 +56,10 @@ impl Entry {
         octets[8..10].copy_from_slice(&self.found.generation.to_be_bytes());
         octets[10..14].copy_from_slice(&self.found.target.number().to_be_bytes());
         octets[14..22].copy_from_slice(&self.found.target.access_key().to_be_bytes());
+        let region = self.found.target.region();
+        octets[22..26].copy_from_slice(&region.rkey.to_be_bytes());
+        octets[26..34].copy_from_slice(&region.addr.to_be_bytes());
+        octets[34..42].copy_from_slice(&region.len_octets.to_be_bytes());
         octets
     }
 
@@ -63,9 +71,12 @@ impl Entry {
                 false => Err(BadTable::Entry),
             };
         };
-        let target = u32::try_from(number(&octets[10..14]))
-            .ok()
-            .and_then(|target| Target::new(target, number(&octets[14..22])));
+        let region = Region {
+            rkey: number_32(&octets[22..26]),
+            addr: number(&octets[26..34]),
+            len_octets: number(&octets[34..42]),
+        };
+        let target = Target::new(number_32(&octets[10..14]), number(&octets[14..22]), region);
         Ok(Some(Self {
             key,
             found: Found {
@@ -86,11 +97,11 @@ impl Bucket {
         self.entries.iter().position(is_key)
     }
 
-    pub(crate) fn encode(&self) -> [u64; LINE_WORDS] {
-        let mut content = [0; CONTENT_LEN * LINE_WORDS];
+    pub(crate) fn encode(&self) -> [u64; BUCKET_WORDS] {
+        let mut content = [0; CONTENT_LEN * BUCKET_WORDS];
         content[0..2].copy_from_slice(&self.epoch.to_be_bytes());
         content[2..4].copy_from_slice(&self.hints.to_be_bytes());
-        for (octets, entry) in content[ENTRIES_AT..]
+        for (octets, entry) in content[ENTRIES_AT..REST_AT]
             .chunks_exact_mut(ENTRY_LEN)
             .zip(self.entries)
         {
@@ -98,7 +109,7 @@ impl Bucket {
                 octets.copy_from_slice(&entry.encode());
             }
         }
-        let mut words = [u64::from(self.version) << VERSION_SHIFT; LINE_WORDS];
+        let mut words = [u64::from(self.version) << VERSION_SHIFT; BUCKET_WORDS];
         for (word, octets) in words.iter_mut().zip(content.chunks_exact(CONTENT_LEN)) {
             *word |= number(octets);
         }
@@ -107,25 +118,28 @@ impl Bucket {
 
     /// The bucket in words that were read; none if they are of several versions.
     pub(crate) fn decode(
-        words: &[u64; LINE_WORDS],
+        words: &[u64; BUCKET_WORDS],
         faults: Faults,
     ) -> Result<Option<Self>, BadTable> {
         let version = version_of(words[0]);
         let compared = match faults.has(Fault::EndsCompared) {
-            true => &words[LINE_WORDS - 1..],
+            true => &words[BUCKET_WORDS - 1..],
             false => &words[1..],
         };
         if compared.iter().any(|word| version_of(*word) != version) {
             return Ok(None);
         }
-        let mut content = [0; CONTENT_LEN * LINE_WORDS];
+        let mut content = [0; CONTENT_LEN * BUCKET_WORDS];
         for (octets, word) in content.chunks_exact_mut(CONTENT_LEN).zip(words) {
             octets.copy_from_slice(&word.to_be_bytes()[2..]);
+        }
+        if content[REST_AT..].iter().any(|octet| *octet != 0) {
+            return Err(BadTable::Entry);
         }
         let mut entries = [None; ENTRIES_PER_BUCKET];
         for (entry, octets) in entries
             .iter_mut()
-            .zip(content[ENTRIES_AT..].chunks_exact(ENTRY_LEN))
+            .zip(content[ENTRIES_AT..REST_AT].chunks_exact(ENTRY_LEN))
         {
             *entry = Entry::decode(octets)?;
         }

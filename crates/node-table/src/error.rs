@@ -80,7 +80,7 @@ pub enum BadTable {
     #[error("the bucket belongs to another table: read the header again")]
     OtherTable,
     /// An entry that its key does not place into the bucket, one key twice, octets in an empty
-    /// entry, or a target number beyond 24 bits.
+    /// entry or behind the last one, or a target number beyond 24 bits.
     #[error("the bucket has an entry that no owner writes")]
     Entry,
 }

@@ -5,20 +5,22 @@
 
 use urdma_types::mix;
 
-use crate::bucket::{BUCKET_LEN, HINT_BITS, LINE_WORDS};
+use crate::bucket::{BUCKET_LEN, HINT_BITS};
 use crate::error::{BadTable, CreateError};
 use crate::fault::{Fault, Faults};
 use crate::node::{absorb, NodeKey};
 
+/// Words of a header.
+pub(crate) const HEADER_WORDS: usize = 8;
 /// The length of a header, which clients read first, at offset 0.
-pub const HEADER_LEN: usize = LINE_WORDS * 8;
+pub const HEADER_LEN: usize = HEADER_WORDS * 8;
 /// The most buckets that a table has.
 pub const BUCKETS_MAX: u32 = 1 << 24;
 
 /// Hints in one word.
 pub(crate) const HINTS_PER_WORD: u32 = 64 / HINT_BITS;
-const MAGIC: u64 = 0x756e_6431; // "und1"
-const DIGEST: usize = LINE_WORDS - 1;
+const MAGIC: u64 = 0x756e_6432; // "und2"
+const DIGEST: usize = HEADER_WORDS - 1;
 
 /// What a client has to know of a table before it can look up a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct Geometry {
     /// The seed of the hash function. A random one keeps an attacker from choosing keys that share
     /// buckets.
     pub seed: u64,
-    /// Buckets of 64 octets with two entries each, 2 to 2^24.
+    /// Buckets of 128 octets with two entries each, 2 to 2^24.
     pub buckets: u32,
 }
 
@@ -57,7 +59,7 @@ impl Geometry {
         }
     }
 
-    /// The length of the table, a multiple of 64.
+    /// The length of the table, a multiple of 128.
     pub fn len_octets(&self) -> u64 {
         self.bucket_offset(self.buckets)
     }
@@ -68,9 +70,9 @@ impl Geometry {
     }
 
     pub(crate) fn bucket_offset(&self, bucket: u32) -> u64 {
-        let line = u64::from(BUCKET_LEN);
-        let hints = u64::from(self.hints_len()).next_multiple_of(line);
-        HEADER_LEN as u64 + hints + u64::from(bucket) * line
+        let bucket_len = BUCKET_LEN as u64;
+        let hints_end = HEADER_LEN as u64 + u64::from(self.hints_len());
+        hints_end.next_multiple_of(bucket_len) + u64::from(bucket) * bucket_len
     }
 
     pub(crate) fn places(&self, key: NodeKey) -> Places {
@@ -85,8 +87,8 @@ impl Geometry {
         }
     }
 
-    pub(crate) fn encode(&self) -> [u64; LINE_WORDS] {
-        let mut words = [0; LINE_WORDS];
+    pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
+        let mut words = [0; HEADER_WORDS];
         words[0] = MAGIC << 32 | u64::from(self.epoch) << 16;
         words[1] = self.seed;
         words[2] = u64::from(self.buckets);
@@ -94,7 +96,7 @@ impl Geometry {
         words
     }
 
-    pub(crate) fn decode(words: &[u64; LINE_WORDS], faults: Faults) -> Result<Self, BadTable> {
+    pub(crate) fn decode(words: &[u64; HEADER_WORDS], faults: Faults) -> Result<Self, BadTable> {
         let epoch = epoch_of(words[0]).ok_or(BadTable::NoTable)?;
         if words[DIGEST] != digest(words) && !faults.has(Fault::HeaderUndigested) {
             return Err(BadTable::NoTable);
@@ -119,7 +121,7 @@ pub(crate) fn epoch_of(word: u64) -> Option<u16> {
 }
 
 /// The digest of all words but the last. It recognises a header that is being written.
-fn digest(words: &[u64; LINE_WORDS]) -> u64 {
+fn digest(words: &[u64; HEADER_WORDS]) -> u64 {
     let words = words[..DIGEST].iter();
     words.fold(MAGIC, |digest, word| absorb(digest, *word))
 }

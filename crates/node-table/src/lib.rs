@@ -1,5 +1,5 @@
 //! The directory of nodes, sans-IO: a hash table in registered memory, from which clients read how
-//! to reach a node's DC target, mostly by one RDMA READ of 64 octets. doc/pool.md describes it
+//! to reach a node's DC target, mostly by one RDMA READ of 128 octets. doc/pool.md describes it
 //! ("Directory of nodes").
 //!
 //! [`Table`] is the owner's side: it writes into [`Memory`]. [`Directory`] is what a client knows
@@ -22,9 +22,9 @@ mod node;
 mod number;
 mod table;
 
-pub use bucket::ENTRIES_PER_BUCKET;
+pub use bucket::{BUCKET_LEN, ENTRIES_PER_BUCKET};
 pub use error::{BadTable, ChangeError, CreateError, RetryCause};
 pub use geometry::{Geometry, BUCKETS_MAX, HEADER_LEN};
 pub use lookup::{Answer, Directory, Lookup, Read, Step, READS_MAX};
-pub use node::{Found, NodeKey, Target};
+pub use node::{Found, NodeKey, Region, Target};
 pub use table::{Memory, Table};

@@ -14,7 +14,7 @@
 //! `Again` is for an entry that was moved from the other bucket to its home between two READs: the
 //! move has written the home.
 
-use crate::bucket::{Bucket, BUCKET_LEN, HINT_BITS, LINE_WORDS};
+use crate::bucket::{Bucket, BUCKET_READ, HINT_BITS};
 use crate::error::{BadTable, RetryCause};
 use crate::fault::{Fault, Faults};
 use crate::geometry::{Geometry, Places, HEADER_LEN};
@@ -27,7 +27,7 @@ pub const READS_MAX: u32 = 8;
 /// Octets of the table that the client has to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// From the begin of the table, a multiple of 64.
+    /// From the begin of the table: of a bucket a multiple of 128, else of 64.
     pub offset_octets: u64,
     /// Their number.
     pub len_octets: u32,
@@ -43,9 +43,9 @@ pub struct Directory {
 }
 
 /// Big-endian words of a header or a bucket.
-fn words(octets: &[u8]) -> Result<[u64; LINE_WORDS], BadTable> {
-    expect_len(octets, HEADER_LEN as u64)?;
-    let mut words = [0; LINE_WORDS];
+fn words<const N: usize>(octets: &[u8]) -> Result<[u64; N], BadTable> {
+    expect_len(octets, 8 * N as u64)?;
+    let mut words = [0; N];
     for (word, octets) in words.iter_mut().zip(octets.chunks_exact(8)) {
         *word = number(octets);
     }
@@ -178,7 +178,7 @@ impl Lookup {
     pub fn read(&self) -> Read {
         Read {
             offset_octets: self.geometry.bucket_offset(self.bucket()),
-            len_octets: BUCKET_LEN,
+            len_octets: BUCKET_READ,
         }
     }
 

@@ -59,17 +59,33 @@ impl NodeKey {
     }
 }
 
-/// How the DC target of a node is reached, beside the address of its host: 12 octets.
+/// The memory that a node offers: 20 octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Its key.
+    pub rkey: u32,
+    /// Its first address.
+    pub addr: u64,
+    /// Its length.
+    pub len_octets: u64,
+}
+
+/// The DC target of a node, 12 octets, and the memory that it gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     number: u32,
     access_key: u64,
+    region: Region,
 }
 
 impl Target {
     /// A target; none if the number has more than 24 bits.
-    pub fn new(number: u32, access_key: u64) -> Option<Self> {
-        (number <= NUMBER_MAX).then_some(Self { number, access_key })
+    pub fn new(number: u32, access_key: u64, region: Region) -> Option<Self> {
+        (number <= NUMBER_MAX).then_some(Self {
+            number,
+            access_key,
+            region,
+        })
     }
 
     /// Its number.
@@ -80,6 +96,11 @@ impl Target {
     /// Its access key.
     pub fn access_key(&self) -> u64 {
         self.access_key
+    }
+
+    /// Its memory.
+    pub fn region(&self) -> Region {
+        self.region
     }
 }
 
@@ -124,7 +145,12 @@ mod tests {
 
     #[test]
     fn target_number_beyond_24_bits_is_refused() {
-        assert!(Target::new(0xff_ffff, 1).is_some());
-        assert!(Target::new(0x100_0000, 1).is_none());
+        let region = Region {
+            rkey: 1,
+            addr: 2,
+            len_octets: 3,
+        };
+        assert!(Target::new(0xff_ffff, 1, region).is_some());
+        assert!(Target::new(0x100_0000, 1, region).is_none());
     }
 }

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::bucket::{version_of, Bucket, Entry, HINT_BITS, LINE_WORDS};
+use crate::bucket::{version_of, Bucket, Entry, BUCKET_WORDS, HINT_BITS};
 use crate::error::{ChangeError, CreateError};
 use crate::fault::{Fault, Faults};
-use crate::geometry::{epoch_of, Geometry, Places, HEADER_LEN, HINTS_PER_WORD};
+use crate::geometry::{epoch_of, Geometry, Places, HEADER_LEN, HEADER_WORDS, HINTS_PER_WORD};
 use crate::node::{Found, NodeKey, Target};
 
 /// Buckets that are looked at for one insertion.
@@ -69,7 +69,7 @@ fn next_version(version: u16) -> u16 {
 }
 
 /// Writes a header or a bucket, word after word.
-fn store_line(memory: &mut impl Memory, at: usize, words: [u64; LINE_WORDS]) {
+fn store_words<const N: usize>(memory: &mut impl Memory, at: usize, words: [u64; N]) {
     for (index, word) in words.into_iter().enumerate() {
         memory.store(at + index, word);
     }
@@ -77,7 +77,7 @@ fn store_line(memory: &mut impl Memory, at: usize, words: [u64; LINE_WORDS]) {
 
 /// A version that no word of the bucket at `at` has, whatever is there.
 fn unused_version(memory: &impl Memory, at: usize) -> u16 {
-    let versions: [u16; LINE_WORDS] =
+    let versions: [u16; BUCKET_WORDS] =
         std::array::from_fn(|word| version_of(memory.load(at + word)));
     let mut version = next_version(versions[0]);
     while versions.contains(&version) {
@@ -90,20 +90,20 @@ fn unused_version(memory: &impl Memory, at: usize) -> u16 {
 /// buckets of a table before, which its clients still read.
 fn wipe(memory: &mut impl Memory, geometry: &Geometry) {
     let word = |octets: u64| usize::try_from(octets / 8).expect("within the memory");
-    for index in LINE_WORDS..word(geometry.bucket_offset(0)) {
+    for index in HEADER_WORDS..word(geometry.bucket_offset(0)) {
         if memory.load(index) != 0 {
             memory.store(index, 0);
         }
     }
     let mut at = word(geometry.len_octets());
-    while at + LINE_WORDS <= memory.len_words() {
+    while at + BUCKET_WORDS <= memory.len_words() {
         let bucket = Bucket {
             version: unused_version(memory, at),
             epoch: geometry.epoch,
             ..Bucket::default()
         };
-        store_line(memory, at, bucket.encode());
-        at += LINE_WORDS;
+        store_words(memory, at, bucket.encode());
+        at += BUCKET_WORDS;
     }
 }
 
@@ -130,7 +130,7 @@ impl<M: Memory> Table<M> {
         if epoch_of(memory.load(0)) == Some(geometry.epoch) {
             return Err(CreateError::SameEpoch(geometry.epoch));
         }
-        memory.store(LINE_WORDS - 1, 0);
+        memory.store(HEADER_WORDS - 1, 0);
         if !faults.has(Fault::RestKept) {
             wipe(&mut memory, &geometry);
         }
@@ -145,7 +145,7 @@ impl<M: Memory> Table<M> {
         for bucket in 0..geometry.buckets {
             table.clear(bucket);
         }
-        store_line(&mut table.memory, 0, geometry.encode());
+        store_words(&mut table.memory, 0, geometry.encode());
         Ok(table)
     }
 
@@ -163,7 +163,7 @@ impl<M: Memory> Table<M> {
 
     fn word_of(&self, bucket: u32) -> usize {
         let first = self.geometry.bucket_offset(0) / 8;
-        usize::try_from(first).expect("within the memory") + bucket as usize * LINE_WORDS
+        usize::try_from(first).expect("within the memory") + bucket as usize * BUCKET_WORDS
     }
 
     /// Writes the next version of a bucket.
@@ -179,7 +179,7 @@ impl<M: Memory> Table<M> {
     fn publish(&mut self, bucket: u32) {
         let at = self.word_of(bucket);
         let new = self.owned[bucket as usize].bucket.encode();
-        store_line(&mut self.memory, at, new);
+        store_words(&mut self.memory, at, new);
         let at = HEADER_LEN / 8 + (bucket / HINTS_PER_WORD) as usize;
         let first = (bucket - bucket % HINTS_PER_WORD) as usize;
         let word = (first..first + HINTS_PER_WORD as usize).fold(0, |word, bucket| {

@@ -2,6 +2,7 @@
 
 use super::log::Log;
 use super::{for_each_seed, key, target, Rng};
+use crate::bucket::BUCKET_LEN;
 use crate::fault::{Fault, Faults};
 use crate::{
     Answer, BadTable, CreateError, Directory, Geometry, Lookup, Memory, Read, RetryCause, Step,
@@ -89,21 +90,24 @@ fn flipped_bit_of_a_table_never_panics_or_reads_without_end() {
     let table = filled();
     let memory = table.memory();
     let mut kinds = [0; 4];
-    for bit in 0..8 * 64 {
-        let flip = |wanted: Read| {
-            let mut octets = read(memory, wanted);
-            octets[bit / 8] ^= 1 << (bit % 8);
-            octets
-        };
-        let header = Directory::new(&flip(HEADER), GEOMETRY.len_octets());
+    let flip = |wanted: Read, bit: usize| {
+        let mut octets = read(memory, wanted);
+        octets[bit / 8] ^= 1 << (bit % 8);
+        octets
+    };
+    for bit in 0..8 * HEADER_LEN {
+        let header = Directory::new(&flip(HEADER, bit), GEOMETRY.len_octets());
         assert_eq!(
             header.map(|_| ()),
             Err(BadTable::NoTable),
             "bit {bit} of the header"
         );
+    }
+    for bit in 0..8 * BUCKET_LEN {
         let mut directory = open(memory).unwrap();
         for node in 0..8 {
-            kinds[match answer(&mut directory, node, flip).0 {
+            let flipped = |wanted| flip(wanted, bit);
+            kinds[match answer(&mut directory, node, flipped).0 {
                 Answer::Found(_) => 0,
                 Answer::Absent => 1,
                 Answer::Retry(_) => 2,

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use urdma_types::{seeds, Rng};
 
-use crate::{NodeKey, Target};
+use crate::{NodeKey, Region, Target};
 
 /// What the table or the client did wrong.
 type Finding = String;
@@ -46,5 +46,10 @@ fn key(index: u32) -> NodeKey {
 }
 
 fn target(rng: &mut Rng) -> Target {
-    Target::new(rng.bits32() >> 8, rng.bits()).unwrap()
+    let region = Region {
+        rkey: rng.bits32(),
+        addr: rng.bits(),
+        len_octets: rng.bits(),
+    };
+    Target::new(rng.bits32() >> 8, rng.bits(), region).unwrap()
 }
