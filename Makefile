@@ -102,7 +102,7 @@ checkpatch:
 
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys \
-	dv engine exs exs-c exs-cli ipc lease node-table pool pool-verbs rdma-core-sys \
+	dv engine exs exs-c exs-cli ipc lease metad node-table pool pool-verbs rdma-core-sys \
 	socket-switch sockets standin stream trace trp-sim types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
@@ -138,7 +138,8 @@ LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell scripts/version.sh)
 install: build install-exs install-dv
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
-		target/release/urdma-bench target/release/urdma-stream
+		target/release/urdma-bench target/release/urdma-stream \
+		target/release/urdma-metad
 	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
 		target/release/liburdma_standin.so target/release/liburdma_sockets.so \
 		target/release/liburdma_lease.so target/release/liburdma_dpdk.so

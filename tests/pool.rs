@@ -2,26 +2,34 @@
 //! client, each a process of an instance, which run the test `end` of this program.
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::Signal;
-use urdma_harness::instance::Scratch;
+use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
     Client, Completion, Config, Error, LocalRegionId, Node, Operation, RemoteRegionId, Request,
     Status, Transport, UserId, VirtualId,
 };
 use urdma_tests::{
-    alone, expect_all_taken_back, link_urdmadv, ports, start_end, OneHost, CHECK_LIMIT,
+    alone, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults, OneHost,
+    CHECK_LIMIT,
 };
+
+#[path = "pool/metadata.rs"]
+mod metadata;
 
 /// What an end does, over what, and the address of the node and of a second one.
 const ROLE: &str = "URDMA_TEST_POOL_ROLE";
 const OVER: &str = "URDMA_TEST_POOL_OVER";
 const ADDRESS: &str = "URDMA_TEST_POOL_ADDRESS";
 const SECOND: &str = "URDMA_TEST_POOL_SECOND";
+/// The address of a client's host.
+const FROM: &str = "URDMA_TEST_POOL_FROM";
+const HOST: &str = "127.0.0.1";
+const OTHER_HOST: &str = "127.0.0.2";
 /// Octets of the node, and of a read.
 const OFFERED: usize = 4096;
 const READ: usize = 64;
@@ -36,27 +44,47 @@ enum Over {
     Initiators,
 }
 
-/// One host whose processes find `liburdmadv.so`.
+/// One host, whose processes find `liburdmadv.so`, or two: then the clients are on the other one.
 struct Pool {
     one: OneHost,
+    other: Option<Instance>,
     over: Over,
     libraries: Scratch,
     addresses: [String; 2],
+    /// Metadata services of ends that are started, separated by commas.
+    services: String,
 }
 
 impl Pool {
     fn up(over: Over) -> Self {
+        Self::on(OneHost::up(), None, over)
+    }
+
+    /// The same on two hosts.
+    fn up_between_hosts(over: Over) -> Self {
+        let scratch = Scratch::new("pool-hosts").unwrap();
+        let [host, other] = up_with_faults(&scratch, "");
+        Self::on(OneHost { host, scratch }, Some(other), over)
+    }
+
+    fn on(one: OneHost, other: Option<Instance>, over: Over) -> Self {
         let libraries = Scratch::new("pool").unwrap();
         link_urdmadv(libraries.path());
         Self {
-            one: OneHost::up(),
+            one,
+            other,
             over,
             libraries,
             addresses: [(); 2].map(|()| format!("127.0.0.1:{}", ports())),
+            services: String::new(),
         }
     }
 
     fn start(&self, role: &str, address: &str, said: &str) -> Process {
+        self.start_on(&self.one.host, role, address, said)
+    }
+
+    fn start_on(&self, host: &Instance, role: &str, address: &str, said: &str) -> Process {
         let libraries = self.libraries.path().to_str().unwrap();
         let over = match self.over {
             Over::Connections => "connections",
@@ -67,9 +95,18 @@ impl Pool {
             (OVER, over),
             (ADDRESS, address),
             (SECOND, &self.addresses[1]),
+            (
+                FROM,
+                if self.other.is_some() {
+                    OTHER_HOST
+                } else {
+                    HOST
+                },
+            ),
+            (metadata::SERVICES, &self.services),
             ("LD_LIBRARY_PATH", libraries),
         ];
-        let mut process = start_end(&self.one.host, &environment);
+        let mut process = start_end(host, &environment);
         process.wait_for_text(said, CHECK_LIMIT).unwrap();
         process
     }
@@ -83,7 +120,8 @@ impl Pool {
     }
 
     fn client(&self, role: &str, said: &str) -> Process {
-        self.start(role, &self.addresses[0], said)
+        let host = self.other.as_ref().unwrap_or(&self.one.host);
+        self.start_on(host, role, &self.addresses[0], said)
     }
 
     /// The client succeeds; nothing is left of it and of the nodes.
@@ -92,6 +130,10 @@ impl Pool {
         assert!(ended.succeeded(), "{}", ended.describe());
         nodes.into_iter().for_each(kill);
         expect_all_taken_back(&self.one.host);
+        if let Some(other) = self.other {
+            expect_all_taken_back(&other);
+            other.down().unwrap();
+        }
         self.one.down();
     }
 }
@@ -104,15 +146,26 @@ fn kill(node: Process) {
 #[test]
 #[ignore = "an end, which the other tests start"]
 fn end() {
-    let address: SocketAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
+    let address = address_in(ADDRESS);
     match &*std::env::var(ROLE).unwrap() {
         "node" => serve(address),
         "client" => read_and_close(address),
         "survivor" => read_until_it_works_again(address),
         "neighbour" => write_beside_a_node_that_is_gone(address),
         "limited" => open_without_descriptors(address),
+        "follows a node" => metadata::follow_a_node(address),
+        "follows a service" => metadata::follow_a_service(address),
+        "uses a second service" => metadata::use_a_second_service(address),
+        "lies" => metadata::lie(address),
+        "is deceived" => metadata::be_deceived(address),
+        "is refused" => metadata::be_refused(address),
         other => panic!("no role {other:?}"),
     }
+}
+
+/// The address in an environment variable.
+fn address_in(variable: &str) -> SocketAddr {
+    std::env::var(variable).unwrap().parse().unwrap()
 }
 
 /// Octet `n` of the node.
@@ -128,8 +181,19 @@ fn serve(address: SocketAddr) {
         node.offer_target().unwrap();
     }
     println!("listens");
+    let services = metadata::services();
+    if !services.is_empty() {
+        node.register(&services).unwrap();
+    }
+    let mut registered = 0;
     loop {
         node.turn().unwrap();
+        if node.registered() != registered {
+            registered = node.registered();
+            if registered == services.len() {
+                println!("registered");
+            }
+        }
         std::thread::yield_now();
     }
 }
@@ -146,6 +210,14 @@ fn config() -> Config {
     }
 }
 
+fn from() -> IpAddr {
+    std::env::var(FROM).unwrap().parse().unwrap()
+}
+
+fn new_client() -> Client {
+    Client::new(from(), &config()).unwrap()
+}
+
 /// A client with a virtual queue pair to the node, and memory.
 struct Reader {
     client: Client,
@@ -158,7 +230,10 @@ struct Reader {
 
 impl Reader {
     fn new(address: SocketAddr) -> Self {
-        let mut client = Client::new(address.ip(), &config()).unwrap();
+        Self::with(new_client(), address)
+    }
+
+    fn with(mut client: Client, address: SocketAddr) -> Self {
         let local = client.register(USER, READ).unwrap();
         let (qp, remote, remote_addr) = client.open(USER, address, 4).unwrap();
         Self {
@@ -272,7 +347,7 @@ fn read_until_it_works_again(address: SocketAddr) {
 
 /// One shared queue pair, if it is an initiator, reaches both nodes; the first one ends.
 fn write_beside_a_node_that_is_gone(address: SocketAddr) {
-    let second: SocketAddr = std::env::var(SECOND).unwrap().parse().unwrap();
+    let second = address_in(SECOND);
     let mut reader = Reader::new(address);
     reader.expect_read(0);
     let (qp, remote, remote_addr) = reader.client.open(USER, second, 64).unwrap();
@@ -316,7 +391,7 @@ fn open_without_descriptors(address: SocketAddr) {
         virtual_max: 1,
         ..config()
     };
-    let mut client = Client::new(address.ip(), &only_one).unwrap();
+    let mut client = Client::new(from(), &only_one).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
     let refused = client.open(USER, address, 4);
@@ -326,9 +401,7 @@ fn open_without_descriptors(address: SocketAddr) {
     println!("done");
 }
 
-fn reads_and_closes(over: Over) {
-    let _alone = alone();
-    let pool = Pool::up(over);
+fn reads_and_closes(pool: Pool) {
     let node = pool.node();
     let client = pool.client("client", "done");
     pool.expect_success(client, vec![node]);
@@ -336,17 +409,23 @@ fn reads_and_closes(over: Over) {
 
 #[test]
 fn client_reads_and_closes_over_one_connection() {
-    reads_and_closes(Over::Connections);
+    let _alone = alone();
+    reads_and_closes(Pool::up(Over::Connections));
 }
 
 #[test]
 fn client_reads_and_closes_over_one_initiator() {
-    reads_and_closes(Over::Initiators);
+    let _alone = alone();
+    reads_and_closes(Pool::up(Over::Initiators));
 }
 
-fn reaches_a_node_again(over: Over) {
+#[test]
+fn client_reads_and_closes_over_one_initiator_between_hosts() {
     let _alone = alone();
-    let pool = Pool::up(over);
+    reads_and_closes(Pool::up_between_hosts(Over::Initiators));
+}
+
+fn reaches_a_node_again(pool: Pool) {
     let node = pool.node();
     let mut client = pool.client("survivor", "reads");
     kill(node);
@@ -357,12 +436,20 @@ fn reaches_a_node_again(over: Over) {
 
 #[test]
 fn client_reaches_a_node_again_that_was_killed() {
-    reaches_a_node_again(Over::Connections);
+    let _alone = alone();
+    reaches_a_node_again(Pool::up(Over::Connections));
 }
 
 #[test]
 fn initiator_reaches_a_node_again_that_was_killed() {
-    reaches_a_node_again(Over::Initiators);
+    let _alone = alone();
+    reaches_a_node_again(Pool::up(Over::Initiators));
+}
+
+#[test]
+fn initiator_reaches_a_node_of_another_host_again_that_was_killed() {
+    let _alone = alone();
+    reaches_a_node_again(Pool::up_between_hosts(Over::Initiators));
 }
 
 fn writes_beside_a_node_that_is_gone(over: Over) {

@@ -133,6 +133,9 @@ pub(crate) const POOL_OPEN: Goal = AtMost(1.0);
 pub(crate) const POOL_OPENED: Goal = AtLeast(0.5);
 /// Time of an RDMA Read over a virtual queue pair, in times of one over a connection of its own.
 pub(crate) const POOL_READ: Goal = AtMost(1.15);
+/// Microseconds by which opening a virtual queue pair to a node that is not known, by a metadata
+/// service, takes longer than an RDMA Read.
+pub(crate) const POOL_LEARN: Goal = AtMost(5.0);
 /// Octets of the heap for each node that a client knows.
 pub(crate) const POOL_NODE: Goal = AtMost(32.0);
 

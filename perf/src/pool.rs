@@ -1,5 +1,6 @@
 //! The pool of virtual queue pairs ([pool.md](../../doc/pool.md)): opening one to a node that is
-//! known, reads over it next to a connection of its own, and the memory that a known node takes.
+//! known, and to one that is not; reads over it next to a connection of its own; and the memory
+//! that a known node takes.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -14,8 +15,10 @@ use crate::goals;
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
-/// The line that the nodes of `urdma-perf-pool` print when they listen.
-pub const LISTENING: &str = "listening";
+const PROGRAM: &str = "urdma-perf-pool";
+/// What a metadata service prints when it listens, and the nodes of `urdma-perf-pool` once they are
+/// registered, too.
+pub const LISTENING: &str = "listens";
 /// Start of the line with a median, in microseconds.
 pub const MEDIAN: &str = "median ";
 /// Start of the line with a rate, in millions a second.
@@ -28,6 +31,8 @@ pub const READ_OCTETS: u32 = 64;
 const NODES: u16 = 256;
 const NODES_TEXT: &str = "256";
 const FIRST_PORT: u16 = 20_000;
+/// The metadata service.
+const SERVICE: &str = "127.0.0.1:19999";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Over what a client reads.
@@ -67,6 +72,8 @@ const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSeco
 const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
 const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
 const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
+const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
+const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
 const NODE: Probe = probe("known node over DC", Unit::Octets);
 
 /// Rows of the report.
@@ -78,6 +85,13 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         alone(OPENED, goals::POOL_OPENED),
         read("64 B READ, virtual QP over RC / own QP", READ_RC),
         read("64 B READ, virtual QP over DC / own QP", READ_DC),
+        Spec::new(
+            "virtual QP opened by a table - 64 B READ",
+            LEARN,
+            Compare::Above(READ_OWN),
+            goals::POOL_LEARN,
+        ),
+        alone(ASK, Goal::None),
         alone(NODE, goals::POOL_NODE),
     ]
     .into_iter()
@@ -88,6 +102,8 @@ struct Client {
     role: &'static str,
     /// The argument behind the address.
     rest: Option<&'static str>,
+    /// The metadata service of nodes and client.
+    service: Option<&'static str>,
     /// Nodes that there are.
     nodes: u16,
     /// What it prints, each behind a word.
@@ -98,24 +114,43 @@ const fn reading(reader: Reader, figures: &'static [(&'static str, Probe)]) -> C
     Client {
         role: "read",
         rest: Some(reader.name()),
+        service: None,
         nodes: 1,
         figures,
     }
 }
 
-const CLIENTS: [Client; 5] = [
+/// Opens a virtual queue pair to each of the nodes, which are not known.
+const fn opening(
+    service: Option<&'static str>,
+    figures: &'static [(&'static str, Probe)],
+) -> Client {
+    Client {
+        role: "learn",
+        rest: Some(NODES_TEXT),
+        service,
+        nodes: NODES,
+        figures,
+    }
+}
+
+const CLIENTS: [Client; 7] = [
     Client {
         role: "open",
         rest: None,
+        service: None,
         nodes: 1,
         figures: &[(MEDIAN, OPEN), (RATE, OPENED)],
     },
     reading(Reader::Own, &[(MEDIAN, READ_OWN)]),
     reading(Reader::Connections, &[(MEDIAN, READ_RC)]),
     reading(Reader::Initiators, &[(MEDIAN, READ_DC)]),
+    opening(Some(SERVICE), &[(MEDIAN, LEARN)]),
+    opening(None, &[(MEDIAN, ASK)]),
     Client {
         role: "memory",
         rest: Some(NODES_TEXT),
+        service: None,
         nodes: NODES,
         figures: &[(HEAP, NODE)],
     },
@@ -151,7 +186,7 @@ fn figure(output: &str, word: &str) -> Sample {
 /// What the programs need.
 struct Run<'a> {
     host: &'a Instance,
-    program: String,
+    programs: &'a Path,
     /// Where they find `liburdmadv.so`.
     libraries: String,
 }
@@ -161,7 +196,7 @@ fn text(failure: Failure) -> String {
 }
 
 impl<'a> Run<'a> {
-    fn new(host: &'a Instance, programs: &Path, scratch: &Path) -> Result<Self, String> {
+    fn new(host: &'a Instance, programs: &'a Path, scratch: &Path) -> Result<Self, String> {
         let link = scratch.join("liburdmadv.so.0");
         if !link.exists() {
             let library = programs.join("liburdma_dv.so");
@@ -169,13 +204,14 @@ impl<'a> Run<'a> {
         }
         Ok(Self {
             host,
-            program: programs.join("urdma-perf-pool").display().to_string(),
+            programs,
             libraries: scratch.display().to_string(),
         })
     }
 
-    fn start(&self, arguments: &[&str]) -> Result<Process, String> {
-        let argv = [&[self.program.as_str()], arguments].concat();
+    fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
+        let program = self.programs.join(program).display().to_string();
+        let argv = [&[program.as_str()], arguments].concat();
         let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
         command.env("LD_LIBRARY_PATH", &self.libraries);
         Process::start(&mut command).map_err(text)
@@ -184,13 +220,27 @@ impl<'a> Run<'a> {
     /// What a client prints, of nodes at this port and the next ones.
     fn output(&self, client: &Client, port: u16) -> Result<String, String> {
         let address = format!("127.0.0.1:{port}");
-        let mut serving = self.start(&["nodes", &address, &client.nodes.to_string()])?;
-        serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
-        let arguments = [client.role, &address].into_iter().chain(client.rest);
+        let nodes = client.nodes.to_string();
+        let mut serving = Vec::new();
+        if let Some(service) = client.service {
+            serving.push(self.start("urdma-metad", &["--listen", service])?);
+        }
+        let arguments = ["nodes", &address, &nodes]
+            .into_iter()
+            .chain(client.service);
         let arguments: Vec<&str> = arguments.collect();
-        let ended = self.start(&arguments)?.wait(LIMIT).map_err(text)?;
-        serving.signal(Signal::SIGKILL).map_err(text)?;
-        serving.wait(LIMIT).map_err(text)?;
+        serving.push(self.start(PROGRAM, &arguments)?);
+        for serving in &mut serving {
+            serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+        }
+        let arguments = [client.role, &address].into_iter();
+        let arguments = arguments.chain(client.rest).chain(client.service);
+        let arguments: Vec<&str> = arguments.collect();
+        let ended = self.start(PROGRAM, &arguments)?.wait(LIMIT).map_err(text)?;
+        for serving in serving {
+            serving.signal(Signal::SIGKILL).map_err(text)?;
+            serving.wait(LIMIT).map_err(text)?;
+        }
         match ended.succeeded() {
             true => Ok(ended.output),
             false => Err(ended.describe()),

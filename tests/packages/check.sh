@@ -77,7 +77,7 @@ bandwidth() {
 
 check_files() {
     for page in man1/urdma.1 man1/urdma-run.1 man1/urdma-bench.1 man1/urdma-stream.1 \
-        man8/urdmad.8; do
+        man8/urdma-metad.8 man8/urdmad.8; do
         gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.SH NAME' || fail "no page $page"
     done
     licenses=$(gzip -dc /usr/share/doc/urdma/third-party-licenses.gz)

@@ -1,18 +1,23 @@
 //! A client: virtual queue pairs to nodes, over queue pairs that it connects as they are needed.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use urdma_node_table::{Answer, NodeKey, Region, Target};
 use urdma_pool::{
     Access, Action, Completion, Config, LocalRegion, LocalRegionId, NodeId, PhysicalId, Pool,
     Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId, VirtualId,
 };
 
-use crate::described::Described;
+use crate::described;
 use crate::error::Error;
-use crate::ffi::{Answer, Calls, Domain, Event, Id, Initiator, Memory, Queue, Route, Service};
+use crate::ffi::{
+    self, path_to, Calls, Domain, Event, Handle, Id, Initiator, Memory, Queue, Route, Service,
+};
+use crate::metadata::{SERVICES_MAX, TOO_MANY_SERVICES};
+use crate::replica::Replica;
 
 /// How long a connection may take.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -22,11 +27,16 @@ struct Node {
     id: NodeId,
     address: SocketAddr,
     /// What it has described, and the region of the pool that stands for it.
-    memory: Option<(Described, RemoteRegionId)>,
+    memory: Option<(Region, RemoteRegionId)>,
     /// Its target, for initiators.
     route: Option<Route>,
-    /// Its target has not answered: it is asked again before the next virtual queue pair is opened.
+    /// Its target has not answered, or the node has refused a request: what is known of it is
+    /// learned again before the next virtual queue pair is opened.
     is_doubtful: bool,
+    /// What a table had of it when that was last used.
+    by_table: Option<Target>,
+    /// How often tables were believed since the node was asked itself.
+    tables_believed: u8,
 }
 
 impl Node {
@@ -37,8 +47,24 @@ impl Node {
             memory: None,
             route: None,
             is_doubtful: false,
+            by_table: None,
+            tables_believed: 0,
         }
     }
+}
+
+/// How often in a row a node is learned from tables, if requests to it fail.
+const TABLES_BELIEVED_MAX: u8 = 2;
+/// How long [`Client::use_metadata`] waits for the services.
+const METADATA_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where a client has learned of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// From the table of a metadata service.
+    pub by_table: u64,
+    /// From the node itself.
+    pub by_asking: u64,
 }
 
 /// A shared queue pair.
@@ -103,12 +129,18 @@ pub struct Client {
     /// By the index of the pool.
     nodes: Vec<Node>,
     known: HashMap<SocketAddr, usize>,
-    /// Those that have not answered a request, in the completions that were polled last.
+    /// Those that have not answered a request, or refused one, in the completions that were polled
+    /// last.
     silent: Vec<NodeId>,
     /// Turns without a completion.
     idle_turns: u32,
     /// How initiators are created; none over connections.
     calls: Option<Calls>,
+    replicas: Vec<Replica>,
+    /// How the hosts of nodes in tables are reached.
+    hosts: HashMap<IpAddr, Rc<Handle>>,
+    learned: Learned,
+    from: IpAddr,
     device: Device,
 }
 
@@ -117,7 +149,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such device, or the configuration does not work.
-    pub fn new(from: std::net::IpAddr, config: &Config) -> Result<Self, Error> {
+    pub fn new(from: IpAddr, config: &Config) -> Result<Self, Error> {
         let pool = Pool::new(config)?;
         let calls = match config.transport {
             Transport::Connections { .. } => None,
@@ -137,8 +169,68 @@ impl Client {
             silent: Vec::new(),
             idle_turns: 0,
             calls,
+            replicas: Vec::new(),
+            hosts: HashMap::new(),
+            learned: Learned::default(),
+            from,
             device: Device { queue, domain },
         })
+    }
+
+    /// Learns of nodes from the tables of metadata services, up to two, instead of asking the
+    /// nodes. It waits for up to a second until one has answered or none can. Those that do not
+    /// answer then are connected to again, a second apart, while unknown nodes are opened.
+    ///
+    /// # Errors
+    /// If there are more than two services, or the pool is over connections, each of which learns
+    /// everything from its node.
+    pub fn use_metadata(&mut self, services: &[SocketAddr]) -> Result<(), Error> {
+        if services.len() > SERVICES_MAX {
+            return Err(Error::Metadata(TOO_MANY_SERVICES));
+        }
+        if self.calls.is_none() {
+            return Err(Error::Metadata(
+                "a pool over connections has no use for metadata services: take initiators",
+            ));
+        }
+        self.replicas = services.iter().copied().map(Replica::new).collect();
+        let until = Instant::now() + METADATA_LIMIT;
+        loop {
+            self.turn_replicas();
+            let ready = self.replicas.iter().any(Replica::is_ready);
+            let may_become = self.replicas.iter().any(Replica::is_connecting);
+            if ready || !may_become || Instant::now() >= until {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn turn_replicas(&mut self) {
+        for replica in &mut self.replicas {
+            replica.turn(&self.device.domain);
+        }
+    }
+
+    /// Why a metadata service was last given up, if one was.
+    pub fn metadata_error(&self) -> Option<&Error> {
+        self.replicas.iter().find_map(Replica::error)
+    }
+
+    /// Where the client has learned of nodes.
+    pub fn learned(&self) -> Learned {
+        self.learned
+    }
+
+    /// What the tables of the metadata services have of the node at an address, in order; of those
+    /// that cannot be asked nothing.
+    pub fn look_up(&mut self, address: SocketAddr) -> Vec<Answer> {
+        let key = NodeKey::new(address);
+        self.turn_replicas();
+        let replicas = self.replicas.iter_mut();
+        replicas
+            .filter_map(|replica| replica.look_up(key))
+            .collect()
     }
 
     /// The core, with its counters.
@@ -184,8 +276,9 @@ impl Client {
         self.memory(id)?.read(offset, to)
     }
 
-    /// Opens a virtual queue pair to the node at an address. It waits for the first connection to
-    /// the node, or for its answer; all others take no message.
+    /// Opens a virtual queue pair to the node at an address. If the node is not known, it waits for
+    /// the first connection to it, for a READ of a metadata service's table, or for the answer of
+    /// the node; if it is, no message is sent.
     ///
     /// # Errors
     /// If the node cannot be reached, or a limit is reached. Nothing is left open then.
@@ -198,7 +291,7 @@ impl Client {
         let at = self.node_at(to)?;
         let node = &self.nodes[at];
         if self.calls.is_some() && (node.route.is_none() || node.is_doubtful) {
-            self.ask(at)?;
+            self.learn(at)?;
         }
         let opened = self
             .pool
@@ -223,7 +316,7 @@ impl Client {
     }
 
     /// What a node has described, after the first connection to it.
-    fn wait_for_description(&mut self, at: usize) -> Result<(Described, RemoteRegionId), Error> {
+    fn wait_for_description(&mut self, at: usize) -> Result<(Region, RemoteRegionId), Error> {
         self.settle()?;
         loop {
             if let Some(described) = self.nodes[at].memory {
@@ -241,6 +334,56 @@ impl Client {
         }
     }
 
+    /// Learns of a node, from the first table that has something new of it, or from the node.
+    fn learn(&mut self, at: usize) -> Result<(), Error> {
+        let node = &self.nodes[at];
+        let (address, known) = (node.address, node.by_table);
+        if node.tables_believed < TABLES_BELIEVED_MAX {
+            let key = NodeKey::new(address);
+            for n in 0..self.replicas.len() {
+                let replica = &mut self.replicas[n];
+                replica.turn(&self.device.domain);
+                if let Some(Answer::Found(found)) = replica.look_up(key) {
+                    // What has failed is not tried again.
+                    if Some(found.target) != known && self.believe(at, found.target)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        self.ask(at)
+    }
+
+    /// Takes what a table has of a node; `false` if its host cannot be reached so.
+    fn believe(&mut self, at: usize, target: Target) -> Result<bool, Error> {
+        let host = self.nodes[at].address.ip();
+        let handle = match self.hosts.get(&host) {
+            Some(handle) => Rc::clone(handle),
+            None => {
+                let domain = &self.device.domain;
+                let Some(path) = path_to(domain, self.from, host)? else {
+                    return Ok(false);
+                };
+                let Ok(handle) = Handle::new(domain, path) else {
+                    return Ok(false);
+                };
+                self.hosts.insert(host, Rc::clone(&handle));
+                handle
+            }
+        };
+        self.describe(at, target.region())?;
+        let node = &mut self.nodes[at];
+        node.route = Some(Route {
+            handle,
+            number: target.number(),
+            key: target.access_key(),
+        });
+        (node.is_doubtful, node.by_table) = (false, Some(target));
+        node.tables_believed += 1;
+        self.learned.by_table += 1;
+        Ok(true)
+    }
+
     /// Asks a node for its target.
     fn ask(&mut self, at: usize) -> Result<(), Error> {
         let address = self.nodes[at].address;
@@ -251,11 +394,11 @@ impl Client {
             match cm.next_event()? {
                 Some(Event::AddressResolved) => cm.resolve_route()?,
                 Some(Event::RouteResolved) => {
-                    self.device.expect(&cm)?;
-                    cm.connect()?;
+                    self.device.domain.expect(&cm)?;
+                    cm.connect(&[])?;
                 }
                 Some(Event::Answer(answer)) => return self.answered(at, &answer),
-                Some(Event::Ended) => break,
+                Some(Event::Ended | Event::Rejected(_)) => break,
                 Some(_) => {}
                 None => {
                     self.turn()?;
@@ -266,18 +409,24 @@ impl Client {
         Err(Error::Unreachable(address))
     }
 
-    fn answered(&mut self, at: usize, answer: &Answer) -> Result<(), Error> {
-        let (described, key) = Described::decode_with_key(&answer.private)
+    fn answered(&mut self, at: usize, answer: &ffi::Answer) -> Result<(), Error> {
+        let (described, key) = described::decode_with_key(&answer.private)
             .ok_or(Error::Unreachable(self.nodes[at].address))?;
-        let route = Route::new(&self.device.domain, answer.path, answer.number, key)?;
+        let handle = Handle::new(&self.device.domain, answer.path)?;
         self.describe(at, described)?;
         let node = &mut self.nodes[at];
-        (node.route, node.is_doubtful) = (Some(route), false);
+        node.route = Some(Route {
+            handle,
+            number: answer.number,
+            key,
+        });
+        (node.is_doubtful, node.tables_believed) = (false, 0);
+        self.learned.by_asking += 1;
         Ok(())
     }
 
     /// Notes what a node describes.
-    fn describe(&mut self, at: usize, described: Described) -> Result<(), Error> {
+    fn describe(&mut self, at: usize, described: Region) -> Result<(), Error> {
         let known = &mut self.nodes[at];
         if let Some((_, region)) = known.memory.filter(|(before, _)| *before != described) {
             // The node has begun anew: requests for what it had are refused.
@@ -362,9 +511,16 @@ impl Client {
     /// Hands completions to the pool; whether there were any.
     fn poll_queue(&mut self) -> Result<bool, Error> {
         let (pool, silent) = (&mut self.pool, &mut self.silent);
+        let nodes = &self.nodes;
         let found = self.device.queue.poll(|wr_id, status| {
-            if status == Status::RetryExceeded {
-                silent.extend(pool.node_of(wr_id));
+            match status {
+                Status::RetryExceeded => silent.extend(pool.node_of(wr_id)),
+                // A table may have described other memory than the node's.
+                Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation => {
+                    let node = pool.node_of(wr_id);
+                    silent.extend(node.filter(|node| nodes[node.index()].tables_believed > 0));
+                }
+                _ => {}
             }
             pool.handle_completion(wr_id, status);
         });
@@ -459,7 +615,9 @@ impl Client {
                 Some(Event::AddressResolved) => cm.resolve_route(),
                 Some(Event::RouteResolved) => self.begin(at),
                 Some(Event::Established(private)) => self.established(at, node, &private),
-                Some(Event::Ended) => Err(Error::Unreachable(self.nodes[node].address)),
+                Some(Event::Ended | Event::Rejected(_)) => {
+                    Err(Error::Unreachable(self.nodes[node].address))
+                }
                 Some(Event::Request(_) | Event::Answer(_) | Event::Other) => Ok(()),
                 None if until.is_some_and(|until| until <= Instant::now()) => {
                     Err(Error::Unreachable(self.nodes[node].address))
@@ -475,17 +633,17 @@ impl Client {
 
     fn begin(&mut self, at: usize) -> Result<(), Error> {
         if let Link::Connection { cm, .. } = &mut self.shared[at].link {
-            self.device.expect(cm)?;
+            self.device.domain.expect(cm)?;
             let Device { queue, domain } = &self.device;
             cm.create_queue_pair(domain, queue, self.config.sq_depth)?;
-            cm.connect()?;
+            cm.connect(&[])?;
         }
         Ok(())
     }
 
     fn established(&mut self, at: usize, node: usize, private: &[u8]) -> Result<(), Error> {
         let address = self.nodes[node].address;
-        let described = Described::decode(private).ok_or(Error::Unreachable(address))?;
+        let described = described::decode(private).ok_or(Error::Unreachable(address))?;
         self.describe(node, described)?;
         if let Link::Connection { until, .. } = &mut self.shared[at].link {
             *until = None;
@@ -502,17 +660,6 @@ impl Client {
             self.pool.handle_unreachable(physical);
         } else {
             self.pool.handle_broken(physical);
-        }
-    }
-}
-
-impl Device {
-    /// # Errors
-    /// If an identifier is of another device.
-    fn expect(&self, cm: &Id) -> Result<(), Error> {
-        match self.domain.is_of(cm)? {
-            true => Ok(()),
-            false => Err(Error::from_errno("rdma_resolve_addr", libc::ENODEV)),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::io;
 use thiserror::Error as ThisError;
 use urdma_pool::{CallError, ConfigError, PostError};
 
+use crate::metadata::Refusal;
+
 /// A call that failed.
 #[derive(Debug, ThisError)]
 pub enum Error {
@@ -29,9 +31,26 @@ pub enum Error {
     /// A request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// The node has not described its memory, since it cannot be reached.
-    #[error("{0} cannot be reached, or is no node of a pool")]
+    /// A node or a metadata service has not described its memory, since it cannot be reached.
+    #[error("{0} cannot be reached, or is no node and no metadata service of a pool")]
     Unreachable(std::net::SocketAddr),
+    /// A metadata service with impossible limits.
+    #[error("a metadata service has 1 to 1000000 nodes and 1 to 1000000 clients")]
+    Limits,
+    /// A metadata service refuses a node or a client.
+    #[error("the metadata service {at} refuses: {refusal}")]
+    Refused {
+        /// The service.
+        at: std::net::SocketAddr,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// What a metadata service has is no table.
+    #[error("the table of a metadata service: {0}")]
+    Table(#[from] urdma_node_table::BadTable),
+    /// A node or a client is configured for metadata services in a way that is not possible.
+    #[error("{0}")]
+    Metadata(&'static str),
     /// The memory is not the client's.
     #[error("the memory is not one that the client has allocated, or the range is beyond it")]
     Memory,

@@ -3,23 +3,33 @@
 //! both.
 //!
 //! A [`Node`] offers memory at an address. A [`Client`] opens virtual queue pairs to nodes by their
-//! addresses; it makes progress only in its calls, in the thread that calls.
+//! addresses; it makes progress only in its calls, in the thread that calls. A [`MetadataService`]
+//! has a table of nodes, which clients read.
 //!
-//! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code;
-//! `described`, the memory of a node as its private data describes it; `node`, `client` and `own`.
+//! Files, each of which uses only those before it: `described`, regions in private data;
+//! `metadata`, what else is in that of a metadata service; `error`; `ffi`, which has all unsafe
+//! code; `registration`, of a node at a service; `node`; `service`; `replica`, a service as a
+//! client sees it; `client` and `own`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod client;
 mod described;
 mod error;
 mod ffi;
+mod metadata;
 mod node;
 mod own;
+mod registration;
+mod replica;
+mod service;
 
-pub use client::Client;
+pub use client::{Client, Learned};
 pub use error::Error;
+pub use metadata::Refusal;
 pub use node::Node;
 pub use own::Own;
+pub use service::{Limits, MetadataService};
+pub use urdma_node_table::{Answer, Found, Region, Target};
 pub use urdma_pool::{
     Access, Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status,
     Transport, UserId, VirtualId,

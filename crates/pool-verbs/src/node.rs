@@ -3,14 +3,18 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use crate::described::Described;
+use urdma_node_table::Target;
+
+use crate::described;
 use crate::error::Error;
-use crate::ffi::{Calls, Domain, Event, Id, Memory, Queue, Service, Target};
+use crate::ffi::{self, random, Calls, Domain, Event, Id, Memory, Queue, Service};
+use crate::metadata::{Hello, SERVICES_MAX, TOO_MANY_SERVICES};
+use crate::registration::Registration;
 
 /// A target of dynamically connected transport, and where clients ask for it.
 #[derive(Debug)]
 struct Offered {
-    target: Target,
+    target: ffi::Target,
     key: u64,
     listener: Id,
 }
@@ -24,6 +28,7 @@ struct Offered {
 pub struct Node {
     /// Connections and target are dropped first: then no client accesses the memory.
     clients: Vec<Id>,
+    registrations: Vec<Registration>,
     offered: Option<Offered>,
     listener: Id,
     at: SocketAddr,
@@ -46,6 +51,7 @@ impl Node {
         listener.listen()?;
         Ok(Self {
             clients: Vec::new(),
+            registrations: Vec::new(),
             offered: None,
             listener,
             at,
@@ -60,11 +66,8 @@ impl Node {
     /// # Errors
     /// If the device has none, or the port is in use by a datagram service.
     pub fn offer_target(&mut self) -> Result<(), Error> {
-        let key = getrandom::u64().map_err(|error| Error::Call {
-            call: "getrandom",
-            error: error.into(),
-        })?;
-        let target = Target::new(Calls::load()?, &self.domain, &self.queue, key)?;
+        let key = random()?;
+        let target = ffi::Target::new(Calls::load()?, &self.domain, &self.queue, key)?;
         let listener = Id::new(Service::Datagram)?;
         listener.bind(self.at)?;
         listener.listen()?;
@@ -74,6 +77,40 @@ impl Node {
             listener,
         });
         Ok(())
+    }
+
+    /// Registers the target and the memory at metadata services, which clients may use: up to two,
+    /// with the same nodes each. [`Self::turn`] connects, and again whenever a service has ended or
+    /// has refused; the node is registered for as long as it lasts.
+    ///
+    /// # Errors
+    /// If no target is offered, or there are more than two services.
+    pub fn register(&mut self, services: &[SocketAddr]) -> Result<(), Error> {
+        let offered = self.offered.as_ref();
+        let offered = offered.ok_or(Error::Metadata("offer a target before registering a node"))?;
+        if services.len() > SERVICES_MAX {
+            return Err(Error::Metadata(TOO_MANY_SERVICES));
+        }
+        let number = offered.target.number();
+        let target = Target::new(number, offered.key, self.memory.region());
+        let target = target.ok_or(Error::Metadata("the number of the target has over 24 bits"))?;
+        let hello = Hello::Node(self.at, target);
+        let new = |service: &SocketAddr| Registration::new(*service, self.at, &hello);
+        self.registrations = services.iter().map(new).collect();
+        Ok(())
+    }
+
+    /// At how many services the node is registered.
+    pub fn registered(&self) -> usize {
+        let complete = self.registrations.iter();
+        complete
+            .filter(|registration| registration.is_complete())
+            .count()
+    }
+
+    /// Why the node is not registered at a service, if an attempt has failed.
+    pub fn registration_error(&self) -> Option<&Error> {
+        self.registrations.iter().find_map(Registration::error)
     }
 
     /// Copies octets into the memory.
@@ -98,15 +135,18 @@ impl Node {
         self.queue.poll(|_, _| ()).map(drop)
     }
 
-    /// Accepts clients that wait; does not sleep.
+    /// Accepts clients that wait, and registers the node; does not sleep.
     ///
     /// # Errors
     /// If a client could not be accepted. The node remains.
     pub fn turn(&mut self) -> Result<(), Error> {
-        self.clients.retain(|client| !has_ended(client));
+        self.clients.retain(|client| !client.has_ended());
+        for registration in &mut self.registrations {
+            registration.turn(&self.domain, &self.queue);
+        }
         while let Some(event) = self.listener.next_event()? {
             if let Event::Request(client) = event {
-                self.accept(client)?;
+                self.accept(client.id)?;
             }
         }
         let Some(offered) = &self.offered else {
@@ -114,36 +154,17 @@ impl Node {
         };
         while let Some(event) = offered.listener.next_event()? {
             if let Event::Request(client) = event {
-                let described = self.described().encode_with_key(offered.key);
-                client.answer(&described, offered.target.number())?;
+                let described = described::encode_with_key(&self.memory.region(), offered.key);
+                client.id.answer(&described, offered.target.number())?;
             }
         }
         Ok(())
     }
 
-    fn described(&self) -> Described {
-        let (_, rkey) = self.memory.keys();
-        Described {
-            rkey,
-            addr: self.memory.addr(),
-            len_octets: self.memory.len_octets() as u64,
-        }
-    }
-
     fn accept(&mut self, mut client: Id) -> Result<(), Error> {
         client.create_queue_pair(&self.domain, &self.queue, 1)?;
-        client.accept(&self.described().encode())?;
+        client.accept(&described::encode(&self.memory.region()))?;
         self.clients.push(client);
         Ok(())
-    }
-}
-
-fn has_ended(client: &Id) -> bool {
-    loop {
-        match client.next_event() {
-            Ok(Some(Event::Ended)) | Err(_) => return true,
-            Ok(Some(_)) => {}
-            Ok(None) => return false,
-        }
     }
 }

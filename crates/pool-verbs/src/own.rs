@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
+use urdma_node_table::Region;
 use urdma_pool::Status;
 
 use crate::client::CONNECT_LIMIT;
-use crate::described::Described;
+use crate::described;
 use crate::error::Error;
 use crate::ffi::{Domain, Event, Id, Memory, Queue, Service};
 
@@ -17,7 +18,7 @@ use crate::ffi::{Domain, Event, Id, Memory, Queue, Service};
 pub struct Own {
     /// Dropped before the memory that it accesses.
     cm: Id,
-    described: Described,
+    region: Region,
     memory: Memory,
     queue: Rc<Queue>,
 }
@@ -41,18 +42,18 @@ impl Own {
                 Some(Event::AddressResolved) => cm.resolve_route()?,
                 Some(Event::RouteResolved) => {
                     cm.create_queue_pair(&domain, &queue, 1)?;
-                    cm.connect()?;
+                    cm.connect(&[])?;
                 }
                 Some(Event::Established(private)) => {
-                    let described = Described::decode(&private);
+                    let region = described::decode(&private);
                     return Ok(Self {
                         cm,
-                        described: described.ok_or(Error::Unreachable(to))?,
+                        region: region.ok_or(Error::Unreachable(to))?,
                         memory,
                         queue,
                     });
                 }
-                Some(Event::Ended) => break,
+                Some(Event::Ended | Event::Rejected(_)) => break,
                 Some(_) => {}
                 None => std::thread::yield_now(),
             }
@@ -65,7 +66,7 @@ impl Own {
     /// # Errors
     /// If a call of verbs fails, or the read is beyond the memory of either end.
     pub fn read(&mut self, len_octets: u32) -> Result<Status, Error> {
-        let Described { rkey, addr, .. } = self.described;
+        let Region { rkey, addr, .. } = self.region;
         if len_octets as usize > self.memory.len_octets() {
             return Err(Error::Memory);
         }

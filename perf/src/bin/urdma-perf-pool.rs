@@ -1,13 +1,15 @@
 //! The pool of virtual queue pairs, measured by `urdma_perf::pool`:
 //!
 //! ```text
-//! urdma-perf-pool nodes ADDRESS COUNT              COUNT nodes, at this port and the next ones
+//! urdma-perf-pool nodes ADDRESS COUNT [SERVICE]    COUNT nodes, at this port and the next ones
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
 //! urdma-perf-pool read ADDRESS own|connections|initiators
+//! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
 //! urdma-perf-pool memory ADDRESS COUNT             heap that COUNT known nodes take
 //! ```
 //!
-//! Each prints its figures, which `urdma_perf::pool` names.
+//! SERVICE is the address of a metadata service. Each prints its figures, which `urdma_perf::pool`
+//! names.
 
 #![allow(unsafe_code)]
 
@@ -49,18 +51,23 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str = "usage: urdma-perf-pool nodes|open|read|memory ADDRESS [COUNT|READER]";
+    const USAGE: &str =
+        "usage: urdma-perf-pool nodes|open|read|learn|memory ADDRESS [COUNT|READER] [SERVICE]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (role, address, rest) = match &arguments[..] {
         [role, address, rest @ ..] => (role.as_str(), address, rest),
         _ => return Err(USAGE.into()),
     };
     let address: SocketAddr = address.parse().map_err(|_| USAGE)?;
+    let count = |count: &String| count.parse().map_err(|_| USAGE);
+    let services = rest.iter().skip(1).map(|service| service.parse());
+    let services: Vec<SocketAddr> = services.collect::<Result<_, _>>().map_err(|_| USAGE)?;
     match (role, rest) {
-        ("nodes", [count]) => serve(address, count.parse().map_err(|_| USAGE)?).map_err(text),
+        ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services).map_err(text),
+        ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services).map_err(text),
         ("open", []) => open(address).map_err(text),
         ("read", [reader]) => read(address, Reader::from_name(reader).ok_or(USAGE)?),
-        ("memory", [count]) => memory(address, count.parse().map_err(|_| USAGE)?).map_err(text),
+        ("memory", [nodes]) => memory(address, count(nodes)?).map_err(text),
         _ => Err(USAGE.into()),
     }
 }
@@ -70,17 +77,22 @@ fn address_at(first: SocketAddr, n: u16) -> SocketAddr {
     SocketAddr::new(first.ip(), first.port() + n)
 }
 
-fn serve(first: SocketAddr, count: u16) -> Result<(), Error> {
+fn serve(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
     let mut nodes = Vec::new();
     for n in 0..count {
         let mut node = Node::listen(address_at(first, n), OFFERED)?;
         node.offer_target()?;
+        node.register(services)?;
         nodes.push(node);
     }
-    println!("{LISTENING}");
+    let mut is_ready = false;
     loop {
         for node in &mut nodes {
             node.turn()?;
+        }
+        if !is_ready && nodes.iter().all(|node| node.registered() == services.len()) {
+            println!("{LISTENING}");
+            is_ready = true;
         }
         for _ in 0..TURNS {
             nodes[0].progress()?;
@@ -130,6 +142,22 @@ fn open(to: SocketAddr) -> Result<(), Error> {
         }
     }
     println!("{RATE}{:.4}", OPENED as f64 * 1e3 / all_ns as f64);
+    Ok(())
+}
+
+/// Opens a virtual queue pair to each node, which is not known.
+fn learn(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
+    let mut client = Client::new(first.ip(), &config(INITIATORS))?;
+    client.use_metadata(services)?;
+    let mut ns = Vec::with_capacity(count.into());
+    for n in 0..count {
+        let began = Instant::now();
+        client.open(USER, address_at(first, n), DEPTH)?;
+        ns.push(elapsed_ns(began));
+    }
+    let by_table = if services.is_empty() { 0 } else { count.into() };
+    assert_eq!(client.learned().by_table, by_table);
+    println!("{MEDIAN}{:.4}", median_us(ns));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `urdma-pages FOLDER`: writes the manual pages and the completions for bash, zsh and fish of
-//! `urdma`, `urdmad`, `urdma-bench` and `urdma-stream`, from the definitions by which these
-//! programs parse their arguments, below a folder that is laid out as `/usr/share`.
+//! `urdma`, `urdmad`, `urdma-bench`, `urdma-stream` and `urdma-metad`, from the definitions by
+//! which these programs parse their arguments, below a folder that is laid out as `/usr/share`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -46,6 +46,16 @@ below $XDG_RUNTIME_DIR/urdma.
 .BR urdma (1)
 "#;
 
+const METAD_SECTIONS: &str = r#".SH DIAGNOSTICS
+What refuses a node or a client has an errno: EPROTO, a connection of another kind; EINVAL, an
+address that names no host or no port, or an impossible target; EACCES, an address of another host
+than the connection comes from; EADDRINUSE, another living node has the address; ENOSPC and EUSERS,
+\-\-nodes\-max and \-\-clients\-max.
+.SH SEE ALSO
+.BR urdma (1),
+.BR urdmad (8)
+"#;
+
 const STREAM_SECTIONS: &str = r#".SH EXAMPLES
 A directory from one host to another, which has the address 192.0.2.1:
 .PP
@@ -57,7 +67,8 @@ tar \-c directory | urdma run \-\- urdma\-stream pipe 192.0.2.1:7000
 .BR urdma (1)
 "#;
 
-/// Writes the manual pages and shell completions of urdma, urdmad, urdma-bench and urdma-stream
+/// Writes the manual pages and shell completions of urdma, urdmad, urdma-bench, urdma-stream and
+/// urdma-metad
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Directory to write into, laid out as /usr/share
@@ -98,7 +109,12 @@ fn run(folder: &Path) -> io::Result<()> {
         section: "1",
         sections: STREAM_SECTIONS,
     };
-    for program in [&urdma, &urdmad, &stream] {
+    let metad = Program {
+        command: urdma_metad::command(),
+        section: "8",
+        sections: METAD_SECTIONS,
+    };
+    for program in [&urdma, &urdmad, &stream, &metad] {
         write_page(folder, program)?;
         complete(folder, program.command.clone())?;
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_void, CStr};
 use std::mem::transmute;
+use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
 use rdma_core_sys::verbs;
@@ -16,6 +17,7 @@ const LIBRARY: &CStr = c"liburdmadv.so.0";
 /// How long an answer is waited for, as `ibv_qp_attr::timeout`: 67 ms.
 const TIMEOUT: u8 = 14;
 const PORT: u8 = 1;
+const HOP_LIMIT: u8 = 64;
 
 /// The calls of the library, which is never unloaded.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +218,7 @@ impl Initiator {
                 } => swap(ex, rkey, addr, expected, new),
                 Operation::FetchAdd { add: term } => add(ex, rkey, addr, term),
             }
-            ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.0.cast(), to.number, to.key);
+            ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.raw.cast(), to.number, to.key);
             set_sge(ex, work.lkey, work.local_addr, work.len_octets);
             Some(complete(ex))
         }
@@ -330,43 +332,89 @@ impl Target {
     }
 }
 
-/// An address handle.
+/// An address handle: how a host is reached.
 #[derive(Debug)]
-struct Handle(*mut verbs::ibv_ah);
+pub(crate) struct Handle {
+    raw: *mut verbs::ibv_ah,
+    _domain: Rc<Domain>,
+}
+
+impl Handle {
+    pub(crate) fn new(
+        domain: &Rc<Domain>,
+        mut attributes: verbs::ibv_ah_attr,
+    ) -> Result<Rc<Self>, Error> {
+        // SAFETY: the domain lives, and the attributes are read during the call.
+        let raw = unsafe { verbs::ibv_create_ah(domain.raw, &mut attributes) };
+        match raw.is_null() {
+            true => Err(Error::of("ibv_create_ah")),
+            false => Ok(Rc::new(Self {
+                raw,
+                _domain: Rc::clone(domain),
+            })),
+        }
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: it was created; a request that names it was copied when it was posted.
-        unsafe { verbs::ibv_destroy_ah(self.0) };
+        unsafe { verbs::ibv_destroy_ah(self.raw) };
+    }
+}
+
+/// The way to a host from the first of the own GIDs that is of the same kind, an address of IPv4 or
+/// of IPv6, `from` before all others; none if no GID is.
+pub(crate) fn path_to(
+    domain: &Domain,
+    from: IpAddr,
+    to: IpAddr,
+) -> Result<Option<verbs::ibv_ah_attr>, Error> {
+    let gids = own_gids(domain)?;
+    let is_ipv4 = |address: Ipv6Addr| address.to_ipv4_mapped().is_some();
+    let [from, to] = [from, to].map(|address| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    });
+    let fits = |gid: &Ipv6Addr| {
+        is_ipv4(*gid) == is_ipv4(to) && gid.is_unicast_link_local() == to.is_unicast_link_local()
+    };
+    let is_from = |gid: &Ipv6Addr| *gid == from && fits(gid);
+    let index = gids.iter().position(is_from);
+    let index = index.or_else(|| gids.iter().position(fits));
+    let Some(index) = index.and_then(|index| u8::try_from(index).ok()) else {
+        return Ok(None);
+    };
+    let mut path = verbs::ibv_ah_attr {
+        is_global: 1,
+        port_num: PORT,
+        ..Default::default()
+    };
+    path.grh.dgid = verbs::ibv_gid { raw: to.octets() };
+    (path.grh.sgid_index, path.grh.hop_limit) = (index, HOP_LIMIT);
+    Ok(Some(path))
+}
+
+/// The table of GIDs of the device.
+fn own_gids(domain: &Domain) -> Result<Vec<Ipv6Addr>, Error> {
+    let context = domain.anchor.context()?;
+    let mut gids = Vec::new();
+    loop {
+        let mut gid = verbs::ibv_gid { raw: [0; 16] };
+        let index = i32::try_from(gids.len()).unwrap_or(i32::MAX);
+        // SAFETY: the domain keeps the context open, and the result is ours.
+        if unsafe { verbs::ibv_query_gid(context, PORT, index, &mut gid) } != 0 {
+            return Ok(gids);
+        }
+        // SAFETY: every bit pattern of the union is 16 octets.
+        gids.push(Ipv6Addr::from(unsafe { gid.raw }));
     }
 }
 
 /// How a target is reached.
 #[derive(Debug)]
 pub(crate) struct Route {
-    handle: Handle,
-    number: u32,
-    key: u64,
-    _domain: Rc<Domain>,
-}
-
-impl Route {
-    pub(crate) fn new(
-        domain: &Rc<Domain>,
-        mut attributes: verbs::ibv_ah_attr,
-        number: u32,
-        key: u64,
-    ) -> Result<Self, Error> {
-        // SAFETY: the domain lives, and the attributes are read during the call.
-        let handle = unsafe { verbs::ibv_create_ah(domain.raw, &mut attributes) };
-        if handle.is_null() {
-            return Err(Error::of("ibv_create_ah"));
-        }
-        Ok(Self {
-            handle: Handle(handle),
-            number,
-            key,
-            _domain: Rc::clone(domain),
-        })
-    }
+    pub(crate) handle: Rc<Handle>,
+    pub(crate) number: u32,
+    pub(crate) key: u64,
 }

@@ -4,19 +4,22 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_core_sys::{rdmacm, verbs};
+use urdma_node_table::Region;
 use urdma_pool::{Operation, Status, Transmit};
 
 use crate::error::Error;
 
 mod dc;
 
-pub(crate) use dc::{Calls, Initiator, Route, Target};
+pub(crate) use dc::{path_to, Calls, Handle, Initiator, Route, Target};
 
 // Applications link the system's libraries.
 #[link(name = "rdmacm")]
@@ -48,6 +51,14 @@ fn called_errno(call: &'static str, errno: i32) -> Result<(), Error> {
     }
 }
 
+/// A random number.
+pub(crate) fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| Error::Call {
+        call: "getrandom",
+        error: error.into(),
+    })
+}
+
 /// The port space of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
@@ -74,17 +85,28 @@ impl fmt::Debug for Answer {
     }
 }
 
+/// A client that wants to connect, or asks.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: Id,
+    pub(crate) private: Vec<u8>,
+    /// The address from which it comes.
+    pub(crate) from: Option<IpAddr>,
+}
+
 /// What has happened to an identifier.
 #[derive(Debug)]
 pub(crate) enum Event {
     AddressResolved,
     RouteResolved,
     /// A client wants to connect, or asks.
-    Request(Id),
+    Request(Request),
     /// What a client has asked for.
     Answer(Answer),
     /// The connection is complete; the private data of the accepting end.
     Established(Vec<u8>),
+    /// The peer refuses the connection; its private data.
+    Rejected(Vec<u8>),
     /// The connection has ended, or is not made.
     Ended,
     /// One that needs no action.
@@ -139,9 +161,16 @@ impl Id {
         })
     }
 
-    /// Gives the identifier of a request a channel of its own.
+    /// Gives the identifier of a request a channel of its own. Without one, the request is refused.
     fn adopt(raw: *mut rdmacm::rdma_cm_id) -> Result<Self, Error> {
-        let channel = new_channel()?;
+        let channel = new_channel().inspect_err(|_| {
+            // SAFETY: the identifier lives, the event of the request is acknowledged, and nothing
+            // else uses either.
+            unsafe {
+                rdmacm::rdma_reject(raw, ptr::null(), 0);
+                rdmacm::rdma_destroy_id(raw);
+            }
+        })?;
         let id = Self {
             raw,
             channel,
@@ -173,6 +202,12 @@ impl Id {
         called("rdma_resolve_addr", status)
     }
 
+    /// The descriptor that is readable while there is an event.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel and its descriptor live as long as the identifier.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+
     pub(crate) fn resolve_route(&self) -> Result<(), Error> {
         // SAFETY: the identifier lives.
         called("rdma_resolve_route", unsafe {
@@ -181,10 +216,19 @@ impl Id {
     }
 
     /// Connects, or asks a datagram service.
-    pub(crate) fn connect(&self) -> Result<(), Error> {
+    pub(crate) fn connect(&self, private: &[u8]) -> Result<(), Error> {
         // SAFETY: the identifier lives; the parameters are read during the call.
         called("rdma_connect", unsafe {
-            rdmacm::rdma_connect(self.raw, &mut parameters(&[], 0))
+            rdmacm::rdma_connect(self.raw, &mut parameters(private, 0))
+        })
+    }
+
+    /// Refuses a request.
+    pub(crate) fn reject(&self, private: &[u8]) -> Result<(), Error> {
+        let len = u8::try_from(private.len()).unwrap_or(0);
+        // SAFETY: as above.
+        called("rdma_reject", unsafe {
+            rdmacm::rdma_reject(self.raw, private.as_ptr().cast(), len)
         })
     }
 
@@ -201,6 +245,17 @@ impl Id {
         called("rdma_accept", unsafe {
             rdmacm::rdma_accept(self.raw, &mut parameters(private, number))
         })
+    }
+
+    /// The address of the peer.
+    fn peer(&self) -> Option<IpAddr> {
+        // SAFETY: the identifier lives; the union has a family first, whatever it has.
+        let peer = unsafe {
+            let peer = ptr::addr_of!((*self.raw).route.addr.__bindgen_anon_2);
+            SockaddrStorage::from_raw(peer.cast(), None)
+        }?;
+        let ipv4 = peer.as_sockaddr_in().map(|peer| IpAddr::from(peer.ip()));
+        ipv4.or_else(|| peer.as_sockaddr_in6().map(|peer| IpAddr::from(peer.ip())))
     }
 
     /// The device, once an address is bound or resolved.
@@ -308,11 +363,8 @@ impl Id {
         }
         // SAFETY: the call has given an event, which lives until it is acknowledged.
         let (kind, id) = unsafe { ((*event).event, (*event).id) };
-        let established = match kind {
-            // SAFETY: as above; its identifier lives.
-            rdmacm::RDMA_CM_EVENT_ESTABLISHED => unsafe { established(&*event) },
-            _ => Event::Other,
-        };
+        // SAFETY: as above; its identifier lives.
+        let said = unsafe { said(&*event) };
         // SAFETY: the event is not used again.
         called("rdma_ack_cm_event", unsafe {
             rdmacm::rdma_ack_cm_event(event)
@@ -320,13 +372,40 @@ impl Id {
         Ok(Some(match kind {
             rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
             rdmacm::RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
-            rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => Event::Request(Self::adopt(id)?),
-            rdmacm::RDMA_CM_EVENT_ESTABLISHED => established,
+            rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => {
+                let id = Self::adopt(id)?;
+                let from = id.peer();
+                Event::Request(Request {
+                    id,
+                    private: said.private,
+                    from,
+                })
+            }
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => match said.answer {
+                Some((number, path)) => Event::Answer(Answer {
+                    private: said.private,
+                    number,
+                    path,
+                }),
+                None => Event::Established(said.private),
+            },
+            rdmacm::RDMA_CM_EVENT_REJECTED => Event::Rejected(said.private),
             rdmacm::RDMA_CM_EVENT_CONNECT_RESPONSE
             | rdmacm::RDMA_CM_EVENT_TIMEWAIT_EXIT
             | rdmacm::RDMA_CM_EVENT_ADDR_CHANGE => Event::Other,
             _ => Event::Ended,
         }))
+    }
+
+    /// Takes the events that there are; whether the connection has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        loop {
+            match self.next_event() {
+                Ok(Some(Event::Ended | Event::Rejected(_))) | Err(_) => return true,
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+            }
+        }
     }
 }
 
@@ -357,27 +436,44 @@ fn parameters(private: &[u8], number: u32) -> rdmacm::rdma_conn_param {
     }
 }
 
-/// A connection is complete, or a question is answered.
+/// What an event has from the peer.
+struct Said {
+    private: Vec<u8>,
+    /// Of a datagram service: the queue pair that it names, and the way to its host.
+    answer: Option<(u32, verbs::ibv_ah_attr)>,
+}
+
+/// What an event has from the peer, if it is a request, an answer or a refusal.
 ///
 /// # Safety
-/// The event says so, and is not acknowledged.
-unsafe fn established(event: &rdmacm::rdma_cm_event) -> Event {
+/// The event is not acknowledged.
+unsafe fn said(event: &rdmacm::rdma_cm_event) -> Said {
+    let has_said = matches!(
+        event.event,
+        rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST
+            | rdmacm::RDMA_CM_EVENT_ESTABLISHED
+            | rdmacm::RDMA_CM_EVENT_REJECTED
+    );
     // SAFETY: the identifier of an event lives until it is acknowledged.
-    let space = unsafe { (*event.id).ps };
-    if space == rdmacm::RDMA_PS_UDP {
-        // SAFETY: an event of a datagram service has these parameters.
-        let found = unsafe { &event.param.ud };
-        return Event::Answer(Answer {
+    let is_datagram = unsafe { (*event.id).ps } == rdmacm::RDMA_PS_UDP;
+    let (private, answer) = match (has_said, is_datagram) {
+        (false, _) => (Vec::new(), None),
+        (true, true) => {
+            // SAFETY: an event of a datagram service has these parameters.
+            let found = unsafe { &event.param.ud };
             // SAFETY: the event has as many octets there.
-            private: unsafe { private_data(found.private_data, found.private_data_len) },
-            number: found.qp_num,
-            path: found.ah_attr,
-        });
-    }
-    // SAFETY: an event of a connection has these parameters.
-    let found = unsafe { &event.param.conn };
-    // SAFETY: the event has as many octets there.
-    Event::Established(unsafe { private_data(found.private_data, found.private_data_len) })
+            let private = unsafe { private_data(found.private_data, found.private_data_len) };
+            (private, Some((found.qp_num, found.ah_attr)))
+        }
+        (true, false) => {
+            // SAFETY: an event of a connection has these parameters.
+            let found = unsafe { &event.param.conn };
+            // SAFETY: the event has as many octets there.
+            let private = unsafe { private_data(found.private_data, found.private_data_len) };
+            (private, None)
+        }
+    };
+    Said { private, answer }
 }
 
 /// A copy of the private data of an event.
@@ -451,9 +547,13 @@ impl Domain {
         }
     }
 
-    /// Whether an identifier has the same device.
-    pub(crate) fn is_of(&self, id: &Id) -> Result<bool, Error> {
-        Ok(self.anchor.context()? == id.context()?)
+    /// # Errors
+    /// If an identifier is of another device.
+    pub(crate) fn expect(&self, id: &Id) -> Result<(), Error> {
+        match self.anchor.context()? == id.context()? {
+            true => Ok(()),
+            false => Err(Error::from_errno("rdma_resolve_addr", libc::ENODEV)),
+        }
     }
 }
 
@@ -526,12 +626,19 @@ fn status_of(status: verbs::ibv_wc_status) -> Status {
     }
 }
 
+/// A cache line.
+#[repr(C, align(64))]
+#[derive(Clone)]
+struct Line([u64; LINE_WORDS]);
+
+const LINE_WORDS: usize = 8;
+
 /// Registered memory, which is zero at first.
 #[derive(Debug)]
 pub(crate) struct Memory {
     region: *mut verbs::ibv_mr,
     /// A boxed slice. The device accesses it, too: it is never borrowed, only copied.
-    words: *mut [u64],
+    lines: *mut [Line],
     len_octets: usize,
     _domain: Rc<Domain>,
 }
@@ -539,31 +646,45 @@ pub(crate) struct Memory {
 impl Memory {
     /// Registers so many octets. A peer that is told the key has every right.
     pub(crate) fn new(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
-        let words = vec![0_u64; len_octets.div_ceil(8)].into_boxed_slice();
-        let words = Box::into_raw(words);
-        let access = verbs::IBV_ACCESS_LOCAL_WRITE
+        let rights = verbs::IBV_ACCESS_LOCAL_WRITE
             | verbs::IBV_ACCESS_REMOTE_WRITE
             | verbs::IBV_ACCESS_REMOTE_READ
             | verbs::IBV_ACCESS_REMOTE_ATOMIC;
-        let (start, access) = (words.cast(), access.cast_signed());
+        Self::with_rights(domain, len_octets, rights)
+    }
+
+    /// The same that peers may only read.
+    pub(crate) fn read_only(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
+        Self::with_rights(domain, len_octets, verbs::IBV_ACCESS_REMOTE_READ)
+    }
+
+    fn with_rights(
+        domain: &Rc<Domain>,
+        len_octets: usize,
+        rights: verbs::ibv_access_flags,
+    ) -> Result<Self, Error> {
+        let line = Line([0; LINE_WORDS]);
+        let lines = vec![line; len_octets.div_ceil(size_of::<Line>())].into_boxed_slice();
+        let lines = Box::into_raw(lines);
+        let (start, access) = (lines.cast(), rights.cast_signed());
         // SAFETY: the domain lives, and the memory until the region is deregistered.
         let region = unsafe { verbs::ibv_reg_mr(domain.raw, start, len_octets, access) };
         if region.is_null() {
             let error = Error::of("ibv_reg_mr");
             // SAFETY: it was just made from a box.
-            drop(unsafe { Box::from_raw(words) });
+            drop(unsafe { Box::from_raw(lines) });
             return Err(error);
         }
         Ok(Self {
             region,
-            words,
+            lines,
             len_octets,
             _domain: Rc::clone(domain),
         })
     }
 
     pub(crate) fn addr(&self) -> u64 {
-        self.words.cast::<u8>().expose_provenance() as u64
+        self.lines.cast::<u8>().expose_provenance() as u64
     }
 
     pub(crate) fn len_octets(&self) -> usize {
@@ -576,13 +697,32 @@ impl Memory {
         unsafe { ((*self.region).lkey, (*self.region).rkey) }
     }
 
+    /// The word of 8 octets at an index.
+    ///
+    /// # Panics
+    /// If it is beyond the memory.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len_octets / size_of::<u64>());
+        // SAFETY: the word is in the allocation, which is aligned, and nothing borrows it but so.
+        unsafe { AtomicU64::from_ptr(self.lines.cast::<u64>().add(index)) }
+    }
+
+    /// The region, as peers name it.
+    pub(crate) fn region(&self) -> Region {
+        Region {
+            rkey: self.keys().1,
+            addr: self.addr(),
+            len_octets: self.len_octets as u64,
+        }
+    }
+
     fn start(&self, offset: usize, len: usize) -> Result<*mut u8, Error> {
         let end = offset.checked_add(len);
         if end.is_none_or(|end| end > self.len_octets) {
             return Err(Error::Memory);
         }
         // SAFETY: the offset is in the allocation.
-        Ok(unsafe { self.words.cast::<u8>().add(offset) })
+        Ok(unsafe { self.lines.cast::<u8>().add(offset) })
     }
 
     /// Copies octets out of it.
@@ -611,6 +751,6 @@ impl Drop for Memory {
         // SAFETY: the region is registered; no device accesses the memory from then on.
         unsafe { verbs::ibv_dereg_mr(self.region) };
         // SAFETY: it was made from a box, and nothing uses it any more.
-        drop(unsafe { Box::from_raw(self.words) });
+        drop(unsafe { Box::from_raw(self.lines) });
     }
 }

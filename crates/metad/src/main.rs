@@ -1,0 +1,7 @@
+//! The program `urdma-metad`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    urdma_metad::main()
+}

@@ -1,0 +1,276 @@
+//! The metadata service: owns a table of nodes in registered memory, which clients read.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use urdma_node_table::{ChangeError, Geometry, NodeKey, Region, Table, Target, ENTRIES_PER_BUCKET};
+
+use crate::error::Error;
+use crate::ffi::{random, Domain, Event, Id, Memory, Queue, Request, Service};
+use crate::metadata::{encode_table, Hello, Refusal};
+
+/// What a service bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most nodes, 1 to [`Limits::MAX`].
+    pub nodes: u32,
+    /// The most clients, 1 to [`Limits::MAX`].
+    pub clients: u32,
+}
+
+impl Limits {
+    /// Tenths of its entries that a full table has.
+    const LOAD_TENTHS: u32 = 7;
+    /// The most of either that any service has.
+    pub const MAX: u32 = 1_000_000;
+
+    fn buckets(&self) -> u32 {
+        let entries = (self.nodes * 10).div_ceil(Self::LOAD_TENTHS);
+        let per_bucket = u32::try_from(ENTRIES_PER_BUCKET).expect("two");
+        entries.div_ceil(per_bucket).max(2)
+    }
+}
+
+/// The memory of the table, which peers may only read.
+#[derive(Debug)]
+struct TableMemory(Memory);
+
+impl urdma_node_table::Memory for TableMemory {
+    fn len_words(&self) -> usize {
+        self.0.len_octets() / 8
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        u64::from_be(self.0.word(index).load(Ordering::Relaxed))
+    }
+
+    fn store(&mut self, index: usize, word: u64) {
+        self.0.word(index).store(word.to_be(), Ordering::Release);
+    }
+}
+
+/// Whoever is connected.
+#[derive(Debug)]
+struct Peer {
+    cm: Id,
+    /// What it has registered; none of a client.
+    node: Option<NodeKey>,
+}
+
+/// The listener among the tokens of the epoll set.
+const LISTENER: u64 = 0;
+/// Events that are taken at once.
+const EVENTS: usize = 64;
+
+/// A metadata service.
+///
+/// A node is in the table for as long as its connection lasts. [`MetadataService::turn`] sleeps
+/// until something happens.
+#[derive(Debug)]
+pub struct MetadataService {
+    /// By token. Connections are dropped before the table.
+    peers: HashMap<u64, Peer>,
+    next_token: u64,
+    listener: Id,
+    epoll: Epoll,
+    table: Table<TableMemory>,
+    region: Region,
+    limits: Limits,
+    clients: u32,
+    queue: Rc<Queue>,
+    domain: Rc<Domain>,
+}
+
+fn of_epoll(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::from_errno(call, errno as i32)
+}
+
+fn watch(epoll: &Epoll, id: &Id, token: u64) -> Result<(), Error> {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+    let added = epoll.add(id.descriptor().as_fd(), event);
+    added.map_err(of_epoll("epoll_ctl"))
+}
+
+impl MetadataService {
+    /// Listens at an address, with an empty table.
+    ///
+    /// # Errors
+    /// If the limits are impossible, there is no device with the address, the port is in use, or
+    /// memory cannot be registered.
+    pub fn listen(at: SocketAddr, limits: Limits) -> Result<Self, Error> {
+        if [limits.nodes, limits.clients]
+            .iter()
+            .any(|limit| !(1..=Limits::MAX).contains(limit))
+        {
+            return Err(Error::Limits);
+        }
+        let anchor = Id::new(Service::Connection)?;
+        anchor.bind(SocketAddr::new(at.ip(), 0))?;
+        let domain = Domain::new(anchor)?;
+        let geometry = Geometry {
+            epoch: u16::try_from(random()? % u64::from(u16::MAX)).unwrap_or(0) + 1,
+            seed: random()?,
+            buckets: limits.buckets(),
+        };
+        let len = usize::try_from(geometry.len_octets()).map_err(|_| Error::Limits)?;
+        let memory = Memory::read_only(&domain, len)?;
+        let region = memory.region();
+        let table = Table::create(TableMemory(memory), geometry).map_err(|_| Error::Limits)?;
+        let listener = Id::new(Service::Connection)?;
+        listener.bind(at)?;
+        listener.listen()?;
+        let created = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
+        let epoll = created.map_err(of_epoll("epoll_create1"))?;
+        watch(&epoll, &listener, LISTENER)?;
+        Ok(Self {
+            peers: HashMap::new(),
+            next_token: LISTENER + 1,
+            listener,
+            epoll,
+            table,
+            region,
+            limits,
+            clients: 0,
+            queue: Queue::new(&domain, 1)?,
+            domain,
+        })
+    }
+
+    /// The nodes in the table.
+    pub fn nodes(&self) -> u32 {
+        self.table.len()
+    }
+
+    /// The clients.
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// Enters a node that does not register itself, and remains until the service ends.
+    ///
+    /// # Errors
+    /// If the address is in the table, or the table is full.
+    pub fn enter(&mut self, at: SocketAddr, target: Target) -> Result<(), Refusal> {
+        self.register(NodeKey::new(at), target).map(drop)
+    }
+
+    /// Sleeps until something happens, and does what follows from it.
+    ///
+    /// # Errors
+    /// If a call fails. The service remains, and so do those that it serves.
+    pub fn turn(&mut self) -> Result<(), Error> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+            Err(Errno::EINTR) => 0,
+            waited => waited.map_err(of_epoll("epoll_wait"))?,
+        };
+        for event in &events[..count] {
+            match event.data() {
+                LISTENER => self.take_requests()?,
+                token => self.follow(token),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a peer whose connection has ended, with what it has registered.
+    fn follow(&mut self, token: u64) {
+        if self
+            .peers
+            .get(&token)
+            .is_some_and(|peer| peer.cm.has_ended())
+        {
+            match self.peers.remove(&token).and_then(|peer| peer.node) {
+                Some(key) => self.remove(key),
+                None => self.clients -= 1,
+            }
+        }
+    }
+
+    fn remove(&mut self, key: NodeKey) {
+        let removed = self.table.remove(key);
+        debug_assert_eq!(
+            removed,
+            Ok(()),
+            "a peer has the node for as long as it is there"
+        );
+    }
+
+    fn take_requests(&mut self) -> Result<(), Error> {
+        while let Some(event) = self.listener.next_event()? {
+            let Event::Request(request) = event else {
+                continue;
+            };
+            match self.admit(&request.private, request.from) {
+                Ok(node) => self.accept(request, node)?,
+                Err(refusal) => request.id.reject(&refusal.encode())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters a node into the table, which it returns; none for a client.
+    fn admit(&mut self, private: &[u8], from: Option<IpAddr>) -> Result<Option<NodeKey>, Refusal> {
+        match Hello::decode(private)? {
+            Hello::Client if self.clients >= self.limits.clients => Err(Refusal::Clients),
+            Hello::Client => Ok(None),
+            Hello::Node(at, _) if Some(at.ip()) != from.map(|from| from.to_canonical()) => {
+                Err(Refusal::Host)
+            }
+            Hello::Node(at, target) => self.register(NodeKey::new(at), target).map(Some),
+        }
+    }
+
+    fn register(&mut self, key: NodeKey, target: Target) -> Result<NodeKey, Refusal> {
+        if self.table.find(key).is_some() {
+            return Err(Refusal::Taken);
+        }
+        if self.table.len() >= self.limits.nodes {
+            return Err(Refusal::Nodes);
+        }
+        match self.table.insert(key, target) {
+            Ok(_) => Ok(key),
+            Err(ChangeError::Known) => Err(Refusal::Taken),
+            Err(ChangeError::Full | ChangeError::Unknown) => Err(Refusal::Nodes),
+        }
+    }
+
+    fn accept(&mut self, request: Request, node: Option<NodeKey>) -> Result<(), Error> {
+        let accepted = self.try_accept(request.id, node);
+        if let (Err(_), Some(key)) = (&accepted, node) {
+            self.remove(key);
+        }
+        accepted
+    }
+
+    fn try_accept(&mut self, mut cm: Id, node: Option<NodeKey>) -> Result<(), Error> {
+        let token = self.next_token;
+        watch(&self.epoll, &cm, token)?;
+        cm.create_queue_pair(&self.domain, &self.queue, 1)?;
+        cm.accept(&encode_table(&self.region))?;
+        self.next_token += 1;
+        self.clients += u32::from(node.is_none());
+        self.peers.insert(token, Peer { cm, node });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_all_limits_have_a_load_of_seven_tenths_at_most() {
+        for nodes in [1, 2, 3, 1000, Limits::MAX] {
+            let buckets = Limits { nodes, clients: 1 }.buckets();
+            assert!((2..=urdma_node_table::BUCKETS_MAX).contains(&buckets));
+            let entries = u64::from(buckets) * ENTRIES_PER_BUCKET as u64;
+            assert!(u64::from(nodes) * 10 <= entries * 7, "{nodes}: {buckets}");
+        }
+    }
+}
