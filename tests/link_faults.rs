@@ -90,10 +90,9 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
     }
 }
 
-/// As simulated by `crates/cm/tests/simulation.rs`, between two real processes: each request is
-/// answered in the time that doc/connections.md states, and nothing of any is left.
-#[test]
-fn each_of_ten_thousand_connections_is_answered_over_a_bad_link() {
+/// As simulated by `crates/cm/tests/simulation.rs`, between two real processes: each of so many
+/// requests is answered in the time that doc/connections.md states, and nothing of any is left.
+fn connect_over_a_bad_link(requests: u32) {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let hosts = up_with_faults(
@@ -101,16 +100,30 @@ fn each_of_ten_thousand_connections_is_answered_over_a_bad_link() {
         "[fault]\nloss = \"10%\"\nduplicate = \"10%\"\nreorder = \"10%\"\nseed = 3\n",
     );
     let [a, b] = &hosts;
-    check_operations("answers", (a, b), scratch.path(), 10_000);
+    check_operations("answers", (a, b), scratch.path(), requests);
     for direction in ["inbound", "outbound"] {
         for name in ["lost", "duplicated", "reordered"] {
-            assert!(count(b, direction, name) > 1_000, "{direction} {name}");
+            assert!(
+                count(b, direction, name) > u64::from(requests / 10),
+                "{direction} {name}"
+            );
         }
     }
     for host in hosts {
         expect_all_taken_back(&host);
         host.down().unwrap();
     }
+}
+
+#[test]
+fn each_of_a_thousand_connections_is_answered_over_a_bad_link() {
+    connect_over_a_bad_link(1_000);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn each_of_ten_thousand_connections_is_answered_over_a_bad_link() {
+    connect_over_a_bad_link(10_000);
 }
 
 #[test]
