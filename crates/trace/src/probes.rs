@@ -32,6 +32,10 @@ probes! {
     cm_rep(conn: u32, qpn: u32, direction: u8, tries: u32);
     /// Ready to use: connection id, queue pair, direction.
     cm_rtu(conn: u32, qpn: u32, direction: u8);
+    /// A disconnection request: connection id, queue pair, direction.
+    cm_dreq(conn: u32, qpn: u32, direction: u8);
+    /// The reply to a disconnection request: connection id, queue pair, direction.
+    cm_drep(conn: u32, qpn: u32, direction: u8);
     /// A message was sent again: connection id, queue pair, message ([`crate::CmMessage`]),
     /// transmissions.
     cm_retry(conn: u32, qpn: u32, message: u8, tries: u32);

@@ -155,7 +155,9 @@ impl Recorder {
             CmMessage::Rep => probes::cm_rep(conn, qpn, direction, tries),
             CmMessage::Rtu => probes::cm_rtu(conn, qpn, direction),
             CmMessage::Rej => probes::cm_reject(conn, qpn, direction, message.reason),
-            CmMessage::Dreq | CmMessage::Drep | CmMessage::Mra | CmMessage::Cookie => {}
+            CmMessage::Dreq => probes::cm_dreq(conn, qpn, direction),
+            CmMessage::Drep => probes::cm_drep(conn, qpn, direction),
+            CmMessage::Mra | CmMessage::Cookie => {}
         }
         let (a, b) = message.arguments();
         self.add(Kind::Message, link, a, b);
