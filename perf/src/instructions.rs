@@ -133,6 +133,16 @@ pub fn per_packet(programs: &Path, way: Way, side: Side, mtu: u32) -> Sample {
     Ok(of_message / f64::from(MESSAGE_OCTETS.div_ceil(mtu - HEADER_OCTETS)))
 }
 
+/// Instructions of one event in the flight recorder, with its probe and the engine's clock;
+/// `programs` as for [`per_message`].
+///
+/// # Errors
+/// As for [`per_message`].
+pub fn per_event(programs: &Path) -> Sample {
+    let function = "*events::record";
+    per_unit(programs, Some(function), ["events", "64"], MESSAGES)
+}
+
 /// Instructions of one message, as the difference of two runs; only those within `function`, if
 /// there is one.
 fn per_unit(

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::binary_dir;
-use urdma_perf::instructions::{per_message, per_packet, Operation, Side, Way};
+use urdma_perf::instructions::{per_event, per_message, per_packet, Operation, Side, Way};
 
 /// Instructions of one message over a channel: operation, octets, count.
 const FIGURES: [(Operation, u32, f64); 5] = [
@@ -29,6 +29,8 @@ const PACKET_FIGURES: [(Way, Side, [f64; 2]); 8] = [
     (Way::Forwarded, Side::DaemonOfSender, [281.0, 372.0]),
     (Way::Forwarded, Side::DaemonOfReceiver, [283.0, 376.0]),
 ];
+/// Instructions of one event in the flight recorder.
+const EVENT_FIGURE: f64 = 82.0;
 const MTUS: [u32; 2] = [1_500, 9_000];
 const TOLERANCE: f64 = 0.05;
 
@@ -65,4 +67,14 @@ fn instructions_per_packet_are_within_their_limits() {
         }
     }
     assert!(longer.is_empty(), "{longer:?}");
+}
+
+#[test]
+fn instructions_per_recorded_event_are_within_their_limit() {
+    let counted = per_event(&binary_dir().unwrap()).unwrap();
+    println!("an event: {counted:.0} instructions, figure {EVENT_FIGURE}");
+    assert!(
+        counted <= EVENT_FIGURE * (1.0 + TOLERANCE),
+        "{counted:.0} instead of {EVENT_FIGURE}"
+    );
 }

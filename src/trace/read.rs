@@ -71,7 +71,8 @@ fn words_of(record: &[u8]) -> [u64; EVENT_WORDS] {
 mod tests {
     use super::*;
     use urdma_channel::OwnRecording;
-    use urdma_trace::Recorder;
+    use urdma_trace::recorder::Message;
+    use urdma_trace::{CmMessage, CmState, Direction, Kind, Link, Recorder};
 
     fn now_ns() -> u64 {
         7
@@ -88,6 +89,46 @@ mod tests {
         assert_eq!(events.len(), 0xffff);
         assert!(events.iter().all(|event| event.time_ns == 7));
         assert_eq!(events[0].link.qpn, 0x0003_0001);
+    }
+
+    #[test]
+    fn beginning_of_a_connection_is_there_after_a_lossy_path() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NOW_NS: AtomicU64 = AtomicU64::new(0);
+        let (recording, memory) = OwnRecording::create().unwrap();
+        let recorder = Recorder::new(recording, || NOW_NS.fetch_add(10, Ordering::Relaxed));
+        let qpn = 0x0003_0001;
+        let link = Link { conn: 7, qpn };
+        recorder.qp_create(qpn, 2);
+        let message = Message {
+            message: CmMessage::Req,
+            direction: Direction::Sent,
+            port: 7471,
+            tries: 1,
+            reason: 0,
+            peer: [192, 0, 2, 1].into(),
+        };
+        recorder.cm_message(link, &message);
+        recorder.qp_modify(qpn, (1, 2), ([0; 16], 5));
+        recorder.qp_modify(qpn, (2, 3), ([0; 16], 5));
+        recorder.cm_state(link, CmState::RtuGated, CmState::Established);
+        let beginning = read(&File::from(memory.try_clone().unwrap())).unwrap();
+        for backoff in 0..100 {
+            recorder.rto(qpn, backoff, 1);
+            recorder.sent_again(qpn);
+            recorder.sent_again(qpn);
+            // The application sends nothing at times.
+            recorder.qp_modify(qpn, (3, 4), ([0; 16], 5));
+            recorder.qp_modify(qpn, (4, 3), ([0; 16], 5));
+        }
+        recorder.qp_error(qpn, 12);
+        let events = read(&File::from(memory)).unwrap();
+        assert_eq!(events[..beginning.len()], beginning);
+        let kinds: Vec<Kind> = beginning.iter().map(|event| event.kind).collect();
+        use Kind::{Established, Message as Sent, Peer, QpCreate, QpError, QpModify};
+        let expected = [QpCreate, Peer, Sent, Peer, QpModify, QpModify, Established];
+        assert_eq!(kinds, expected);
+        assert_eq!(events.last().unwrap().kind, QpError);
     }
 
     #[test]

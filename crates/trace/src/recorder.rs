@@ -2,8 +2,9 @@
 //!
 //! The events of a queue pair, and of a connection whose queue pair is known, go to the track of
 //! the queue pair's index, so that a busy connection does not displace the events of another; all
-//! others go to track 0. A record of [`Kind::Message`] has its first argument in four parts:
-//! direction (8 bits), message (8), port (16), transmissions (32).
+//! others go to track 0. A track keeps the first events of its queue pair and the last ones. A
+//! record of [`Kind::Message`] has its first argument in four parts: direction (8 bits), message
+//! (8), port (16), transmissions (32).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -106,7 +107,7 @@ impl Recorder {
     fn add(&self, kind: Kind, link: Link, a: u64, b: u64) {
         if let Some(inner) = &self.0 {
             let words = [head(kind, link), a, b];
-            let time_ns = (inner.now_ns)().max(1);
+            let time_ns = (inner.now_ns)() | 1;
             inner.recording.add(track_of(link.qpn), time_ns, words);
         }
     }
@@ -115,7 +116,7 @@ impl Recorder {
     #[inline]
     fn add_again(&self, kind: Kind, link: Link) {
         if let Some(inner) = &self.0 {
-            let time_ns = (inner.now_ns)().max(1);
+            let time_ns = (inner.now_ns)() | 1;
             let track = track_of(link.qpn);
             inner.recording.add_again(track, time_ns, head(kind, link));
         }
@@ -179,6 +180,9 @@ impl Recorder {
     /// A queue pair was created.
     pub fn qp_create(&self, qpn: u32, kind: u32) {
         probes::qp_create(qpn, kind);
+        if let Some(inner) = &self.0 {
+            inner.recording.begin(track_of(qpn));
+        }
         self.add(Kind::QpCreate, Link { conn: 0, qpn }, kind.into(), 0);
     }
 

@@ -2,6 +2,7 @@
 //! which `perf/tests/instructions.rs` counts, or for one packet between two hosts.
 
 mod end;
+mod events;
 mod network;
 mod packets;
 
@@ -39,6 +40,8 @@ enum Operation {
     Forwarded,
     /// 64 KB messages in one direction, in packets over leased queue pairs
     Leased,
+    /// Events in the flight recorder, of as many queue pairs in turn as `octets` says
+    Events,
 }
 
 fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
@@ -50,6 +53,7 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
         }
         Operation::Forwarded => return network::run_forwarded(octets, messages),
         Operation::Leased => return network::run_leased(octets, messages),
+        Operation::Events => return events::run(octets, messages),
         Operation::Send | Operation::Write | Operation::Stream => {}
     }
     let instance = InProcess::new().map_err(|error| error.to_string())?;
