@@ -10,7 +10,7 @@ use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{
     alone, check, check_alone, expect_all_taken_back, kill_one_end, lossy_hosts, ports, stream,
-    OneHost, SHORT,
+    OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
 };
 
 /// What `urdma trace` prints of an instance.
@@ -84,6 +84,27 @@ fn rejection_by_an_application_is_told_apart() {
             "disconnected",
         ],
     );
+    one.down();
+}
+
+#[test]
+fn process_without_a_recorder_has_no_events() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one
+        .host
+        .run(LeasePolicy::Never, &[VERBS_CHECK, "cm"])
+        .unwrap();
+    let off = Process::run(command.env("URDMA_RECORDER", "off"), CHECK_LIMIT).unwrap();
+    assert!(off.succeeded(), "{}", off.describe());
+    let text = trace(&one.host, &[]);
+    assert!(
+        text.contains("attached") && !text.contains("queue pair"),
+        "{text}"
+    );
+    let wrong = Process::run(command.env("URDMA_RECORDER", "no"), CHECK_LIMIT).unwrap();
+    let reason = "URDMA_RECORDER must be on or off";
+    assert!(wrong.output.contains(reason), "{}", wrong.describe());
     one.down();
 }
 

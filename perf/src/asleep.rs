@@ -24,8 +24,19 @@ use crate::workloads::Path;
 pub const LISTENING: &str = "listening";
 /// What a busy process prints before its loop.
 pub const BUSY: &str = "busy";
+/// Start of the client's line with the time of a step of a connection, before the step's number.
+pub const STEP_US: &str = "step_us ";
 /// Start of the client's line with the processor time of both ends for a connection or a message.
 pub const PROCESSOR_US: &str = "processor_us ";
+/// The steps of a connection at its client, in their order.
+pub const STEPS: [&str; 6] = [
+    "address",
+    "route",
+    "queue pair",
+    "connect",
+    "disconnect",
+    "destroy",
+];
 const PROGRAM: &str = "urdma-perf-asleep";
 /// Time of a measurement.
 const WATCH_MS: u32 = 1_000;
@@ -79,6 +90,8 @@ pub enum Work {
         /// The number of connections that are in progress or exist at a time, in one thread.
         at_once: u32,
     },
+    /// A client connects and disconnects, and takes the time of each step.
+    Steps,
 }
 
 impl Work {
@@ -87,6 +100,7 @@ impl Work {
         match *words {
             ["sleep"] => Some(Self::PingPong(Wait::Sleep)),
             ["poll"] => Some(Self::PingPong(Wait::Poll)),
+            ["steps"] => Some(Self::Steps),
             ["connections", at_once] => Some(Self::Connections {
                 at_once: at_once.parse().ok()?,
             }),
@@ -98,6 +112,7 @@ impl Work {
     pub const fn result(self) -> &'static str {
         match self {
             Self::PingPong(_) => "latency_us ",
+            Self::Steps => "connection_us ",
             Self::Connections { .. } => "connections_per_second ",
         }
     }
@@ -107,6 +122,7 @@ impl Work {
         match self {
             Self::PingPong(Wait::Sleep) => vec!["sleep".into()],
             Self::PingPong(Wait::Poll) => vec!["poll".into()],
+            Self::Steps => vec!["steps".into()],
             Self::Connections { at_once } => vec!["connections".into(), at_once.to_string()],
         }
     }
@@ -143,6 +159,8 @@ impl Load {
 pub enum Ends<'a> {
     /// Instances of urdma, which may be one, and whether their programs lease queues.
     Urdma(&'a Instance, &'a Instance, LeasePolicy),
+    /// An instance of urdma, whose programs record no events.
+    Unrecorded(&'a Instance),
     /// An instance that moves the octets of TCP connections to rings.
     Rings(&'a Instance),
     /// This machine without urdma.
@@ -154,7 +172,7 @@ pub enum Ends<'a> {
 impl Ends<'_> {
     const fn transport(&self) -> Transport {
         match self {
-            Self::Urdma(..) => Transport::Rdma,
+            Self::Urdma(..) | Self::Unrecorded(_) => Transport::Rdma,
             Self::Rings(_) | Self::Loopback | Self::Veth(_) => Transport::Tcp,
         }
     }
@@ -162,7 +180,7 @@ impl Ends<'_> {
     /// The address of the server.
     fn address(&self) -> String {
         match self {
-            Self::Urdma(server, ..) => server.address().to_owned(),
+            Self::Urdma(server, ..) | Self::Unrecorded(server) => server.address().to_owned(),
             Self::Rings(_) | Self::Loopback => Ipv4Addr::LOCALHOST.to_string(),
             Self::Veth(_) => VETH[0].to_owned(),
         }
@@ -173,6 +191,11 @@ impl Ends<'_> {
         let prefix: &[&str] = match self {
             Self::Urdma(server, client, lease) => {
                 return [server, client][end].run(*lease, argv);
+            }
+            Self::Unrecorded(host) => {
+                let mut command = host.run(LeasePolicy::Never, argv)?;
+                command.env("URDMA_RECORDER", "off");
+                return Ok(command);
             }
             Self::Rings(host) => return host.run_over_rings(argv),
             Self::Loopback => &[],
@@ -210,6 +233,13 @@ pub struct Figures {
     pub processor_us: f64,
 }
 
+/// The value of the line with this beginning.
+fn figure(output: &str, prefix: &str) -> Result<f64, Failure> {
+    let found = output.lines().find_map(|line| line.strip_prefix(prefix));
+    let value = found.and_then(|value| value.parse().ok());
+    value.ok_or_else(|| Failure::new(format!("there is no {prefix}in: {output}")))
+}
+
 /// Runs `work` for `watch_ms` milliseconds and a warm-up.
 ///
 /// # Errors
@@ -220,6 +250,38 @@ pub fn run(
     watch_ms: u32,
     programs: &FilePath,
 ) -> Result<Figures, Failure> {
+    let output = output(ends, work, watch_ms, programs)?;
+    Ok(Figures {
+        value: figure(&output, work.result())?,
+        processor_us: figure(&output, PROCESSOR_US)?,
+    })
+}
+
+/// Microseconds of each of [`STEPS`], on average.
+///
+/// # Errors
+/// As for [`run`].
+pub fn steps(
+    host: &Instance,
+    watch_ms: u32,
+    programs: &FilePath,
+) -> Result<[f64; STEPS.len()], Failure> {
+    let ends = Ends::Urdma(host, host, LeasePolicy::Never);
+    let output = output(ends, Work::Steps, watch_ms, programs)?;
+    let mut times = [0.0; STEPS.len()];
+    for (step, time) in times.iter_mut().enumerate() {
+        *time = figure(&output, &format!("{STEP_US}{step} "))?;
+    }
+    Ok(times)
+}
+
+/// What the client prints.
+fn output(
+    ends: Ends<'_>,
+    work: Work,
+    watch_ms: u32,
+    programs: &FilePath,
+) -> Result<String, Failure> {
     let scratch = Scratch::new("asleep")?;
     let socket = scratch.path().join("socket").display().to_string();
     let program = programs.join(PROGRAM).display().to_string();
@@ -231,36 +293,21 @@ pub fn run(
     argv.extend([ends.address(), watch_ms.to_string()]);
     argv.extend(work.words());
     let client = Process::run(&mut ends.command(1, &argv)?, LIMIT)?;
-    let figure = |prefix: &str| {
-        let mut lines = client.output.lines();
-        lines.find_map(|line| line.strip_prefix(prefix)?.parse().ok())
-    };
-    match (
-        client.succeeded(),
-        figure(work.result()),
-        figure(PROCESSOR_US),
-    ) {
-        (true, Some(value), Some(processor_us)) => {
-            let ended = server.wait(LIMIT)?;
-            match ended.succeeded() {
-                true => Ok(Figures {
-                    value,
-                    processor_us,
-                }),
-                false => Err(Failure::new(format!("server {}", ended.describe()))),
-            }
-        }
-        _ => {
-            let printed = server.printed().trim().replace(LISTENING, "");
-            let how = client.describe();
-            Err(Failure::new(format!("client {how}; server: {printed}")))
-        }
+    if !client.succeeded() {
+        let printed = server.printed().trim().replace(LISTENING, "");
+        let how = client.describe();
+        return Err(Failure::new(format!("client {how}; server: {printed}")));
+    }
+    let ended = server.wait(LIMIT)?;
+    match ended.succeeded() {
+        true => Ok(client.output),
+        false => Err(Failure::new(format!("server {}", ended.describe()))),
     }
 }
 
 /// Runs `work` in `pairs` pairs of processes at a time: the sum of their values, and the average of
 /// their processor time.
-fn run_pairs(
+pub(crate) fn run_pairs(
     pairs: u32,
     ends: Ends<'_>,
     work: Work,
@@ -371,7 +418,7 @@ impl Point {
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
             (Work::PingPong(Wait::Sleep), _, Path::Forwarded) => goals::ASLEEP_FORWARDED,
             (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_LEASED,
-            (Work::PingPong(Wait::Poll), ..) => Goal::None,
+            (Work::PingPong(Wait::Poll) | Work::Steps, ..) => Goal::None,
         }
     }
 }
@@ -456,10 +503,11 @@ mod tests {
 
     #[test]
     fn words_of_work_are_read_back() {
-        for point in POINTS {
-            let words = point.work.words();
+        let works = POINTS.iter().map(|point| point.work);
+        for work in works.chain([Work::Steps]) {
+            let words = work.words();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            assert_eq!(Work::from_words(&words), Some(point.work));
+            assert_eq!(Work::from_words(&words), Some(work));
         }
         assert_eq!(Work::from_words(&["connections"]), None);
     }

@@ -29,6 +29,10 @@ pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
 pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
 /// Connections that ten pairs of processes make together, in those of one pair.
 pub(crate) const PAIRS_TOGETHER: Goal = AtLeast(0.8);
+/// Rate of connections with the flight recorder, which is always on, in the rate without.
+pub(crate) const RECORDED: Goal = AtLeast(0.98);
+/// Rate of connections with four probes traced, in the rate without.
+pub(crate) const PROBED: Goal = AtLeast(0.93);
 /// Latency of a TCP program whose octets go over rings, in latencies of TCP over loopback.
 pub(crate) const RINGS_ASLEEP: Goal = AtMost(0.45);
 /// The same when both ends poll.

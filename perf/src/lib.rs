@@ -13,6 +13,7 @@
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`asleep`], [`ucx`], [`valkey`] | ping-pongs, connections, Valkey asleep, next to TCP |
+//! | [`connections`] | connections: rates, steps, cost of tracing |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
@@ -32,6 +33,7 @@ pub mod asleep;
 pub mod attach;
 mod axis;
 pub mod bench;
+pub mod connections;
 mod goals;
 pub mod idle;
 pub mod instructions;

@@ -17,6 +17,8 @@ pub enum Part {
     Processes,
     /// Connections and ping-pongs of processes that sleep, next to TCP
     Asleep,
+    /// Connections: rate over their number and over pairs of processes, steps, cost of tracing
+    Connections,
     /// Valkey's requests, quiet and beside busy programs, next to TCP
     Valkey,
     /// TCP programs whose octets go over rings, next to TCP
@@ -45,7 +47,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -53,6 +55,7 @@ impl Part {
         Self::Threads,
         Self::Processes,
         Self::Asleep,
+        Self::Connections,
         Self::Valkey,
         Self::Rings,
         Self::Streams,
@@ -70,7 +73,7 @@ impl Part {
     /// The number of rounds in which it is measured at most.
     pub(crate) const fn rounds_max(self) -> u16 {
         match self {
-            Self::Loss | Self::Streams => 3,
+            Self::Connections | Self::Loss | Self::Streams => 3,
             Self::Links => 1,
             _ => u16::MAX,
         }

@@ -18,8 +18,8 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    asleep, attach, idle, links, lossy, peers, pool, processes, product, raw, shares, simulator,
-    sockets, stream_sweep, streams, ucx, valkey, workloads,
+    asleep, attach, connections, idle, links, lossy, peers, pool, processes, product, raw, shares,
+    simulator, sockets, stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -241,6 +241,7 @@ impl Plan {
                             self.valkey(part, number, &hosts);
                         }
                         (Part::Streams, Path::OneHost) => self.streams(&hosts),
+                        (Part::Connections, Path::OneHost) => self.connections(&hosts),
                         (Part::Pool, Path::OneHost) => self.pool(&hosts),
                         (Part::Streams, Path::Forwarded) => self.distance(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
@@ -439,6 +440,14 @@ impl Plan {
         }
     }
 
+    /// Connections: their rates, their steps, and what tracing costs.
+    fn connections(&mut self, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        self.take_all(|| connections::measure(host.clone(), &programs));
+    }
+
     /// Valkey, with the calls of its requests in the first round.
     fn valkey(&mut self, part: Part, number: u16, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
@@ -592,9 +601,12 @@ fn print(probe: Probe, sample: &Sample) {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
-        Part::Threads | Part::Processes | Part::Valkey | Part::Rings | Part::Pool => {
-            paths.contains(&Path::OneHost)
-        }
+        Part::Threads
+        | Part::Processes
+        | Part::Connections
+        | Part::Valkey
+        | Part::Rings
+        | Part::Pool => paths.contains(&Path::OneHost),
         Part::Asleep => paths[0] != Path::Leased1500,
         Part::Streams => paths[0] != Path::Leased1500,
         Part::Links => paths.contains(&Path::Forwarded),

@@ -11,7 +11,7 @@ use crate::picture::{
 };
 use crate::probes;
 use crate::samples::{Probe, Samples};
-use crate::{links, shares};
+use crate::{connections, links, shares};
 
 /// Of the part of a picture between the names and the values of the bars.
 const BARS_WIDTH: i32 = 400;
@@ -200,6 +200,33 @@ pub const PICTURES: &[Picture] = &[
                     ours(probes::WRITE_1M_1500),
                     ours(probes::READ_1500),
                     ours(probes::SEND_BW_1500),
+                ],
+            },
+        ],
+    },
+    Picture {
+        file: "connection-steps.svg",
+        panels: &[
+            Panel {
+                title: "Steps of a connection, one at a time, one host: time at the client (us)",
+                bars: &[
+                    ours(connections::STEP_TIMES[0]),
+                    ours(connections::STEP_TIMES[1]),
+                    ours(connections::STEP_TIMES[2]),
+                    ours(connections::STEP_TIMES[3]),
+                    ours(connections::STEP_TIMES[4]),
+                    ours(connections::STEP_TIMES[5]),
+                ],
+            },
+            Panel {
+                title: "What tracing costs, one host: thousand connections a second",
+                bars: &[
+                    other(connections::TRACED[0].off),
+                    ours(connections::TRACED[0].recorded),
+                    ours(connections::TRACED[0].probed),
+                    other(connections::TRACED[1].off),
+                    ours(connections::TRACED[1].recorded),
+                    ours(connections::TRACED[1].probed),
                 ],
             },
         ],

@@ -7,7 +7,8 @@ use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
 use crate::{
-    asleep, links, lossy, pool, processes, shares, sockets, stream_sweep, streams, ucx, valkey,
+    asleep, connections, links, lossy, pool, processes, shares, sockets, stream_sweep, streams,
+    ucx, valkey,
 };
 
 /// One comparison, evaluated.
@@ -49,6 +50,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .iter()
         .map(|spec| evaluate_one(spec, samples))
         .chain(asleep::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(connections::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(ucx::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(valkey::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
-use urdma_perf::asleep::{run, Ends, Wait, Work};
+use urdma_perf::asleep::{run, steps, Ends, Wait, Work};
 
 /// Enough for a few hundred messages.
 const WATCH_MS: u32 = 100;
@@ -26,6 +26,19 @@ fn sleepers_over_urdma_have_figures() {
     let scratch = Scratch::new("perf-asleep").unwrap();
     let host = Instance::up(scratch.path(), "asleep", "127.0.0.1", "").unwrap();
     expect_figures(Ends::Urdma(&host, &host, LeasePolicy::Never));
+    host.down().unwrap();
+}
+
+#[test]
+fn each_step_of_a_connection_has_a_time() {
+    let scratch = Scratch::new("perf-asleep").unwrap();
+    let host = Instance::up(scratch.path(), "steps", "127.0.0.1", "").unwrap();
+    let programs = binary_dir().unwrap();
+    let times_us = steps(&host, WATCH_MS, &programs).unwrap();
+    assert!(
+        times_us.iter().all(|time_us| *time_us > 0.0),
+        "{times_us:?}"
+    );
     host.down().unwrap();
 }
 

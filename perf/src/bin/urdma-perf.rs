@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::Failure;
+use urdma_perf::connections;
 use urdma_perf::lines;
 use urdma_perf::lossy;
 use urdma_perf::part::Part;
@@ -114,15 +115,21 @@ fn draw(directory: &Path, machine: &str, kind: Kind, samples: &Samples) -> Resul
             write(picture.file, svg)?;
         }
     }
-    let loss = lossy::charts(samples);
-    if !loss.is_empty() {
-        let subtitle = subtitle(&machine, lossy::rounds(samples));
-        write("loss.svg", lines::svg(&loss, &subtitle)?)?;
-    }
-    let streams = stream_sweep::charts(samples);
-    if !streams.is_empty() {
-        let subtitle = subtitle(&machine, stream_sweep::rounds(samples));
-        write("streams.svg", lines::svg(&streams, &subtitle)?)?;
+    let all = [
+        (
+            "connections.svg",
+            connections::charts(samples),
+            connections::rounds(samples),
+        ),
+        ("loss.svg", lossy::charts(samples), lossy::rounds(samples)),
+        (
+            "streams.svg",
+            stream_sweep::charts(samples),
+            stream_sweep::rounds(samples),
+        ),
+    ];
+    for (file, charts, rounds) in all.iter().filter(|(_, charts, _)| !charts.is_empty()) {
+        write(file, lines::svg(charts, &subtitle(&machine, *rounds))?)?;
     }
     Ok(())
 }

@@ -33,6 +33,8 @@ use crate::waiting::sleep_control::SleepControl;
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
+/// Whether events of connections are recorded.
+const RECORDER_VARIABLE: &str = "URDMA_RECORDER";
 /// The engines of this process by run directory; one whose urdmad is gone is replaced.
 static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
 
@@ -273,7 +275,9 @@ pub(super) fn start(
         (Some(lease), Some(socket)) => lease.add_wake_socket(socket.descriptor()),
         _ => None,
     };
-    shard.recorder = trace::recorder(parts.control.as_ref().map(|(control, _)| control));
+    if chosen(RECORDER_VARIABLE, &[("on", true), ("off", false)])? {
+        shard.recorder = trace::recorder(parts.control.as_ref().map(|(control, _)| control));
+    }
     let recorder = shard.recorder.clone();
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;

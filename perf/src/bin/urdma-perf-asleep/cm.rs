@@ -74,7 +74,8 @@ impl Events {
         Ok(Event { kind, id })
     }
 
-    fn expect(&self, kind: rdmacm::rdma_cm_event_type) -> Result<(), String> {
+    /// Waits for an event that is the next one.
+    pub(crate) fn expect(&self, kind: rdmacm::rdma_cm_event_type) -> Result<(), String> {
         let event = self.next()?;
         match event.kind == kind {
             true => Ok(()),

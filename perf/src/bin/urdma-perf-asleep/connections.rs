@@ -24,7 +24,7 @@ use crate::cm::{self, Events, Id, Port};
 use crate::{text, wait_for_end, Control};
 
 /// What all queue pairs of a process share. It exists until the process ends.
-struct Shared {
+pub(crate) struct Shared {
     pd: *mut verbs::ibv_pd,
     cq: *mut verbs::ibv_cq,
 }
@@ -43,7 +43,7 @@ impl Shared {
 }
 
 /// Makes a queue pair for an identifier, and before the first what they share.
-fn make_queue_pair(id: Id, shared: &mut Option<Shared>) -> Result<(), String> {
+pub(crate) fn make_queue_pair(id: Id, shared: &mut Option<Shared>) -> Result<(), String> {
     let shared = match shared {
         Some(shared) => shared,
         none => none.insert(Shared::new(id)?),

@@ -6,18 +6,19 @@
 //! urdma-perf-asleep busy PROCESSOR
 //!
 //! TRANSPORT: rdma, tcp
-//! WORK: sleep; poll; connections AT_ONCE
+//! WORK: sleep; poll; steps; connections AT_ONCE
 //! ```
 //!
 //! The server listens on ADDRESS as soon as the client has told it over SOCKET what the work is.
 //! `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client connects and
-//! disconnects. The client prints the result of MILLISECONDS after a warm-up. `busy` keeps a
-//! processor busy until it is killed.
+//! disconnects, and so it does with `steps`, one at a time. The client prints the result of
+//! MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
 
 mod cm;
 mod connections;
 mod endpoint;
 mod ping_pong;
+mod steps;
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::Ipv4Addr;
@@ -27,14 +28,14 @@ use std::time::Duration;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
-use urdma_perf::asleep::{Transport, Work, BUSY, LISTENING, PROCESSOR_US};
+use urdma_perf::asleep::{Transport, Work, BUSY, LISTENING, PROCESSOR_US, STEP_US};
 use urdma_perf::raw::fork::pin;
 
 /// The warm-up takes this share of the time of the measurement.
 const WARM_UP: u32 = 5;
 const USAGE: &str = "usage: urdma-perf-asleep server SOCKET\n       \
     urdma-perf-asleep client SOCKET rdma|tcp ADDRESS MILLISECONDS \
-    sleep|poll|connections AT_ONCE\n       \
+    sleep|poll|steps|connections AT_ONCE\n       \
     urdma-perf-asleep busy PROCESSOR";
 
 fn main() -> ExitCode {
@@ -135,7 +136,9 @@ fn serve(socket: &str) -> Result<(), String> {
             // The client has received the last answer then.
             wait_for_end(&mut control)
         }
-        Work::Connections { .. } => connections::serve(task.transport, task.address, tell, end),
+        Work::Connections { .. } | Work::Steps => {
+            connections::serve(task.transport, task.address, tell, end)
+        }
     }
 }
 
@@ -157,9 +160,14 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
     client.end()?;
     let value = match task.work {
         Work::Connections { .. } => messages as f64 / took.as_secs_f64(),
-        Work::PingPong(_) => took.as_secs_f64() * 1e6 / messages as f64,
+        Work::PingPong(_) | Work::Steps => took.as_secs_f64() * 1e6 / messages as f64,
     };
     println!("{}{value:.4}", task.work.result());
+    if let Client::Steps(client) = &client {
+        for (step, time_us) in client.steps_us(messages).iter().enumerate() {
+            println!("{STEP_US}{step} {time_us:.4}");
+        }
+    }
     let used_us = used.as_secs_f64() * 1e6;
     println!("{PROCESSOR_US}{:.4}", used_us / messages as f64);
     // The server ends before this process does, so that no connection of its breaks.
@@ -172,6 +180,7 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
 enum Client {
     PingPong(Box<dyn ping_pong::End>),
     Connections(connections::Clients),
+    Steps(steps::Client),
 }
 
 impl Client {
@@ -183,6 +192,10 @@ impl Client {
             Work::Connections { at_once } => {
                 connections::Clients::new(task.transport, to, at_once).map(Self::Connections)
             }
+            Work::Steps if task.transport == Transport::Tcp => {
+                Err("the steps are those of RDMA".into())
+            }
+            Work::Steps => steps::Client::new(to).map(Self::Steps),
         }
     }
 
@@ -194,13 +207,14 @@ impl Client {
                 Ok((2 * round_trips, took))
             }
             Self::Connections(clients) => clients.connect_for(time),
+            Self::Steps(client) => client.connect_for(time),
         }
     }
 
     /// Tells the server, if it does not notice the end of the control connection.
     fn end(&mut self) -> Result<(), String> {
         match self {
-            Self::Connections(_) => Ok(()),
+            Self::Connections(_) | Self::Steps(_) => Ok(()),
             Self::PingPong(end) => ping_pong::end(end.as_mut()),
         }
     }
