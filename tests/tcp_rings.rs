@@ -1,6 +1,7 @@
 //! TCP connections of one host over rings (doc/sockets.md).
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -86,6 +87,7 @@ fn file_that_is_no_connection_is_refused_and_other_bells_end_the_client() {
 }
 
 const ENDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/ends.py");
+const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/cases.py");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/files.py");
 
 /// One end of `ends.py`.
@@ -169,6 +171,33 @@ fn close_ends_or_resets_a_connection_at_once() {
         assert!(output(process).contains("done"));
     }
     assert!(at_the_end(&one).joined > 0);
+    one.down();
+}
+
+/// What `cases.py` prints of each case, by the name of the case.
+fn cases(mut command: Command) -> Vec<String> {
+    let outcomes = output(Process::start(&mut command).unwrap());
+    let mut lines: Vec<String> = outcomes.lines().map(str::to_owned).collect();
+    lines.retain(|line| !line.is_empty());
+    lines
+}
+
+#[test]
+fn calls_return_what_they_do_by_tcp() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut plain = Command::new("python3");
+    plain.arg(CASES);
+    let by_tcp = cases(plain);
+    let over_rings = cases(from_call(&one, 0, &["python3", CASES]));
+    assert_eq!(by_tcp, over_rings);
+    // Each case has a connection whose ends have met.
+    let names = by_tcp.iter().filter_map(|line| line.split(' ').next());
+    let count = names.collect::<BTreeSet<_>>().len() as u64;
+    let status = at_the_end(&one);
+    assert!(count > 40 && status.joined == count, "{count}: {status:?}");
+    // Most of the octets that go there before the case begins do not begin the rings.
+    assert!(status.ring_octets >= count * 100, "{status:?}");
     one.down();
 }
 

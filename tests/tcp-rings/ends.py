@@ -482,8 +482,8 @@ def by_limit(end):
     return end
 
 
-def by_unsent(end):
-    fcntl.ioctl(end, termios.TIOCOUTQ, array.array("i", [0]))
+def by_mark(end):
+    fcntl.ioctl(end, 0x8905, array.array("i", [0]))  # SIOCATMARK
     return end
 
 
@@ -491,7 +491,7 @@ def by_exec(_):
     os.execv("/bin/true", ["true"])
 
 
-REASONS = [by_dup, by_peek, by_unsent, by_limit, by_exec]
+REASONS = [by_dup, by_peek, by_mark, by_limit, by_exec]
 
 
 # One of the actions of `change` makes another connection.

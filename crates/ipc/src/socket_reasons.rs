@@ -29,7 +29,7 @@ named! {
         /// Flags of a send or receive, such as those of out-of-band data and MSG_PEEK; control
         /// data.
         Flags = "flags",
-        /// ioctl(2), such as SIOCOUTQ.
+        /// ioctl(2), such as SIOCATMARK.
         Ioctl = "ioctl",
         /// shutdown(2) while it has rings.
         Shutdown = "shutdown",

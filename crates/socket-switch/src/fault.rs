@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     DeafAgent,
     /// The end of a peer that left octets unread is reported as an end of stream.
     UnreadIsEnd,
+    /// A close that leaves octets of the ring unread ends the stream.
+    CloseIsEnd,
     /// A sender that waits for room does not learn that the peer is gone.
     WaitForTheGone,
 }

@@ -93,6 +93,11 @@ pub trait Host {
     async fn tcp_shutdown_write(&self);
     /// Whether all descriptors of the peer are closed, or the connection was reset.
     async fn is_peer_gone(&self) -> bool;
+    /// Whether the connection was reset, and TCP reports that, or has: an end follows.
+    async fn is_reset(&self) -> bool;
+    /// Whether TCP is known to have the end of the peer's stream, or an error. It may be so before
+    /// it is known.
+    async fn is_known_to_end(&self) -> bool;
 
     /// Copies octets of the caller to the outgoing ring at position `at`.
     async fn copy_in(&self, at: u64, len_octets: u64);

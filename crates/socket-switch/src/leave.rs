@@ -2,9 +2,10 @@
 
 use crate::block::{Word, TCP};
 use crate::fault::{has, Fault};
-use crate::host::{Event, Host};
+use crate::host::{Event, Host, Refused};
 use crate::lock::{lock_reader, lock_writer, release_locks, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted};
+use crate::transfer::has_octets;
 
 /// How a demotion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +101,39 @@ pub async fn attend<H: Host>(h: &H) {
     }
 }
 
-/// Gives the octets of the outgoing ring to TCP: before close(2) and exit(3), so that the kernel
-/// has what the peer has not taken yet.
+/// Gives the octets of the outgoing ring to TCP.
 pub async fn settle<H: Host>(h: &H) {
-    let me = h.end();
+    while hand_back(h).await.is_err() {
+        h.wait(Event::Writable).await;
+    }
+}
+
+async fn hand_back<H: Host>(h: &H) -> Result<(), Refused> {
+    lock_writer(h, h.end()).await;
+    let result = downgrade(h).await;
+    unlock(h, Word::Writer(h.end())).await;
+    result
+}
+
+/// How the kernel is to close the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// By an end of the stream, unless TCP has a reason to reset it.
+    End,
+    /// By a reset: the incoming ring has octets that are not read.
+    Reset,
+}
+
+/// What close(2) and exit(3) do before the kernel's: give TCP the octets of the outgoing ring. As
+/// far as TCP has room, if the connection is reset then.
+pub async fn close<H: Host>(h: &H) -> Closing {
     loop {
-        lock_writer(h, me).await;
-        let result = downgrade(h).await;
-        unlock(h, Word::Writer(me)).await;
+        let result = hand_back(h).await;
+        if has_octets(h).await && !has(Fault::CloseIsEnd) {
+            return Closing::Reset;
+        }
         if result.is_ok() {
-            return;
+            return Closing::End;
         }
         h.wait(Event::Writable).await;
     }

@@ -27,5 +27,5 @@ mod transfer;
 
 pub use block::{Block, End, Owner, Word};
 pub use host::{Event, Host, Received, Refused};
-pub use leave::{attend, demote, join, resume, settle, shutdown_write, Demotion};
+pub use leave::{attend, close, demote, join, resume, settle, shutdown_write, Closing, Demotion};
 pub use transfer::{recv, send, Taken};

@@ -32,14 +32,15 @@ pub async fn send<H: Host>(h: &H, len_octets: u64, may_upgrade: bool) -> Result<
     loop {
         lock_writer(h, me).await;
         let mut is_ring = h.load(Word::Mode(me)).await == RING;
-        if is_ring && !is_ring_wanted(h).await {
+        let may_ring = is_ring_wanted(h).await && !h.is_known_to_end().await;
+        if is_ring && !may_ring {
             if downgrade(h).await.is_err() {
                 unlock(h, Word::Writer(me)).await;
                 h.wait(Event::Writable).await;
                 continue;
             }
             is_ring = false;
-        } else if !is_ring && may_upgrade {
+        } else if !is_ring && may_ring && may_upgrade {
             is_ring = upgrade(h).await;
         }
         let sent = if is_ring {
@@ -138,7 +139,7 @@ async fn is_ring_next<H: Host>(h: &H) -> bool {
 }
 
 /// Whether the incoming ring has octets.
-async fn has_octets<H: Host>(h: &H) -> bool {
+pub(crate) async fn has_octets<H: Host>(h: &H) -> bool {
     let peer = h.end().peer();
     h.load(Word::Head(peer)).await != h.load(Word::Tail(peer)).await
 }
@@ -185,5 +186,6 @@ async fn has_left_octets<H: Host>(h: &H) -> bool {
     let me = h.end();
     !has(Fault::UnreadIsEnd)
         && h.is_peer_gone().await
+        && !h.is_reset().await
         && h.load(Word::Head(me)).await != h.load(Word::Tail(me)).await
 }

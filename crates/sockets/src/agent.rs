@@ -225,6 +225,7 @@ impl Agent {
     /// Waits for something to do: whether urdmad has sent something, and which connections have an
     /// end or an error.
     fn wait(&self) -> (bool, Vec<usize>) {
+        bell::turn();
         let entry = |fd: c_int, events| pollfd {
             fd,
             events,
@@ -244,6 +245,7 @@ impl Agent {
         let count = list.len() as libc::nfds_t;
         // SAFETY: a list of so many entries.
         unsafe { real::poll(list.as_mut_ptr(), count, limit) };
+        bell::turn();
         if list[0].revents != 0 {
             bell::silence(self.bell.as_raw_fd());
         }

@@ -2,16 +2,42 @@
 //! the stand-in looks twice at descriptors that it keeps open.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use crate::process;
 
+/// How long a thread waits for the agent to wake up, and how long between two looks.
+const LIMIT: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_micros(20);
+
 /// Its descriptor, -1 without one.
 static BELL: AtomicI32 = AtomicI32::new(-1);
+/// How often the agent has begun or ended to wait: odd while it waits.
+static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// The agent has a bell, or none with -1.
 pub(crate) fn set(fd: c_int) {
     BELL.store(fd, SeqCst);
+    TURN.store(0, SeqCst);
+}
+
+/// The agent waits, or does not any more.
+pub(crate) fn turn() {
+    TURN.fetch_add(1, SeqCst);
+}
+
+/// Has the agent look at everything, and returns when it does not wait for files that were closed
+/// before this: poll(2) keeps them open.
+pub(crate) fn notice_closed() {
+    let begin = Instant::now();
+    let turn = TURN.load(SeqCst);
+    notice();
+    if BELL.load(SeqCst) >= 0 && !turn.is_multiple_of(2) {
+        while TURN.load(SeqCst) == turn && begin.elapsed() < LIMIT {
+            std::thread::sleep(PAUSE);
+        }
+    }
 }
 
 /// Has the agent look at everything.

@@ -69,7 +69,10 @@ fn try_recv(connection: &Connection, window: &Window, does_wait: bool) -> Attemp
         Some(Taken::End) => Attempt::End,
         Some(Taken::Nothing) => Attempt::Failed(libc::EAGAIN),
         Some(Taken::Reset) => match call.errno.get() {
-            0 => Attempt::Failed(libc::ECONNRESET),
+            0 => {
+                connection.tell_reset();
+                Attempt::Failed(libc::ECONNRESET)
+            }
             errno => Attempt::Failed(errno),
         },
         None => Attempt::Waits(call.awaited.get().unwrap_or(Event::Readable)),

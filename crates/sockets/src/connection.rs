@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
@@ -79,6 +79,12 @@ pub(crate) struct Connection {
     /// TCP has the end or an error: it is asked even while the next octet is in the ring.
     pub(crate) tcp_speaks: AtomicBool,
     has_end: AtomicBool,
+    /// A call has found the end of the peer's stream, or an error.
+    is_known_to_end: AtomicBool,
+    /// An error of TCP that no call of the program has reported: its errno, or 0.
+    kept_error: AtomicI32,
+    /// A call has reported a reset that TCP does not.
+    is_reset_told: AtomicBool,
     /// The peer has written what the rules do not allow.
     pub(crate) is_violated: AtomicBool,
     /// How often an upgrade was impossible, and was not tried since.
@@ -123,6 +129,9 @@ impl Connection {
             is_peer_gone: AtomicBool::new(false),
             tcp_speaks: AtomicBool::new(false),
             has_end: AtomicBool::new(false),
+            is_known_to_end: AtomicBool::new(false),
+            kept_error: AtomicI32::new(0),
+            is_reset_told: AtomicBool::new(false),
             is_violated: AtomicBool::new(false),
             failed_upgrades: AtomicU32::new(0),
             was_in_ring: AtomicBool::new(false),
@@ -280,10 +289,49 @@ impl Connection {
 
     /// What poll(2) has said of the socket: while TCP is quiet, only an end or an error.
     pub(crate) fn note_socket(&self, events: libc::c_short) {
-        let speaks = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        if events & speaks != 0 && self.is_tcp_quiet() {
+        let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        if events & (libc::POLLIN | ends) != 0 && self.is_tcp_quiet() {
             self.tcp_speaks.store(true, SeqCst);
         }
+        if events & ends != 0 {
+            self.note_end();
+        }
+    }
+
+    /// TCP has the end of the peer's stream, or an error: what is sent from now on is answered as
+    /// TCP does.
+    pub(crate) fn note_end(&self) {
+        self.is_known_to_end.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_known_to_end(&self) -> bool {
+        self.is_known_to_end.load(SeqCst)
+    }
+
+    /// A call that is not the program's has taken the error of TCP.
+    pub(crate) fn keep_error(&self, errno: c_int) {
+        self.kept_error.store(errno, SeqCst);
+    }
+
+    /// The error that a call of the program is to report, once.
+    pub(crate) fn take_error(&self) -> Option<c_int> {
+        let is_kept = self.kept_error.load(SeqCst) != 0;
+        let taken = || self.kept_error.swap(0, SeqCst);
+        is_kept.then(taken).filter(|errno| *errno != 0)
+    }
+
+    /// A call reports a reset that TCP does not.
+    pub(crate) fn tell_reset(&self) {
+        self.is_reset_told.store(true, SeqCst);
+    }
+
+    /// Whether the connection was reset, or a call has reported that it was.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.is_reset_told.load(SeqCst) || self.is_tcp_reset()
+    }
+
+    pub(crate) fn is_tcp_reset(&self) -> bool {
+        self.info()[0] == CLOSED
     }
 
     /// Whether TCP was drained and the direction of the peer is its ring's: TCP has no octets, and
@@ -377,6 +425,15 @@ impl Connection {
                 return received.wrapping_sub(before);
             }
         }
+    }
+
+    /// Octets that the peer has no memory for, as `request` says of TCP: SIOCOUTQ or SIOCOUTQNSD.
+    /// One half of a ring is the memory of its receiver, as its receive buffer is.
+    pub(crate) fn unsent(&self, request: libc::c_ulong) -> u64 {
+        let of_receiver = RING_OCTETS as u64 / 2;
+        let in_ring = self.in_ring(self.end).min(RING_OCTETS as u64);
+        let of_sender = in_ring.saturating_sub(of_receiver);
+        self.queued(request).saturating_add(of_sender)
     }
 
     /// Octets that a receive gets now: those of TCP, and those of the ring if none are on their way

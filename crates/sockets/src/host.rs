@@ -196,7 +196,13 @@ impl Host for Call<'_> {
 
     async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
         let (mut parts, count) = self.window.first(len_octets);
-        self.send_parts(&mut parts[..count], self.flags)
+        let sent = self.send_parts(&mut parts[..count], self.flags);
+        if sent == Err(Refused::Broken) {
+            if let Some(errno) = self.connection.take_error() {
+                self.errno.set(errno);
+            }
+        }
+        sent
     }
 
     async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
@@ -214,10 +220,19 @@ impl Host for Call<'_> {
             part(first, len.min(to_end)),
             part(second, len.saturating_sub(to_end)),
         ];
+        if self.connection.is_tcp_reset() {
+            // A call of the program reports that.
+            return Err(Refused::Broken);
+        }
         // The peer was told of these octets.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        self.connection
-            .uncorked(|| self.send_parts(&mut parts, flags))
+        let sent = self
+            .connection
+            .uncorked(|| self.send_parts(&mut parts, flags));
+        if sent == Err(Refused::Broken) {
+            self.connection.keep_error(self.errno.take());
+        }
+        sent
     }
 
     async fn tcp_recv(&self, len_octets: u64) -> Received {
@@ -231,12 +246,19 @@ impl Host for Call<'_> {
         // SAFETY: the parts are the caller's buffers.
         let taken =
             unsafe { libc::syscall(libc::SYS_recvmsg, self.socket(), &raw mut message, flags) };
-        match u64::try_from(taken) {
-            Ok(0) => Received::End,
-            Ok(taken) => Received::Octets(taken),
-            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => Received::WouldBlock,
-            Err(_) => {
-                self.errno.set(real::errno());
+        let error = match u64::try_from(taken) {
+            Ok(0) => connection.take_error(),
+            Ok(taken) => return Received::Octets(taken),
+            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => {
+                return Received::WouldBlock;
+            }
+            Err(_) => Some(real::errno()),
+        };
+        connection.note_end();
+        match error {
+            None => Received::End,
+            Some(errno) => {
+                self.errno.set(errno);
                 Received::Reset
             }
         }
@@ -272,6 +294,14 @@ impl Host for Call<'_> {
 
     async fn is_peer_gone(&self) -> bool {
         self.connection.look_for_peer()
+    }
+
+    async fn is_reset(&self) -> bool {
+        self.connection.is_reset()
+    }
+
+    async fn is_known_to_end(&self) -> bool {
+        self.connection.is_known_to_end()
     }
 
     async fn copy_in(&self, at: u64, len_octets: u64) {

@@ -5,7 +5,7 @@ use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
 
 use urdma_abi::cancel::Disabled;
-use urdma_socket_switch::{demote, settle, Demotion, Word};
+use urdma_socket_switch::{close, demote, Closing, Demotion, Word};
 
 use crate::begin::{begin_as_is, Begun};
 use crate::connection::{self, Connection};
@@ -86,13 +86,19 @@ fn retire_cell(fd: c_int, cell: &'static Cell, reason: Reason) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::sleeping();
     let before = real::errno();
-    if let Begun::Rings(connection) = begin_as_is(cell) {
+    let begun = begin_as_is(cell);
+    if let Begun::Rings(connection) = begun {
         move_to_tcp(connection, FOR_GOOD);
     }
     count(cell.end(false), reason);
     sets::part(fd, cell, false);
     cell.leave();
-    bell::notice();
+    if let Begun::Rings(_) = begun {
+        // If the program closes the socket next, the agent does not hold the end back.
+        bell::notice_closed();
+    } else {
+        bell::notice();
+    }
     real::set_errno(before);
 }
 
@@ -190,11 +196,12 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
     let _masked = Masked::sleeping();
     let before = real::errno();
     let state = cell.seen().state();
-    if let Begun::Rings(connection) = begin_as_is(cell) {
-        settle_for_close(connection);
-    }
+    let closing = match begin_as_is(cell) {
+        Begun::Rings(connection) => closing_of(connection),
+        Begun::Kernel => Closing::End,
+    };
     if is_known_to_urdmad(state) {
-        end_now(fd);
+        end_now(fd, closing);
     }
     if matches!(cell.end(true), State::Offered | State::Waits) {
         reasons::count(Reason::PeerAbsent);
@@ -217,11 +224,11 @@ fn is_known_to_urdmad(state: State) -> bool {
 
 /// Ends a connection as close(2) does with the last descriptor: urdmad and the agent may have
 /// copies of the socket, which must not hold the end back.
-fn end_now(fd: c_int) {
+fn end_now(fd: c_int, closing: Closing) {
     let mut unread: c_int = 0;
     // SAFETY: the request fills an int.
     unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut unread) };
-    if unread > 0 || is_reset_by_close(fd) {
+    if closing == Closing::Reset || unread > 0 || is_reset_by_close(fd) {
         connection::reset(fd);
     } else {
         // SAFETY: no memory is named.
@@ -255,13 +262,13 @@ pub(crate) fn before_close_range(first: u32, last: u32) {
     }
 }
 
-/// Gives TCP what the outgoing ring has.
-fn settle_for_close(connection: &Connection) {
+/// Gives TCP what the outgoing ring has, and says how the socket is to be closed.
+fn closing_of(connection: &Connection) -> Closing {
     let nothing = Window::NONE;
     for _ in 0..CLOSE_TRIES {
         let call = Call::new(connection, &nothing, 0);
-        if Call::run(settle(&call)).is_some() {
-            return;
+        if let Some(closing) = Call::run(close(&call)) {
+            return closing;
         }
         let mut list = libc::pollfd {
             fd: connection.socket(),
@@ -271,7 +278,7 @@ fn settle_for_close(connection: &Connection) {
         // SAFETY: a list of one entry.
         unsafe { real::ppoll(&raw mut list, 1, &timespec_ms(ROOM_MS), null()) };
     }
-    connection.reset();
+    Closing::Reset
 }
 
 fn timespec_ms(ms: c_int) -> libc::timespec {
@@ -281,7 +288,8 @@ fn timespec_ms(ms: c_int) -> libc::timespec {
     }
 }
 
-/// The program exits: TCP gets what the outgoing rings have, as far as it has room.
+/// The program exits: TCP gets what the outgoing rings have, as far as it has room, and resets what
+/// has unread octets.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn settle_all() {
     let _masked = Masked::sleeping();
@@ -293,7 +301,10 @@ pub(crate) fn settle_all() {
         }
         if let Begun::Rings(connection) = begin_as_is(cell) {
             let nothing = Window::NONE;
-            Call::run(settle(&Call::new(connection, &nothing, 0)));
+            let closing = Call::run(close(&Call::new(connection, &nothing, 0)));
+            if closing == Some(Closing::Reset) {
+                connection.reset();
+            }
         }
         cell.leave();
     }

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use super::world::{Caller, World};
 use super::{Finding, Rng};
 use crate::{
-    attend, demote, join, recv, resume, send, settle, shutdown_write, Demotion, End, Event, Host,
-    Owner, Received, Refused, Taken, Word,
+    attend, close, demote, join, recv, resume, send, shutdown_write, Closing, Demotion, End, Event,
+    Host, Owner, Received, Refused, Taken, Word,
 };
 
 /// A call that is in progress, or what has to be done when it returns.
@@ -39,6 +39,7 @@ enum Outcome {
     Sent(Result<u64, Refused>),
     Taken(Taken),
     Demoted(Demotion),
+    Closed(Closing),
 }
 
 struct Call {
@@ -80,6 +81,8 @@ pub(super) struct Processes {
     pub(super) ended: [Option<Taken>; 2],
     /// The tail of the incoming ring when the last process of an end left octets in it.
     left_ring_at: [Option<u64>; 2],
+    /// The last process of an end has closed the socket while octets were in its incoming ring.
+    has_closed_unread: [bool; 2],
     has_joined: [bool; 2],
 }
 
@@ -98,6 +101,7 @@ impl Processes {
             sent: [0; 2],
             ended: [None; 2],
             left_ring_at: [None; 2],
+            has_closed_unread: [false; 2],
             has_joined: [false; 2],
         };
         for end in ENDS {
@@ -166,6 +170,19 @@ impl Processes {
         }
     }
 
+    /// A process closes the socket, and ends.
+    fn close(&mut self, at: usize, closing: Closing) {
+        let end = self.all[at].end;
+        let has_left = self.world().in_ring(end.peer()) > 0;
+        self.remove_process(at);
+        if !self.is_alive(end) {
+            self.has_closed_unread[end.index()] = has_left;
+            if closing == Closing::Reset {
+                self.world().tcp.reset();
+            }
+        }
+    }
+
     pub(super) fn is_alive(&self, end: End) -> bool {
         self.all.iter().any(|process| process.end == end)
     }
@@ -199,7 +216,7 @@ impl Processes {
             }
             Kind::ShutdownWrite => Box::pin(returns(async move { shutdown_write(&caller).await })),
             Kind::Resume => Box::pin(returns(async move { resume(&caller).await })),
-            Kind::Leave => Box::pin(returns(async move { settle(&caller).await })),
+            Kind::Leave => Box::pin(async move { Outcome::Closed(close(&caller).await) }),
             Kind::Agent => Box::pin(returns(async move { attend(&caller).await })),
             Kind::Join => Box::pin(returns(async move { join(&caller).await })),
         };
@@ -273,6 +290,7 @@ impl Processes {
                 self.world().tcp.reset();
             }
             Outcome::Sent(Err(Refused::WouldBlock)) => return Err("a send gives up".to_owned()),
+            Outcome::Closed(closing) => self.close(at, closing),
             Outcome::Done | Outcome::Sent(Err(Refused::Broken)) | Outcome::Demoted(_) => {}
         }
         match kind {
@@ -282,7 +300,6 @@ impl Processes {
                 self.all[at].has_library = false;
             }
             Kind::Pass => self.add_process(end, false),
-            Kind::Leave => self.remove_process(at),
             _ => {}
         }
         Ok(())
@@ -309,6 +326,9 @@ impl Processes {
                 // Octets that a thread has taken and not returned count when they leave the ring.
                 if !is_whole {
                     return Err("an end before the last octet".to_owned());
+                }
+                if self.has_closed_unread[peer.index()] {
+                    return Err("an end of a peer that has closed with octets unread".to_owned());
                 }
                 if has_left && self.is_first_end(end) && !world.tcp.is_reset {
                     return Err("an end of a peer that left octets unread".to_owned());
@@ -405,6 +425,7 @@ impl Processes {
             62..64 if has_library => self.start(at, slot, Kind::Pass),
             70..71 => self.start(at, slot, Kind::ShutdownWrite),
             71..72 => self.world().tcp.is_read_shut[end.index()] = true,
+            72..73 if has_library && process.pauses == 0 => self.start(at, slot, Kind::Leave),
             75..85 if has_library && siblings > 1 => self.start(at, slot, Kind::Leave),
             85.. => self.kill(at),
             _ => {}

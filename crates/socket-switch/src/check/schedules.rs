@@ -192,5 +192,6 @@ faults! {
     fault_one_direction_is_found: OneDirection,
     fault_deaf_agent_is_found: DeafAgent,
     fault_unread_is_end_is_found: UnreadIsEnd,
+    fault_close_is_end_is_found: CloseIsEnd,
     fault_wait_for_the_gone_is_found: WaitForTheGone,
 }

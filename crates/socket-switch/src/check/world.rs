@@ -325,6 +325,16 @@ impl Host for Caller {
         self.turn().await.tcp.is_gone(self.end.peer())
     }
 
+    async fn is_reset(&self) -> bool {
+        self.turn().await.tcp.is_reset
+    }
+
+    async fn is_known_to_end(&self) -> bool {
+        let mut world = self.turn().await;
+        let has_ended = world.tcp.is_reset || world.tcp.pipe(self.end.peer()).end_arrived;
+        has_ended && world.rng.percent(50)
+    }
+
     async fn copy_in(&self, at: u64, len_octets: u64) {
         let mut world = self.turn().await;
         let next = world.accepted(self.end);

@@ -207,19 +207,22 @@ fn keep_open(fd: c_int) {
     }
 }
 
+/// `SIOCOUTQNSD` of `linux/sockios.h`.
+const SIOCOUTQNSD: c_ulong = 0x894b;
+
 /// The C library's function is variadic; no request uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if let Some(cell) = table::hit(fd).filter(|_| request == libc::FIONREAD) {
+    let is_count = matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD);
+    if let Some(cell) = table::hit(fd).filter(|_| is_count) {
         // SAFETY: the arguments of the caller.
         let kernel = || unsafe { real::ioctl(fd, request, argument) };
         // SAFETY: null, or the int of the caller.
-        return count_readable(cell, unsafe { argument.cast::<c_int>().as_mut() }, kernel);
+        let count = unsafe { argument.cast::<c_int>().as_mut() };
+        return count_octets(cell, request, count, kernel);
     }
     let is_mode = matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX);
-    let has_none = || table::hit(fd).is_none_or(|cell| cell.seen().state() < State::Ready);
-    // Of a socket without rings the kernel says the same later.
-    if !(is_mode || request == libc::TIOCOUTQ && has_none()) {
+    if !is_mode {
         leave::retire(fd, Reason::Ioctl);
     }
     if request == libc::FIONCLEX {
@@ -233,15 +236,21 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     result
 }
 
-/// FIONREAD.
-fn count_readable(
+/// FIONREAD, SIOCOUTQ (the same as TIOCOUTQ), and SIOCOUTQNSD.
+fn count_octets(
     cell: &'static Cell,
+    request: c_ulong,
     count: Option<&mut c_int>,
     kernel: impl Fn() -> c_int,
 ) -> c_int {
     let result = match (begin(cell), count) {
         (Begun::Rings(connection), Some(count)) => {
-            *count = c_int::try_from(connection.readable()).unwrap_or(c_int::MAX);
+            let octets = if request == libc::FIONREAD {
+                connection.readable()
+            } else {
+                connection.unsent(request)
+            };
+            *count = c_int::try_from(octets).unwrap_or(c_int::MAX);
             0
         }
         _ => kernel(),
