@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use clap::Args;
-use urdma_ipc::status::{KernelStatus, LeaseSteering};
-use urdma_ipc::{Personality, ProcessReport, Status};
+use urdma_ipc::status::{KernelStatus, LeaseSteering, SocketProcess};
+use urdma_ipc::{Personality, ProcessReport, SocketStatus, Status};
 
 use crate::error::Error;
 use crate::fault;
@@ -117,10 +117,28 @@ fn render_sockets(text: &mut String, status: &Status) -> std::fmt::Result {
             sockets.open, sockets.joined, sockets.ring_octets, sockets.waiting
         )?;
     }
+    text.push_str(&socket_programs(sockets));
     for (reason, count) in sockets.reasons.iter().filter(|(_, count)| **count > 0) {
         writeln!(text, "{:<28} {count}", format!("sockets_{}", reason.name()))?;
     }
     Ok(())
+}
+
+/// The programs that have sockets with or without rings, and why those have none.
+pub(crate) fn socket_programs(sockets: &SocketStatus) -> String {
+    let line = |process: &SocketProcess| {
+        let reasons = process.reasons.iter();
+        let reasons = reasons.map(|(reason, count)| format!(", {} {count}", reason.name()));
+        format!(
+            "         {} ({}): {} with rings, {} wait{}\n",
+            process.program,
+            process.pid,
+            process.open,
+            process.waiting,
+            reasons.collect::<String>()
+        )
+    };
+    sockets.processes.iter().map(line).collect()
 }
 
 fn render_leases(text: &mut String, status: &Status) -> std::fmt::Result {

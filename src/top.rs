@@ -10,7 +10,7 @@ use urdma_ipc::status::{ConnectionReport, SlotStatus};
 use urdma_ipc::{ProcessCounter, Status};
 
 use crate::error::Error;
-use crate::status::dc_line;
+use crate::status::{dc_line, socket_programs};
 use crate::target::Target;
 
 /// Options of `urdma top`.
@@ -93,6 +93,7 @@ fn write_picture(
         write!(text, " {heading:>10}")?;
     }
     writeln!(text)?;
+    write_sockets(text, before, now, seconds, connections)?;
     for slot in &now.slots {
         let same = |other: &&SlotStatus| (other.slot, other.pid) == (slot.slot, slot.pid);
         let earlier = before.slots.iter().find(same);
@@ -101,6 +102,54 @@ fn write_picture(
             text.push_str(&dc_line(report));
         }
         write_connections(text, earlier, slot, seconds, connections)?;
+    }
+    Ok(())
+}
+
+/// TCP connections over rings, and why others have none.
+fn write_sockets(
+    text: &mut String,
+    before: &Status,
+    now: &Status,
+    seconds: f64,
+    connections: usize,
+) -> std::fmt::Result {
+    let (before, now) = (&before.sockets, &now.sockets);
+    if now.offered == 0 && now.processes.is_empty() {
+        return Ok(());
+    }
+    let moved = rate(Some(&before.ring_octets), Some(&now.ring_octets), seconds);
+    write!(
+        text,
+        "sockets: {} connections over rings, {:.1} MB/s; {} wait for their peer",
+        now.open,
+        moved / 1e6,
+        now.waiting
+    )?;
+    for (reason, count) in &now.reasons {
+        let new = rate(before.reasons.get(reason), Some(count), seconds);
+        if new > 0.0 {
+            write!(text, ", {} {new:.0}/s", reason.name())?;
+        }
+    }
+    writeln!(text)?;
+    text.push_str(&socket_programs(now));
+    for connection in now.connections.iter().take(connections) {
+        let mut earlier = before.connections.iter();
+        let earlier = earlier.find(|other| other.number == connection.number);
+        let earlier = earlier.map(|other| other.ring_octets);
+        let moved = rate(earlier.as_ref(), Some(&connection.ring_octets), seconds);
+        let ([here, there], [one, other]) = (connection.addresses, connection.pids);
+        writeln!(
+            text,
+            "         {here} ({one}) - {there} ({other}): {:.1} MB/s{}",
+            moved / 1e6,
+            if connection.is_on_rings {
+                ""
+            } else {
+                ", by TCP"
+            }
+        )?;
     }
     Ok(())
 }
@@ -217,7 +266,8 @@ fn path_of(connection: &ConnectionReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_ipc::ProcessReport;
+    use urdma_ipc::status::{SocketConnection, SocketProcess};
+    use urdma_ipc::{ProcessReport, SocketReason, SocketStatus};
 
     fn status(packets: u64, octets: u64) -> Status {
         let connection = ConnectionReport {
@@ -264,6 +314,46 @@ mod tests {
         ] {
             assert!(text.contains(part), "no '{part}' in:\n{text}");
         }
+    }
+
+    #[test]
+    fn sockets_have_rates_programs_and_reasons() {
+        let with = |octets, count| {
+            let mut status = Status::default();
+            let port = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+            status.sockets = SocketStatus {
+                offered: 3,
+                open: 1,
+                waiting: 2,
+                ring_octets: octets,
+                reasons: [(SocketReason::Dup, count)].into(),
+                connections: vec![SocketConnection {
+                    number: 4,
+                    addresses: [port(10), port(20)],
+                    pids: [7, 8],
+                    ring_octets: octets,
+                    is_on_rings: true,
+                }],
+                processes: vec![SocketProcess {
+                    pid: 7,
+                    program: "server".to_owned(),
+                    open: 1,
+                    waiting: 2,
+                    reasons: [(SocketReason::Dup, count)].into(),
+                }],
+                ..SocketStatus::default()
+            };
+            status
+        };
+        let text = picture(&with(0, 5), &with(4_000_000, 9), 2.0, 8);
+        for line in [
+            "sockets: 1 connections over rings, 2.0 MB/s; 2 wait for their peer, dup 2/s",
+            "         server (7): 1 with rings, 2 wait, dup 9",
+            "         127.0.0.1:10 (7) - 127.0.0.1:20 (8): 2.0 MB/s",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(!picture(&status(0, 0), &status(0, 0), 1.0, 8).contains("sockets"));
     }
 
     #[test]

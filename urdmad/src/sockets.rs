@@ -12,6 +12,7 @@ use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::unistd::Uid;
+use urdma_ipc::status::{SocketConnection, SocketProcess};
 use urdma_ipc::{SocketReason, SocketStatus};
 use urdma_socket_switch::{layout, Block, End};
 
@@ -26,6 +27,8 @@ mod reasons;
 const PER_USER_MAX: usize = 256;
 /// The part of the limit of open files that all connections may take.
 const PART_OF_FILES: u64 = 8;
+/// Open connections that a status lists.
+const CONNECTIONS_LISTED_MAX: usize = 64;
 /// Descriptors of an offer that waits: two bells.
 const FDS_OF_OFFER: usize = 2;
 
@@ -98,7 +101,8 @@ struct Connection {
     /// Its memory counts to this user, who offered the first end.
     uid: u32,
     memory: File,
-    ends: u8,
+    /// The processes and addresses of both ends; no process once it has left.
+    ends: [(Option<OfferId>, SocketAddr); 2],
 }
 
 /// All offers and connections.
@@ -208,7 +212,7 @@ impl Sockets {
         let connection = Connection {
             uid: waited.uid,
             memory: File::from(kept),
-            ends: 2,
+            ends: [&waited, &offer].map(|end| (Some(end.id), end.place.local)),
         };
         self.connections.insert(self.next, connection);
         for id in [waited.id, offer.id] {
@@ -242,7 +246,7 @@ impl Sockets {
             Some(Known::Waits(place)) => {
                 self.waiting.remove(&place);
             }
-            Some(Known::Joined(number)) => self.leave(number),
+            Some(Known::Joined(number)) => self.leave(number, id),
         }
     }
 
@@ -257,27 +261,82 @@ impl Sockets {
     }
 
     /// One end of a connection has no process any more. With the last, its octets are counted.
-    fn leave(&mut self, number: u64) {
+    fn leave(&mut self, number: u64, id: OfferId) {
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };
-        connection.ends -= 1;
-        if connection.ends == 0 {
+        for (end, _) in &mut connection.ends {
+            end.take_if(|end| *end == id);
+        }
+        if connection.ends.iter().all(|(end, _)| end.is_none()) {
             self.counters.ring_octets += connection.ring_octets();
             self.connections.remove(&number);
         }
     }
 
-    /// For `urdma status`.
-    pub(crate) fn status(&self) -> SocketStatus {
+    /// For `urdma status`. `program_of` says which program a process is, and its process id.
+    pub(crate) fn status(
+        &self,
+        program_of: impl Fn(Token) -> Option<(i32, String)>,
+    ) -> SocketStatus {
         let open = self.connections.values().map(Connection::ring_octets);
         SocketStatus {
             waiting: self.waiting.len() as u64,
             open: self.connections.len() as u64,
             ring_octets: open.fold(self.counters.ring_octets, u64::saturating_add),
             reasons: self.reasons.status(),
+            connections: self.busiest(&program_of),
+            processes: self.processes(&program_of),
             ..self.counters.clone()
         }
+    }
+
+    /// The open connections that have moved the most octets.
+    fn busiest(
+        &self,
+        program_of: &impl Fn(Token) -> Option<(i32, String)>,
+    ) -> Vec<SocketConnection> {
+        let pid_of = |(token, _): OfferId| program_of(token).map(|(pid, _)| pid);
+        let listed = |(number, connection): (&u64, &Connection)| SocketConnection {
+            number: *number,
+            addresses: connection.ends.map(|(_, address)| address),
+            pids: connection
+                .ends
+                .map(|(end, _)| end.and_then(pid_of).unwrap_or(0)),
+            ring_octets: connection.ring_octets(),
+            is_on_rings: connection.is_on_rings(),
+        };
+        let mut all: Vec<_> = self.connections.iter().map(listed).collect();
+        all.sort_by_key(|connection| std::cmp::Reverse(connection.ring_octets));
+        all.truncate(CONNECTIONS_LISTED_MAX);
+        all
+    }
+
+    /// The processes that have offered sockets or counted reasons.
+    fn processes(
+        &self,
+        program_of: &impl Fn(Token) -> Option<(i32, String)>,
+    ) -> Vec<SocketProcess> {
+        let mut all = BTreeMap::<Token, SocketProcess>::new();
+        for ((token, _), known) in &self.known {
+            let process = all.entry(*token).or_default();
+            match known {
+                Known::Waits(_) => process.waiting += 1,
+                Known::Joined(_) => process.open += 1,
+            }
+        }
+        for (token, reasons) in self.reasons.of_processes() {
+            all.entry(token).or_default().reasons = reasons;
+        }
+        let named = |(token, process)| {
+            let (pid, program) = program_of(token)?;
+            Some(SocketProcess {
+                pid,
+                program,
+                ..process
+            })
+        };
+        all.into_iter().filter_map(named).collect()
     }
 }
 
@@ -293,6 +352,13 @@ impl Connection {
                 read.map_or(0, |()| u64::from_ne_bytes(head))
             })
             .fold(0, u64::saturating_add)
+    }
+
+    /// Whether no end refuses rings: what the memory begins with.
+    fn is_on_rings(&self) -> bool {
+        let mut refusals = layout::first_octets();
+        let read = self.memory.read_exact_at(&mut refusals, 0);
+        read.is_ok() && refusals.iter().all(|octet| *octet == 0)
     }
 }
 

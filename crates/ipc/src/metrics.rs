@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::status::{SlotStatus, Status};
+use crate::status::{SlotStatus, SocketStatus, Status};
 
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -12,6 +12,9 @@ const DROP: &str = "drop_";
 
 /// The family of all counters of processes, whose names are a label.
 const PROCESS_COUNTER: &str = "process_counter_total";
+
+/// The family of sockets without rings.
+const ON_TCP: &str = "sockets_on_tcp_total";
 
 /// The metrics. Names begin with `urdma_`; those of processes have the labels `slot`, `pid` and
 /// `program`.
@@ -104,9 +107,51 @@ pub fn text(status: &Status) -> String {
         let labels = [("kind", &*port.kind), ("device", &*port.device)];
         page.sample("port_up", &labels, port.link_up.into());
     }
+    sockets(&mut page, &status.sockets);
     daemon_counters(&mut page, status);
     processes(&mut page, &status.slots);
     page.0
+}
+
+/// TCP connections over rings. The reasons are the only label.
+fn sockets(page: &mut Page, sockets: &SocketStatus) {
+    for (name, kind, help, value) in [
+        (
+            "sockets_open",
+            "gauge",
+            "TCP connections whose ends have rings.",
+            sockets.open,
+        ),
+        (
+            "sockets_waiting",
+            "gauge",
+            "Sockets whose peer is not offered rings.",
+            sockets.waiting,
+        ),
+        (
+            "sockets_joined_total",
+            "counter",
+            "TCP connections whose ends got rings.",
+            sockets.joined,
+        ),
+        (
+            "sockets_ring_octets_total",
+            "counter",
+            "Octets that were sent over rings.",
+            sockets.ring_octets,
+        ),
+    ] {
+        page.family(name, kind, help);
+        page.sample(name, &[], value);
+    }
+    page.family(
+        ON_TCP,
+        "counter",
+        "Sockets that stay with TCP or moved back to it, by reason.",
+    );
+    for (reason, count) in &sockets.reasons {
+        page.sample(ON_TCP, &[("reason", reason.name())], *count);
+    }
 }
 
 /// The counters of urdmad's data path.
@@ -223,7 +268,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ProcessReport;
+    use crate::{ProcessReport, SocketReason};
 
     #[test]
     fn processes_choose_neither_names_nor_lines() {
@@ -247,6 +292,8 @@ mod tests {
         };
         status.counters.data.insert("drop_rx_full".to_owned(), 5);
         status.counters.data.insert("rx_packets".to_owned(), 6);
+        status.sockets.open = 2;
+        status.sockets.reasons.insert(SocketReason::Shutdown, 3);
         let text = text(&status);
         let labels = r#"{slot="3",pid="0",program="p\"\\\n"}"#;
         let counter = |name: &str, value: u64| {
@@ -256,6 +303,8 @@ mod tests {
         for line in [
             r#"urdma_dropped_total{reason="rx_full"} 5"#,
             "urdma_daemon_rx_packets_total 6",
+            "urdma_sockets_open 2",
+            r#"urdma_sockets_on_tcp_total{reason="shutdown"} 3"#,
             &format!("urdma_process_queue_pairs{labels} 2"),
             &format!("urdma_process_dc_contexts{labels} 4"),
             &counter("fine", 7),

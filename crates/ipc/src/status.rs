@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,42 @@ pub struct SocketStatus {
     pub ring_octets: u64,
     /// Sockets that stay with TCP or have moved back since the start, by the reason.
     pub reasons: BTreeMap<SocketReason, u64>,
+    /// The open connections that have moved the most octets.
+    #[serde(default)]
+    pub connections: Vec<SocketConnection>,
+    /// The processes that run with urdmad, and have offered sockets or counted reasons.
+    #[serde(default)]
+    pub processes: Vec<SocketProcess>,
+}
+
+/// A connection whose ends have met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketConnection {
+    /// Its number since the start.
+    pub number: u64,
+    /// The addresses of its ends.
+    pub addresses: [SocketAddr; 2],
+    /// Their processes; 0 for one that has ended or closed the connection.
+    pub pids: [i32; 2],
+    /// Octets that were sent over its rings.
+    pub ring_octets: u64,
+    /// Whether both ends use rings at the moment.
+    pub is_on_rings: bool,
+}
+
+/// A process whose sockets have rings, wait, or stay with TCP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketProcess {
+    /// Process id.
+    pub pid: i32,
+    /// The program's name, as the process reported it.
+    pub program: String,
+    /// Its ends of open connections.
+    pub open: u64,
+    /// Its sockets whose other end is not offered.
+    pub waiting: u64,
+    /// Its sockets that stay with TCP or have moved back, by the reason; none without any.
+    pub reasons: BTreeMap<SocketReason, u64>,
 }
 
 /// Ports or groups that a status which is too long keeps of each list.
@@ -96,6 +132,7 @@ impl Status {
         self.listeners.truncate(LISTED_MAX);
         self.bound.truncate(LISTED_MAX);
         self.groups.truncate(LISTED_MAX);
+        self.sockets.processes.truncate(LISTED_MAX);
         let mut excess = octets_of(self).saturating_sub(octets);
         let mut longest: Vec<_> = self.slots.iter_mut().map(|slot| &mut slot.report).collect();
         longest.sort_by_cached_key(|report| std::cmp::Reverse(octets_of(report)));
@@ -426,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ports_are_left_out_before_reports() {
+    fn many_ports_and_programs_are_left_out_before_reports() {
         let port = ListenerStatus {
             space: PortTable::Tcp,
             address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
@@ -437,10 +474,15 @@ mod tests {
         let mut status = Status {
             slots: vec![slot(1, 10)],
             bound: vec![port; 4096],
+            sockets: SocketStatus {
+                processes: vec![SocketProcess::default(); 4096],
+                ..SocketStatus::default()
+            },
             ..Status::default()
         };
         assert!(!status.fit(64 << 10));
         assert_eq!(status.bound.len(), LISTED_MAX);
+        assert_eq!(status.sockets.processes.len(), LISTED_MAX);
         assert!(status.slots[0].report.is_some());
     }
 }

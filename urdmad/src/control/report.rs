@@ -118,7 +118,10 @@ impl Control {
             no_leases_because: self.leases.impossible_because().map(ToString::to_string),
             kernel: self.kernel.status(),
             capture: self.shared.capture_file(),
-            sockets: self.sockets.status(),
+            sockets: self.sockets.status(|token| {
+                let client = self.clients.get(&token)?;
+                Some((client.peer.pid(), client.program.clone()?))
+            }),
         }
     }
 

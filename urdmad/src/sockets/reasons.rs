@@ -46,6 +46,18 @@ impl Reasons {
         }
         SocketReason::ALL.iter().copied().zip(counts).collect()
     }
+
+    /// The counts of each process that runs, without those that are 0.
+    pub(super) fn of_processes(
+        &self,
+    ) -> impl Iterator<Item = (Token, BTreeMap<SocketReason, u64>)> + '_ {
+        self.processes.iter().map(|(token, memory)| {
+            let mut counts = [0; COUNT];
+            add(&mut counts, memory);
+            let named = SocketReason::ALL.iter().copied().zip(counts);
+            (*token, named.filter(|(_, count)| *count > 0).collect())
+        })
+    }
 }
 
 /// Adds the counts of a process, which can write any number there.

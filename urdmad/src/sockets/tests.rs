@@ -30,6 +30,10 @@ fn joined(outcome: Result<Outcome, SocketReason>) -> Joined {
     }
 }
 
+fn status(sockets: &Sockets) -> SocketStatus {
+    sockets.status(|token| Some((i32::try_from(token).ok()?, format!("program {token}"))))
+}
+
 fn waits(outcome: Result<Outcome, SocketReason>) {
     assert!(matches!(outcome, Ok(Outcome::Waits)), "{outcome:?}");
 }
@@ -47,7 +51,7 @@ fn mirrored_addresses_of_one_namespace_meet() {
     let met = joined(sockets.offer(offer((2, 3), B, place(10, 20))));
     assert_eq!((met.waited.id, met.offer.id), ((1, 7), (2, 3)));
     assert!(!met.is_waited_first);
-    let status = sockets.status();
+    let status = status(&sockets);
     assert_eq!((status.offered, status.waiting), (4, 2));
     assert_eq!((status.joined, status.open), (1, 1));
 }
@@ -56,7 +60,7 @@ fn mirrored_addresses_of_one_namespace_meet() {
 fn socket_that_is_connected_to_itself_is_refused() {
     let mut sockets = Sockets::within(100);
     assert!(sockets.offer(offer((1, 1), A, place(10, 10))).is_err());
-    assert_eq!(sockets.status().refused, 1);
+    assert_eq!(status(&sockets).refused, 1);
 }
 
 #[test]
@@ -81,13 +85,13 @@ fn connection_is_open_until_both_ends_are_forgotten_and_its_octets_stay_counted(
     assert_eq!(sockets.of_user(A), 1);
     sockets.forget((1, 1));
     assert_eq!(
-        (sockets.status().open, sockets.status().ring_octets),
+        (status(&sockets).open, status(&sockets).ring_octets),
         (1, 11)
     );
     sockets.forget((1, 1));
     sockets.forget_all(2);
     assert_eq!(
-        (sockets.status().open, sockets.status().ring_octets),
+        (status(&sockets).open, status(&sockets).ring_octets),
         (0, 11)
     );
     assert_eq!(sockets.of_user(A), 0);
@@ -99,7 +103,7 @@ fn offers_end_with_their_process() {
     waits(sockets.offer(offer((1, 1), A, place(10, 20))));
     waits(sockets.offer(offer((2, 1), A, place(11, 20))));
     sockets.forget_all(1);
-    assert_eq!(sockets.status().waiting, 1);
+    assert_eq!(status(&sockets).waiting, 1);
     waits(sockets.offer(offer((3, 1), B, place(20, 10))));
 }
 
@@ -148,13 +152,66 @@ fn reasons_of_a_process_stay_counted_whatever_it_writes() {
     let option = SocketReason::Option;
     let at = (option as u64) * 8;
     written.write_all_at(&7_u64.to_ne_bytes(), at).unwrap();
-    assert_eq!(sockets.status().reasons[&option], 7);
+    assert_eq!(status(&sockets).reasons[&option], 7);
     written.write_all_at(&u64::MAX.to_ne_bytes(), at).unwrap();
     sockets.forget_all(1);
     sockets.refuse(option);
-    assert_eq!(sockets.status().reasons[&option], u64::MAX);
+    assert_eq!(status(&sockets).reasons[&option], u64::MAX);
 
     let short = File::from(new_memory().unwrap());
     assert!(sockets.add_reasons(2, short.try_clone().unwrap().into()));
     assert!(!sockets.add_reasons(2, short.into()));
+}
+
+#[test]
+fn status_says_which_programs_have_rings_and_why_others_have_none() {
+    let mut sockets = Sockets::within(100);
+    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
+    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
+    waits(sockets.offer(offer((1, 2), A, place(11, 20))));
+    let counts = new_memory().unwrap();
+    let at = (SocketReason::Dup as u64) * 8;
+    let written = File::from(counts.try_clone().unwrap());
+    written.write_all_at(&7_u64.to_ne_bytes(), at).unwrap();
+    // The memory of a connection begins with refusals, that of counts with none.
+    written.write_all_at(&[0; 16], 0).unwrap();
+    assert!(sockets.add_reasons(2, counts));
+
+    let of_program = |status: &SocketStatus, pid| {
+        let mut all = status.processes.iter();
+        all.find(|process| process.pid == pid).unwrap().clone()
+    };
+    let before = status(&sockets);
+    let first = of_program(&before, 1);
+    assert_eq!((first.open, first.waiting), (1, 1));
+    assert_eq!((&*first.program, first.reasons.len()), ("program 1", 0));
+    let second = of_program(&before, 2);
+    assert_eq!((second.open, second.waiting), (1, 0));
+    assert_eq!(second.reasons, [(SocketReason::Dup, 7)].into());
+
+    let shown = &before.connections[0];
+    assert_eq!(shown.pids, [1, 2]);
+    assert_eq!(shown.addresses.map(|address| address.port()), [10, 20]);
+    assert!(!shown.is_on_rings);
+    let memory = File::from(met.memory);
+    memory.write_all_at(&[0; 16], 0).unwrap();
+    assert!(status(&sockets).connections[0].is_on_rings);
+    sockets.forget((2, 1));
+    assert_eq!(status(&sockets).connections[0].pids, [1, 0]);
+}
+
+#[test]
+fn status_lists_the_busiest_connections() {
+    let mut sockets = Sockets::within(10_000);
+    for port in 0..100 {
+        waits(sockets.offer(offer((1, port.into()), 0, place(port, 60_000))));
+        let met = joined(sockets.offer(offer((2, port.into()), 0, place(60_000, port))));
+        let head = u64::from(port).to_ne_bytes();
+        let at = Block::head_at(End::First) as u64;
+        File::from(met.memory).write_all_at(&head, at).unwrap();
+    }
+    let listed = status(&sockets).connections;
+    let octets: Vec<u64> = listed.iter().map(|of| of.ring_octets).collect();
+    let busiest: Vec<u64> = (0..100).rev().take(CONNECTIONS_LISTED_MAX).collect();
+    assert_eq!(octets, busiest);
 }
