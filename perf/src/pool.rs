@@ -31,6 +31,10 @@ pub const READ_OCTETS: u32 = 64;
 const NODES: u16 = 256;
 const NODES_TEXT: &str = "256";
 const FIRST_PORT: u16 = 20_000;
+/// Nodes that poll.
+const POLLING: &str = "nodes";
+/// Nodes that sleep, as a metadata service does.
+const SLEEPING: &str = "sleepers";
 /// The metadata service.
 const SERVICE: &str = "127.0.0.1:19999";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -72,6 +76,7 @@ const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSeco
 const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
 const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
 const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
+const READ_ASLEEP: Probe = probe("64 B READ, own QP, node asleep", Unit::Microseconds);
 const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
 const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
 const NODE: Probe = probe("known node over DC", Unit::Octets);
@@ -91,6 +96,12 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             Compare::Above(READ_OWN),
             goals::POOL_LEARN,
         ),
+        Spec::new(
+            "the same - 64 B READ of a node that sleeps",
+            LEARN,
+            Compare::Above(READ_ASLEEP),
+            goals::POOL_LEARN,
+        ),
         alone(ASK, Goal::None),
         alone(NODE, goals::POOL_NODE),
     ]
@@ -106,16 +117,23 @@ struct Client {
     service: Option<&'static str>,
     /// Nodes that there are.
     nodes: u16,
+    /// What the process of the nodes does.
+    serving: &'static str,
     /// What it prints, each behind a word.
     figures: &'static [(&'static str, Probe)],
 }
 
-const fn reading(reader: Reader, figures: &'static [(&'static str, Probe)]) -> Client {
+const fn reading(
+    reader: Reader,
+    serving: &'static str,
+    figures: &'static [(&'static str, Probe)],
+) -> Client {
     Client {
         role: "read",
         rest: Some(reader.name()),
         service: None,
         nodes: 1,
+        serving,
         figures,
     }
 }
@@ -130,21 +148,24 @@ const fn opening(
         rest: Some(NODES_TEXT),
         service,
         nodes: NODES,
+        serving: POLLING,
         figures,
     }
 }
 
-const CLIENTS: [Client; 7] = [
+const CLIENTS: [Client; 8] = [
     Client {
         role: "open",
         rest: None,
         service: None,
         nodes: 1,
+        serving: POLLING,
         figures: &[(MEDIAN, OPEN), (RATE, OPENED)],
     },
-    reading(Reader::Own, &[(MEDIAN, READ_OWN)]),
-    reading(Reader::Connections, &[(MEDIAN, READ_RC)]),
-    reading(Reader::Initiators, &[(MEDIAN, READ_DC)]),
+    reading(Reader::Own, POLLING, &[(MEDIAN, READ_OWN)]),
+    reading(Reader::Own, SLEEPING, &[(MEDIAN, READ_ASLEEP)]),
+    reading(Reader::Connections, POLLING, &[(MEDIAN, READ_RC)]),
+    reading(Reader::Initiators, POLLING, &[(MEDIAN, READ_DC)]),
     opening(Some(SERVICE), &[(MEDIAN, LEARN)]),
     opening(None, &[(MEDIAN, ASK)]),
     Client {
@@ -152,6 +173,7 @@ const CLIENTS: [Client; 7] = [
         rest: Some(NODES_TEXT),
         service: None,
         nodes: NODES,
+        serving: POLLING,
         figures: &[(HEAP, NODE)],
     },
 ];
@@ -225,7 +247,7 @@ impl<'a> Run<'a> {
         if let Some(service) = client.service {
             serving.push(self.start("urdma-metad", &["--listen", service])?);
         }
-        let arguments = ["nodes", &address, &nodes]
+        let arguments = [client.serving, &address, &nodes]
             .into_iter()
             .chain(client.service);
         let arguments: Vec<&str> = arguments.collect();

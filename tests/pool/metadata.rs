@@ -13,7 +13,9 @@ use urdma_pool_verbs::{
 };
 use urdma_tests::{alone, ports, CHECK_LIMIT};
 
-use super::{address_in, kill, new_client, Over, Pool, Reader, LIMIT, OFFERED, SECOND};
+use super::{
+    address_in, kill, new_client, Over, Pool, Reader, HOST, LIMIT, OFFERED, OTHER_HOST, SECOND,
+};
 
 /// The services of an end, separated by commas.
 pub(super) const SERVICES: &str = "URDMA_TEST_POOL_SERVICES";
@@ -132,6 +134,19 @@ pub(super) fn follow_a_node(node: SocketAddr) {
     reader.open().unwrap();
     reader.expect_read(64);
     assert_eq!(reader.client.learned(), learned(2, 0));
+    println!("done");
+}
+
+/// The node is out of reach for a while.
+pub(super) fn see_a_host_lost(node: SocketAddr) {
+    let mut client = client();
+    wait_for_answers(&mut client, node, is_found);
+    let before = generation(&mut client, node);
+    println!("found");
+    wait_for_answers(&mut client, node, |found| found == [Answer::Absent]);
+    println!("gone");
+    wait_for_answers(&mut client, node, is_found);
+    assert_ne!(generation(&mut client, node), before);
     println!("done");
 }
 
@@ -283,6 +298,24 @@ fn node_of_another_host_is_found_by_a_table_for_as_long_as_it_lives() {
     let _alone = alone();
     let pool = Pool::up_between_hosts(Over::Initiators);
     follows_a_node(Directory::of(pool, 1));
+}
+
+/// A host with a node loses its network, and gets it back.
+#[test]
+#[ignore = "half a minute, most of which is the time between probes"]
+fn node_whose_host_is_lost_leaves_the_table_and_comes_back() {
+    let _alone = alone();
+    let directory = Directory::of(Pool::up_between_hosts(Over::Initiators), 1);
+    let service = directory.service(0);
+    let pool = &directory.pool;
+    let other = pool.other.as_ref().unwrap();
+    let address = pool.addresses[0].replace(HOST, OTHER_HOST);
+    let node = pool.start_on(other, "node", &address, "registered");
+    let mut client = pool.start_on(&pool.one.host, "sees a host lost", &address, "found");
+    other.fault(&["--loss", "100%"]).unwrap();
+    client.wait_for_text("gone", CHECK_LIMIT).unwrap();
+    other.fault(&["--off"]).unwrap();
+    directory.pool.expect_success(client, vec![node, service]);
 }
 
 #[test]

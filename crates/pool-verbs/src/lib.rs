@@ -8,8 +8,8 @@
 //!
 //! Files, each of which uses only those before it: `described`, regions in private data;
 //! `metadata`, what else is in that of a metadata service; `error`; `ffi`, which has all unsafe
-//! code; `registration`, of a node at a service; `node`; `service`; `replica`, a service as a
-//! client sees it; `client` and `own`.
+//! code; `probe`, of a connection; `registration`, of a node at a service; `node`; `service`;
+//! `replica`, a service as a client sees it; `client` and `own`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod client;
@@ -19,6 +19,7 @@ mod ffi;
 mod metadata;
 mod node;
 mod own;
+mod probe;
 mod registration;
 mod replica;
 mod service;

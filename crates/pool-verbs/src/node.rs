@@ -95,8 +95,8 @@ impl Node {
         let target = Target::new(number, offered.key, self.memory.region());
         let target = target.ok_or(Error::Metadata("the number of the target has over 24 bits"))?;
         let hello = Hello::Node(self.at, target);
-        let new = |service: &SocketAddr| Registration::new(*service, self.at, &hello);
-        self.registrations = services.iter().map(new).collect();
+        let new = |at: &SocketAddr| Registration::new(&self.domain, *at, self.at, &hello);
+        self.registrations = services.iter().map(new).collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Node {
     pub fn turn(&mut self) -> Result<(), Error> {
         self.clients.retain(|client| !client.has_ended());
         for registration in &mut self.registrations {
-            registration.turn(&self.domain, &self.queue);
+            registration.turn();
         }
         while let Some(event) = self.listener.next_event()? {
             if let Event::Request(client) = event {

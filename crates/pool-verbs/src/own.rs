@@ -70,11 +70,7 @@ impl Own {
         if len_octets as usize > self.memory.len_octets() {
             return Err(Error::Memory);
         }
-        let (lkey, _) = self.memory.keys();
-        if !self
-            .cm
-            .read((self.memory.addr(), lkey), (addr, rkey), len_octets)
-        {
+        if !self.cm.read(0, &self.memory, (addr, rkey), len_octets) {
             return Err(Error::from_errno("ibv_post_send", libc::EINVAL));
         }
         let mut ended = None;

@@ -11,10 +11,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use urdma_node_table::Region;
+use urdma_pool::Status;
 
 use crate::error::Error;
-use crate::ffi::{Domain, Event, Id, Queue, Service};
+use crate::ffi::{Domain, Event, Id, Memory, Queue, Service};
 use crate::metadata::{decode_table, Hello, Refusal};
+use crate::probe::{Probe, PROBE_LEN};
 
 /// How long a connection to a metadata service may take.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -25,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 enum State {
     Waiting { until: Instant },
     Connecting { cm: Id, until: Instant },
-    Registered { cm: Id },
+    Registered { cm: Id, probe: Probe },
 }
 
 /// A registration at one service.
@@ -36,22 +38,38 @@ pub(crate) struct Registration {
     from: SocketAddr,
     hello: Vec<u8>,
     state: State,
+    /// Of the connection.
+    queue: Rc<Queue>,
+    domain: Rc<Domain>,
+    /// Where probes read to.
+    probed: Memory,
     /// Why the last attempt failed.
     error: Option<Error>,
 }
 
 impl Registration {
     /// Of the node at an address.
-    pub(crate) fn new(service: SocketAddr, from: SocketAddr, hello: &Hello) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// If a call of verbs fails.
+    pub(crate) fn new(
+        domain: &Rc<Domain>,
+        service: SocketAddr,
+        from: SocketAddr,
+        hello: &Hello,
+    ) -> Result<Self, Error> {
+        Ok(Self {
             service,
             from,
             hello: hello.encode(),
             state: State::Waiting {
                 until: Instant::now(),
             },
+            queue: Queue::new(domain, 1)?,
+            domain: Rc::clone(domain),
+            probed: Memory::new(domain, PROBE_LEN)?,
             error: None,
-        }
+        })
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -63,15 +81,15 @@ impl Registration {
     }
 
     /// Goes on without waiting for anything.
-    pub(crate) fn turn(&mut self, domain: &Rc<Domain>, queue: &Rc<Queue>) {
-        if let Err(error) = self.try_turn(domain, queue) {
+    pub(crate) fn turn(&mut self) {
+        if let Err(error) = self.try_turn() {
             self.error = Some(error);
             let until = Instant::now() + RETRY_AFTER;
             self.state = State::Waiting { until };
         }
     }
 
-    fn try_turn(&mut self, domain: &Rc<Domain>, queue: &Rc<Queue>) -> Result<(), Error> {
+    fn try_turn(&mut self) -> Result<(), Error> {
         match &mut self.state {
             State::Waiting { until } if *until > Instant::now() => Ok(()),
             State::Waiting { .. } => {
@@ -84,21 +102,30 @@ impl Registration {
             }
             State::Connecting { cm, until } => {
                 let (until, service) = (*until, self.service);
-                if connect(cm, (domain, queue), &self.hello, service, until)?.is_some() {
+                let objects = (&self.domain, &self.queue);
+                if let Some(region) = connect(cm, objects, &self.hello, service, until)? {
                     self.error = None;
                     let waiting = State::Waiting { until };
                     if let State::Connecting { cm, .. } =
                         std::mem::replace(&mut self.state, waiting)
                     {
-                        self.state = State::Registered { cm };
+                        let probe = Probe::new(region);
+                        self.state = State::Registered { cm, probe };
                     }
                 }
                 Ok(())
             }
-            State::Registered { cm } => match cm.has_ended() {
-                true => Err(Error::Unreachable(self.service)),
-                false => Ok(()),
-            },
+            State::Registered { cm, probe } => {
+                let mut is_alive = !cm.has_ended();
+                self.queue.poll(|_, status| {
+                    is_alive &= status == Status::Success;
+                    probe.answered();
+                })?;
+                match is_alive && probe.send(Instant::now(), 0, cm, &self.probed) {
+                    true => Ok(()),
+                    false => Err(Error::Unreachable(self.service)),
+                }
+            }
         }
     }
 }

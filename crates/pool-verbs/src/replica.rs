@@ -77,10 +77,8 @@ impl Link {
 
     /// Reads octets of the table into the beginning of the memory, and waits.
     fn fetch(&self, memory: &Memory, region: Region, read: Read) -> Result<(), Error> {
-        let (lkey, _) = memory.keys();
-        let to = (memory.addr(), lkey);
         let from = (region.addr.wrapping_add(read.offset_octets), region.rkey);
-        if !self.cm.read(to, from, read.len_octets) {
+        if !self.cm.read(0, memory, from, read.len_octets) {
             return Err(Error::from_errno("ibv_post_send", libc::EINVAL));
         }
         let began = Instant::now();

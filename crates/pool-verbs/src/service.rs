@@ -5,14 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use urdma_node_table::{ChangeError, Geometry, NodeKey, Region, Table, Target, ENTRIES_PER_BUCKET};
+use urdma_pool::Status;
 
 use crate::error::Error;
-use crate::ffi::{random, Domain, Event, Id, Memory, Queue, Request, Service};
+use crate::ffi::{random, Domain, Event, Id, Memory, Queue, Service};
 use crate::metadata::{encode_table, Hello, Refusal};
+use crate::probe::{Probe, PROBE_EVERY, PROBE_LEN};
 
 /// What a service bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +62,14 @@ impl urdma_node_table::Memory for TableMemory {
 struct Peer {
     cm: Id,
     /// What it has registered; none of a client.
-    node: Option<NodeKey>,
+    node: Option<Registered>,
+}
+
+/// A node that has registered itself.
+#[derive(Debug)]
+struct Registered {
+    key: NodeKey,
+    probe: Probe,
 }
 
 /// The listener among the tokens of the epoll set.
@@ -82,6 +92,10 @@ pub struct MetadataService {
     region: Region,
     limits: Limits,
     clients: u32,
+    /// When probes are due.
+    probe_at: Instant,
+    /// Where probes read to.
+    probed: Memory,
     queue: Rc<Queue>,
     domain: Rc<Domain>,
 }
@@ -136,7 +150,9 @@ impl MetadataService {
             region,
             limits,
             clients: 0,
-            queue: Queue::new(&domain, 1)?,
+            probe_at: Instant::now(),
+            probed: Memory::new(&domain, PROBE_LEN)?,
+            queue: Queue::new(&domain, limits.nodes)?,
             domain,
         })
     }
@@ -165,7 +181,7 @@ impl MetadataService {
     /// If a call fails. The service remains, and so do those that it serves.
     pub fn turn(&mut self) -> Result<(), Error> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+        let count = match self.epoll.wait(&mut events, self.timeout()) {
             Err(Errno::EINTR) => 0,
             waited => waited.map_err(of_epoll("epoll_wait"))?,
         };
@@ -175,20 +191,62 @@ impl MetadataService {
                 token => self.follow(token),
             }
         }
+        self.probe()
+    }
+
+    /// How long nothing is due.
+    fn timeout(&self) -> EpollTimeout {
+        if self.table.is_empty() {
+            return EpollTimeout::NONE;
+        }
+        // It is not woken up before its time, to find that nothing is due.
+        let left = self.probe_at.saturating_duration_since(Instant::now());
+        EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::NONE)
+    }
+
+    /// Probes nodes, and drops those that have not answered the last probe.
+    fn probe(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        if now < self.probe_at {
+            return Ok(());
+        }
+        self.probe_at = now + PROBE_EVERY;
+        let mut gone = Vec::new();
+        let peers = &mut self.peers;
+        let mut take = |token, status| {
+            let peer = peers.get_mut(&token).and_then(|peer| peer.node.as_mut());
+            match peer {
+                Some(node) if status == Status::Success => node.probe.answered(),
+                _ => gone.push(token),
+            }
+        };
+        while self.queue.poll(&mut take)? {}
+        for (token, Peer { cm, node }) in &mut self.peers {
+            let Some(node) = node else { continue };
+            if !node.probe.send(now, *token, cm, &self.probed) {
+                gone.push(*token);
+            }
+        }
+        gone.into_iter().for_each(|token| self.drop_peer(token));
         Ok(())
     }
 
-    /// Drops a peer whose connection has ended, with what it has registered.
+    /// Drops a peer whose connection has ended.
     fn follow(&mut self, token: u64) {
-        if self
-            .peers
-            .get(&token)
-            .is_some_and(|peer| peer.cm.has_ended())
-        {
-            match self.peers.remove(&token).and_then(|peer| peer.node) {
-                Some(key) => self.remove(key),
-                None => self.clients -= 1,
-            }
+        let peer = self.peers.get(&token);
+        if peer.is_some_and(|peer| peer.cm.has_ended()) {
+            self.drop_peer(token);
+        }
+    }
+
+    /// Drops a peer, with what it has registered.
+    fn drop_peer(&mut self, token: u64) {
+        match self.peers.remove(&token) {
+            Some(Peer {
+                node: Some(node), ..
+            }) => self.remove(node.key),
+            Some(Peer { node: None, .. }) => self.clients -= 1,
+            None => {}
         }
     }
 
@@ -207,7 +265,7 @@ impl MetadataService {
                 continue;
             };
             match self.admit(&request.private, request.from) {
-                Ok(node) => self.accept(request, node)?,
+                Ok(node) => self.accept(request.id, node)?,
                 Err(refusal) => request.id.reject(&refusal.encode())?,
             }
         }
@@ -215,14 +273,22 @@ impl MetadataService {
     }
 
     /// Enters a node into the table, which it returns; none for a client.
-    fn admit(&mut self, private: &[u8], from: Option<IpAddr>) -> Result<Option<NodeKey>, Refusal> {
+    fn admit(
+        &mut self,
+        private: &[u8],
+        from: Option<IpAddr>,
+    ) -> Result<Option<Registered>, Refusal> {
         match Hello::decode(private)? {
             Hello::Client if self.clients >= self.limits.clients => Err(Refusal::Clients),
             Hello::Client => Ok(None),
             Hello::Node(at, _) if Some(at.ip()) != from.map(|from| from.to_canonical()) => {
                 Err(Refusal::Host)
             }
-            Hello::Node(at, target) => self.register(NodeKey::new(at), target).map(Some),
+            Hello::Node(at, target) => {
+                let key = self.register(NodeKey::new(at), target)?;
+                let probe = Probe::new(target.region());
+                Ok(Some(Registered { key, probe }))
+            }
         }
     }
 
@@ -240,23 +306,25 @@ impl MetadataService {
         }
     }
 
-    fn accept(&mut self, request: Request, node: Option<NodeKey>) -> Result<(), Error> {
-        let accepted = self.try_accept(request.id, node);
-        if let (Err(_), Some(key)) = (&accepted, node) {
-            self.remove(key);
+    fn accept(&mut self, cm: Id, node: Option<Registered>) -> Result<(), Error> {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.clients += u32::from(node.is_none());
+        self.peers.insert(token, Peer { cm, node });
+        let accepted = self.try_accept(token);
+        if accepted.is_err() {
+            self.drop_peer(token);
         }
         accepted
     }
 
-    fn try_accept(&mut self, mut cm: Id, node: Option<NodeKey>) -> Result<(), Error> {
-        let token = self.next_token;
-        watch(&self.epoll, &cm, token)?;
+    fn try_accept(&mut self, token: u64) -> Result<(), Error> {
+        let Some(Peer { cm, .. }) = self.peers.get_mut(&token) else {
+            return Ok(());
+        };
+        watch(&self.epoll, cm, token)?;
         cm.create_queue_pair(&self.domain, &self.queue, 1)?;
-        cm.accept(&encode_table(&self.region))?;
-        self.next_token += 1;
-        self.clients += u32::from(node.is_none());
-        self.peers.insert(token, Peer { cm, node });
-        Ok(())
+        cm.accept(&encode_table(&self.region))
     }
 }
 

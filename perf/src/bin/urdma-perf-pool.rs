@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! urdma-perf-pool nodes ADDRESS COUNT [SERVICE]    COUNT nodes, at this port and the next ones
+//! urdma-perf-pool sleepers ADDRESS COUNT           the same, whose process sleeps
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
 //! urdma-perf-pool read ADDRESS own|connections|initiators
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
@@ -15,7 +16,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use urdma_perf::pool::{Reader, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
 use urdma_pool_verbs::{
@@ -29,6 +30,8 @@ const DEPTH: u32 = 4;
 const INITIATORS: Transport = Transport::Initiators { count: 1 };
 /// Turns of a node between looks for clients that wait.
 const TURNS: u32 = 256;
+/// Sleep of nodes between looks for clients.
+const TURN_EVERY: Duration = Duration::from_millis(100);
 const READS: usize = 50_000;
 const OPENED: usize = 20_000;
 /// Virtual queue pairs that are open at a time.
@@ -51,8 +54,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str =
-        "usage: urdma-perf-pool nodes|open|read|learn|memory ADDRESS [COUNT|READER] [SERVICE]";
+    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|read|learn|memory ADDRESS \
+                         [COUNT|READER] [SERVICE]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (role, address, rest) = match &arguments[..] {
         [role, address, rest @ ..] => (role.as_str(), address, rest),
@@ -64,6 +67,7 @@ fn run() -> Outcome<()> {
     let services: Vec<SocketAddr> = services.collect::<Result<_, _>>().map_err(|_| USAGE)?;
     match (role, rest) {
         ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services).map_err(text),
+        ("sleepers", [nodes]) => sleep(address, count(nodes)?).map_err(text),
         ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services).map_err(text),
         ("open", []) => open(address).map_err(text),
         ("read", [reader]) => read(address, Reader::from_name(reader).ok_or(USAGE)?),
@@ -77,14 +81,30 @@ fn address_at(first: SocketAddr, n: u16) -> SocketAddr {
     SocketAddr::new(first.ip(), first.port() + n)
 }
 
-fn serve(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
-    let mut nodes = Vec::new();
-    for n in 0..count {
+fn nodes_at(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<Vec<Node>, Error> {
+    let new = |n| {
         let mut node = Node::listen(address_at(first, n), OFFERED)?;
         node.offer_target()?;
         node.register(services)?;
-        nodes.push(node);
+        Ok(node)
+    };
+    (0..count).map(new).collect()
+}
+
+/// Nodes that look for clients now and then.
+fn sleep(first: SocketAddr, count: u16) -> Result<(), Error> {
+    let mut nodes = nodes_at(first, count, &[])?;
+    println!("{LISTENING}");
+    loop {
+        for node in &mut nodes {
+            node.turn()?;
+        }
+        std::thread::sleep(TURN_EVERY);
     }
+}
+
+fn serve(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
+    let mut nodes = nodes_at(first, count, services)?;
     let mut is_ready = false;
     loop {
         for node in &mut nodes {

@@ -317,15 +317,16 @@ impl Id {
         self.post_request(&mut work_request(work, &mut element))
     }
 
-    /// Posts a signaled RDMA Read: local and remote address, each with its key; `false`: the queue
-    /// pair does not take it.
-    pub(crate) fn read(&self, to: (u64, u32), from: (u64, u32), len_octets: u32) -> bool {
+    /// Posts a signaled RDMA Read of a remote address with its key into the beginning of memory;
+    /// `false`: the queue pair does not take it.
+    pub(crate) fn read(&self, wr_id: u64, to: &Memory, from: (u64, u32), len_octets: u32) -> bool {
         let mut element = verbs::ibv_sge {
-            addr: to.0,
+            addr: to.addr(),
             length: len_octets,
-            lkey: to.1,
+            lkey: to.keys().0,
         };
         let mut wr = verbs::ibv_send_wr {
+            wr_id,
             sg_list: &mut element,
             num_sge: 1,
             opcode: verbs::IBV_WR_RDMA_READ,
