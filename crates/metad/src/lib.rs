@@ -34,8 +34,12 @@ struct Arguments {
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error(transparent)]
-    Service(#[from] urdma_pool_verbs::Error),
+    #[error("cannot listen at {at}: {error}")]
+    Listen {
+        at: SocketAddr,
+        #[source]
+        error: urdma_pool_verbs::Error,
+    },
     #[error(
         "so many nodes and clients need {needed} descriptors, and this process may have {limit}: \
          raise the limit (ulimit -Hn), or give lower --nodes-max and --clients-max"
@@ -66,8 +70,10 @@ fn run(arguments: &Arguments) -> Result<Infallible, Error> {
         clients: arguments.clients_max,
     };
     allow_descriptors(limits)?;
-    let mut service = MetadataService::listen(arguments.listen, limits)?;
-    println!("listens at {}", arguments.listen);
+    let at = arguments.listen;
+    let listening = MetadataService::listen(at, limits);
+    let mut service = listening.map_err(|error| Error::Listen { at, error })?;
+    println!("listens at {at}");
     loop {
         // One that cannot be served does not end the others.
         if let Err(error) = service.turn() {
