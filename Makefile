@@ -103,8 +103,8 @@ checkpatch:
 
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys \
-	dv engine exs exs-c exs-cli ipc lease metad node-table pool pool-verbs rdma-core-sys \
-	socket-switch sockets standin stream trace trp-sim types ucma underlay) \
+	dv engine exs exs-c exs-cli ipc lease metad node-table pool pool-c pool-verbs \
+	rdma-core-sys socket-switch sockets standin stream trace trp-sim types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 
@@ -134,10 +134,10 @@ PREFIX ?= /usr/local
 PRIVATE_ABIS = $(shell grep -o 'PrivateAbi::new.[0-9]*' crates/rdma-core-sys/src/abi.rs | \
 	grep -o '[0-9]*')
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
-# Where programs are linked with liburdma-exs and liburdmadv.
+# Where programs are linked with liburdma-exs, liburdma-pool and liburdmadv.
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell scripts/version.sh)
-install: build install-exs install-dv
+install: build install-exs install-pool install-dv
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
 		target/release/urdma-bench target/release/urdma-stream \
 		target/release/urdma-metad
@@ -152,18 +152,26 @@ install: build install-exs install-dv
 	sed 's|/usr/local/|$(PREFIX)/|' urdmad/systemd/urdmad@.service \
 		>$(DESTDIR)$(PREFIX)/lib/systemd/system/urdmad@.service
 
-# The libraries for C programs, their headers and manual pages.
-.PHONY: install-exs
-install-exs: build
-	install -Dm755 target/release/liburdma_exs_c.so \
-		$(DESTDIR)$(LIBDIR)/liburdma-exs.so.$(VERSION)
-	ln -sf liburdma-exs.so.$(VERSION) $(DESTDIR)$(LIBDIR)/liburdma-exs.so.0
-	ln -sf liburdma-exs.so.0 $(DESTDIR)$(LIBDIR)/liburdma-exs.so
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include crates/exs-c/include/exs.h
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man3 crates/exs-c/man/*.3
+# The libraries for C programs, their headers and manual pages. $(call install-library,exs) installs
+# those of crates/exs-c.
+define install-library
+	install -Dm755 target/release/liburdma_$(1)_c.so \
+		$(DESTDIR)$(LIBDIR)/liburdma-$(1).so.$(VERSION)
+	ln -sf liburdma-$(1).so.$(VERSION) $(DESTDIR)$(LIBDIR)/liburdma-$(1).so.0
+	ln -sf liburdma-$(1).so.0 $(DESTDIR)$(LIBDIR)/liburdma-$(1).so
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include crates/$(1)-c/include/*.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man3 crates/$(1)-c/man/*.3
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
-		crates/exs-c/urdma-exs.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/urdma-exs.pc
+		crates/$(1)-c/urdma-$(1).pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/urdma-$(1).pc
+endef
+
+.PHONY: install-exs install-pool
+install-exs: build
+	$(call install-library,exs)
+
+install-pool: build
+	$(call install-library,pool)
 
 .PHONY: install-dv
 install-dv: build

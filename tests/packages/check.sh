@@ -6,7 +6,8 @@ set -eu
 
 export DEBIAN_FRONTEND=noninteractive
 older=/packages/older
-all="urdma urdma-dpdk urdma-dkms liburdma-exs0 liburdma-exs-dev liburdmadv0 liburdmadv-dev"
+all="urdma urdma-dpdk urdma-dkms liburdma-exs0 liburdma-exs-dev liburdma-pool0 liburdma-pool-dev
+    liburdmadv0 liburdmadv-dev"
 user=1000
 
 fail() {
@@ -149,6 +150,31 @@ EOF
     echo "ok: a program in C, with liburdma-exs-dev"
 }
 
+# A program in C that uses liburdma-pool: it makes a pool with an instance.
+check_pool() {
+    cat >/tmp/pool.c <<EOF
+#include <netinet/in.h>
+#include <urdma_pool.h>
+int main(void)
+{
+    struct sockaddr_in from = { AF_INET, 0, { htonl(INADDR_LOOPBACK) }, { 0 } };
+    struct urdma_pool_attr attr = { URDMA_POOL_DC };
+    struct urdma_pool *pool = urdma_pool_create((struct sockaddr *)&from, sizeof(from), &attr);
+
+    return !pool || urdma_pool_destroy(pool);
+}
+EOF
+    cc -Wall -Werror -o /tmp/pool /tmp/pool.c -lurdma-pool
+    as_user urdma up
+    as_user timeout 60 urdma run -- /tmp/pool || fail "a program with liburdma-pool"
+    as_user urdma down
+    grep -q "^Requires: libibverbs" /usr/lib/*/pkgconfig/urdma-pool.pc ||
+        fail "no file for pkg-config"
+    gzip -dc /usr/share/man/man3/urdma_pool_open.3.gz | grep -q '^\.SH NAME' ||
+        fail "no page urdma_pool_open"
+    echo "ok: a program in C, with liburdma-pool-dev"
+}
+
 # A program in C that uses liburdmadv, built by the flags for pkg-config's users, and run by the
 # user: it makes an initiator with an instance, and finds no device without one.
 check_dv() {
@@ -243,6 +269,8 @@ EOF
     check_exs
     $install /packages/liburdmadv*.deb
     check_dv
+    $install /packages/liburdma-pool*.deb
+    check_pool
 
     # shellcheck disable=SC2086
     apt-get remove -q -y $all

@@ -4,6 +4,7 @@
 //! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
 //! - [`port`]: the table through which urdmad calls `liburdma_dpdk.so`;
 //! - [`dv`]: the functions of the provider that `liburdmadv.so` calls;
+//! - [`address`]: socket addresses that a C program passes;
 //! - [`library`]: loading of a library that provides a table;
 //! - [`next`]: the functions behind those that a preloaded library replaces;
 //! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
@@ -16,6 +17,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod address;
 pub mod cancel;
 pub mod dv;
 pub mod event_socket;

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno as SystemErrno;
-use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
+use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike};
+use urdma_abi::address;
 use urdma_exs::{Buffer, Memory, Options};
 
 use crate::errno::Errno;
@@ -109,17 +110,8 @@ fn operation(
 /// # Safety
 /// There are `len` octets, or the pointer is null.
 unsafe fn address_at(at: *const libc::sockaddr, len: libc::socklen_t) -> Result<SocketAddr, Errno> {
-    if at.is_null() {
-        return Err(Errno(libc::EFAULT));
-    }
-    // SAFETY: as the caller says; a length too short for the family is refused.
-    let storage = unsafe { SockaddrStorage::from_raw(at, Some(len)) };
-    let storage = storage.ok_or(Errno(libc::EINVAL))?;
-    let v4 = storage.as_sockaddr_in();
-    let v6 = storage.as_sockaddr_in6();
-    let address = v4.map(|&v4| SocketAddr::V4(v4.into()));
-    let address = address.or_else(|| v6.map(|&v6| SocketAddr::V6(v6.into())));
-    address.ok_or(Errno(libc::EAFNOSUPPORT))
+    // SAFETY: as the caller says.
+    unsafe { address::read(at, len) }.map_err(Errno)
 }
 
 /// Starts the library.

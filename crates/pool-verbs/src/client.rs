@@ -14,7 +14,8 @@ use urdma_pool::{
 use crate::described;
 use crate::error::Error;
 use crate::ffi::{
-    self, path_to, Calls, Domain, Event, Handle, Id, Initiator, Memory, Queue, Route, Service,
+    self, path_to, Calls, Domain, Event, Foreign, Handle, Id, Initiator, Memory, Queue, Route,
+    Service,
 };
 use crate::metadata::{SERVICES_MAX, TOO_MANY_SERVICES};
 use crate::replica::Replica;
@@ -244,16 +245,47 @@ impl Client {
     /// If they cannot be registered.
     pub fn register(&mut self, user: UserId, len_octets: usize) -> Result<LocalRegionId, Error> {
         let memory = Memory::new(&self.device.domain, len_octets)?;
+        self.add_local(user, memory)
+    }
+
+    /// Registers memory of the caller for a user. Peers are not told its key.
+    ///
+    /// # Errors
+    /// If it cannot be registered.
+    pub fn register_foreign(
+        &mut self,
+        user: UserId,
+        memory: Foreign,
+    ) -> Result<LocalRegionId, Error> {
+        let memory = Memory::local(&self.device.domain, &memory)?;
+        self.add_local(user, memory)
+    }
+
+    fn add_local(&mut self, user: UserId, memory: Memory) -> Result<LocalRegionId, Error> {
         let (lkey, _) = memory.keys();
         let id = self.pool.add_local(LocalRegion {
             user,
             addr: memory.addr(),
-            len_octets: len_octets as u64,
+            len_octets: memory.len_octets() as u64,
             lkey,
             access: Access::ALL,
         })?;
         self.memory.insert(id, memory);
         Ok(id)
+    }
+
+    /// Ends the registration of memory. Waits for the requests that use it.
+    ///
+    /// # Errors
+    /// If it is not registered, or a call of verbs fails.
+    pub fn deregister(&mut self, id: LocalRegionId) -> Result<(), Error> {
+        self.pool.remove_local(id)?;
+        self.settle()?;
+        while self.memory.contains_key(&id) {
+            self.turn()?;
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn memory(&self, id: LocalRegionId) -> Result<&Memory, Error> {
@@ -549,7 +581,9 @@ impl Client {
                 Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
                 Action::Deregister(region) => {
-                    self.memory.retain(|_, memory| memory.addr() != region.addr);
+                    // Memory of the caller may be registered twice.
+                    self.memory
+                        .retain(|_, memory| memory.keys().0 != region.lkey);
                 }
             }
         }

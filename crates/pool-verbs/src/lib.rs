@@ -26,12 +26,13 @@ mod service;
 
 pub use client::{Client, Learned};
 pub use error::Error;
+pub use ffi::Foreign;
 pub use metadata::Refusal;
 pub use node::Node;
 pub use own::Own;
 pub use service::{Limits, MetadataService};
 pub use urdma_node_table::{Answer, Found, Region, Target};
 pub use urdma_pool::{
-    Access, Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status,
-    Transport, UserId, VirtualId,
+    Access, CallError, Completion, Config, LocalRegionId, Operation, PostError, RemoteRegionId,
+    Request, Status, Transport, UserId, VirtualId,
 };

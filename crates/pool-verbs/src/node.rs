@@ -2,12 +2,16 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use urdma_node_table::Target;
 
 use crate::described;
 use crate::error::Error;
-use crate::ffi::{self, random, Calls, Domain, Event, Id, Memory, Queue, Service};
+use crate::ffi::{self, random, Calls, Domain, Event, Foreign, Id, Memory, Queue, Service};
 use crate::metadata::{Hello, SERVICES_MAX, TOO_MANY_SERVICES};
 use crate::registration::Registration;
 
@@ -43,6 +47,21 @@ impl Node {
     /// # Errors
     /// If there is no device with the address, the port is in use, or memory cannot be registered.
     pub fn listen(at: SocketAddr, len_octets: usize) -> Result<Self, Error> {
+        Self::with(at, |domain| Memory::new(domain, len_octets))
+    }
+
+    /// The same with memory of the caller.
+    ///
+    /// # Errors
+    /// As of [`Self::listen`].
+    pub fn listen_with(at: SocketAddr, memory: Foreign) -> Result<Self, Error> {
+        Self::with(at, |domain| Memory::offer(domain, &memory))
+    }
+
+    fn with(
+        at: SocketAddr,
+        memory: impl FnOnce(&Rc<Domain>) -> Result<Memory, Error>,
+    ) -> Result<Self, Error> {
         let anchor = Id::new(Service::Connection)?;
         anchor.bind(SocketAddr::new(at.ip(), 0))?;
         let domain = Domain::new(anchor)?;
@@ -55,7 +74,7 @@ impl Node {
             offered: None,
             listener,
             at,
-            memory: Memory::new(&domain, len_octets)?,
+            memory: memory(&domain)?,
             queue: Queue::new(&domain, 1)?,
             domain,
         })
@@ -133,6 +152,36 @@ impl Node {
     /// If a call of verbs fails.
     pub fn progress(&self) -> Result<(), Error> {
         self.queue.poll(|_, _| ()).map(drop)
+    }
+
+    /// Sleeps until something has come, but no longer than `limit`; then accepts clients that wait,
+    /// and registers the node.
+    ///
+    /// # Errors
+    /// As of [`Self::turn`].
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        let due = self.registrations.iter().map(Registration::due);
+        let limit = limit.into_iter().chain(due).min();
+        let timeout = limit.map_or(PollTimeout::NONE, |limit| {
+            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
+        });
+        let listeners = [
+            Some(&self.listener),
+            self.offered.as_ref().map(|o| &o.listener),
+        ];
+        let registering = self.registrations.iter().filter_map(Registration::id);
+        let ids = listeners
+            .into_iter()
+            .flatten()
+            .chain(&self.clients)
+            .chain(registering);
+        let mut descriptors: Vec<PollFd<'_>> = ids
+            .map(|id| PollFd::new(id.descriptor(), PollFlags::POLLIN))
+            .collect();
+        match poll(&mut descriptors, timeout) {
+            Ok(_) | Err(Errno::EINTR) => self.turn(),
+            Err(errno) => Err(Error::from_errno("poll", errno as i32)),
+        }
     }
 
     /// Accepts clients that wait, and registers the node; does not sleep.

@@ -9,6 +9,8 @@ use crate::ffi::{Id, Memory};
 
 /// Between two probes. One that is not answered fails a few seconds later.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// How often the answer to one is looked for that is late.
+const PROBE_LOOK: Duration = Duration::from_secs(1);
 /// Octets that a probe reads.
 pub(crate) const PROBE_LEN: usize = 8;
 
@@ -41,6 +43,16 @@ impl Probe {
         let len = self.region.len_octets.min(PROBE_LEN as u64);
         let len = u32::try_from(len).unwrap_or(0);
         cm.read(wr_id, memory, (self.region.addr, self.region.rkey), len)
+    }
+
+    /// After how long the answer is to be looked for, or the next one sent.
+    pub(crate) fn due(&self, now: Instant) -> Duration {
+        match self.next.checked_duration_since(now) {
+            Some(left) => left,
+            // It has not been answered.
+            None if self.is_pending => PROBE_LOOK,
+            None => Duration::ZERO,
+        }
     }
 
     /// The last one was answered.

@@ -76,6 +76,25 @@ impl Registration {
         matches!(self.state, State::Registered { .. })
     }
 
+    /// The connection to the service, if there is one.
+    pub(crate) fn id(&self) -> Option<&Id> {
+        match &self.state {
+            State::Waiting { .. } => None,
+            State::Connecting { cm, .. } | State::Registered { cm, .. } => Some(cm),
+        }
+    }
+
+    /// After how long it goes on, if nothing comes from the connection before.
+    pub(crate) fn due(&self) -> Duration {
+        let now = Instant::now();
+        match &self.state {
+            State::Waiting { until } | State::Connecting { until, .. } => {
+                until.saturating_duration_since(now)
+            }
+            State::Registered { probe, .. } => probe.due(now),
+        }
+    }
+
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }

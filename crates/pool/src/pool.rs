@@ -115,6 +115,11 @@ impl Pool {
         self.regions.remove_remote(id)
     }
 
+    /// Memory of a node.
+    pub fn remote(&self, id: RemoteRegionId) -> Option<&RemoteRegion> {
+        self.regions.remote(id)
+    }
+
     /// Adds local memory, which the caller has registered.
     ///
     /// # Errors

@@ -49,6 +49,10 @@ impl Regions {
         id.ok_or(CallError::Limit("remote regions"))
     }
 
+    pub(crate) fn remote(&self, id: RemoteRegionId) -> Option<&RemoteRegion> {
+        self.remote.get(id.0)
+    }
+
     pub(crate) fn remove_remote(&mut self, id: RemoteRegionId) -> Result<(), CallError> {
         let removed = self.remote.remove(id.0);
         removed.map(drop).ok_or(CallError::Unknown)

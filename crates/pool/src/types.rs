@@ -32,6 +32,28 @@ pub struct LocalRegionId(pub(crate) Id);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegionId(pub(crate) Id);
 
+macro_rules! bits {
+    ($($name:ident),+) => {$(
+        impl $name {
+            /// The number by which a program in another language names it.
+            pub fn to_bits(self) -> u64 {
+                u64::from(self.0.generation) << 32 | u64::from(self.0.slot)
+            }
+
+            /// What has this number. Calls refuse numbers that nothing has.
+            pub fn from_bits(bits: u64) -> Self {
+                let [g3, g2, g1, g0, slot @ ..] = bits.to_be_bytes();
+                Self(Id {
+                    slot: u32::from_be_bytes(slot),
+                    generation: u32::from_be_bytes([g3, g2, g1, g0]),
+                })
+            }
+        }
+    )+};
+}
+
+bits!(VirtualId, LocalRegionId, RemoteRegionId);
+
 /// One incarnation of a shared queue pair: the one that replaces it has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PhysicalId {

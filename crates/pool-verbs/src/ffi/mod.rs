@@ -8,18 +8,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_core_sys::{rdmacm, verbs};
-use urdma_node_table::Region;
 use urdma_pool::{Operation, Status, Transmit};
 
 use crate::error::Error;
 
 mod dc;
+mod memory;
 
 pub(crate) use dc::{path_to, Calls, Handle, Initiator, Route, Target};
+pub use memory::Foreign;
+pub(crate) use memory::Memory;
 
 // Applications link the system's libraries.
 #[link(name = "rdmacm")]
@@ -624,134 +625,5 @@ fn status_of(status: verbs::ibv_wc_status) -> Status {
         verbs::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
         verbs::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
         other => Status::Other(other),
-    }
-}
-
-/// A cache line.
-#[repr(C, align(64))]
-#[derive(Clone)]
-struct Line([u64; LINE_WORDS]);
-
-const LINE_WORDS: usize = 8;
-
-/// Registered memory, which is zero at first.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    region: *mut verbs::ibv_mr,
-    /// A boxed slice. The device accesses it, too: it is never borrowed, only copied.
-    lines: *mut [Line],
-    len_octets: usize,
-    _domain: Rc<Domain>,
-}
-
-impl Memory {
-    /// Registers so many octets. A peer that is told the key has every right.
-    pub(crate) fn new(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
-        let rights = verbs::IBV_ACCESS_LOCAL_WRITE
-            | verbs::IBV_ACCESS_REMOTE_WRITE
-            | verbs::IBV_ACCESS_REMOTE_READ
-            | verbs::IBV_ACCESS_REMOTE_ATOMIC;
-        Self::with_rights(domain, len_octets, rights)
-    }
-
-    /// The same that peers may only read.
-    pub(crate) fn read_only(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
-        Self::with_rights(domain, len_octets, verbs::IBV_ACCESS_REMOTE_READ)
-    }
-
-    fn with_rights(
-        domain: &Rc<Domain>,
-        len_octets: usize,
-        rights: verbs::ibv_access_flags,
-    ) -> Result<Self, Error> {
-        let line = Line([0; LINE_WORDS]);
-        let lines = vec![line; len_octets.div_ceil(size_of::<Line>())].into_boxed_slice();
-        let lines = Box::into_raw(lines);
-        let (start, access) = (lines.cast(), rights.cast_signed());
-        // SAFETY: the domain lives, and the memory until the region is deregistered.
-        let region = unsafe { verbs::ibv_reg_mr(domain.raw, start, len_octets, access) };
-        if region.is_null() {
-            let error = Error::of("ibv_reg_mr");
-            // SAFETY: it was just made from a box.
-            drop(unsafe { Box::from_raw(lines) });
-            return Err(error);
-        }
-        Ok(Self {
-            region,
-            lines,
-            len_octets,
-            _domain: Rc::clone(domain),
-        })
-    }
-
-    pub(crate) fn addr(&self) -> u64 {
-        self.lines.cast::<u8>().expose_provenance() as u64
-    }
-
-    pub(crate) fn len_octets(&self) -> usize {
-        self.len_octets
-    }
-
-    /// The local and the remote key.
-    pub(crate) fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region is registered.
-        unsafe { ((*self.region).lkey, (*self.region).rkey) }
-    }
-
-    /// The word of 8 octets at an index.
-    ///
-    /// # Panics
-    /// If it is beyond the memory.
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.len_octets / size_of::<u64>());
-        // SAFETY: the word is in the allocation, which is aligned, and nothing borrows it but so.
-        unsafe { AtomicU64::from_ptr(self.lines.cast::<u64>().add(index)) }
-    }
-
-    /// The region, as peers name it.
-    pub(crate) fn region(&self) -> Region {
-        Region {
-            rkey: self.keys().1,
-            addr: self.addr(),
-            len_octets: self.len_octets as u64,
-        }
-    }
-
-    fn start(&self, offset: usize, len: usize) -> Result<*mut u8, Error> {
-        let end = offset.checked_add(len);
-        if end.is_none_or(|end| end > self.len_octets) {
-            return Err(Error::Memory);
-        }
-        // SAFETY: the offset is in the allocation.
-        Ok(unsafe { self.lines.cast::<u8>().add(offset) })
-    }
-
-    /// Copies octets out of it.
-    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
-        let from = self.start(offset, to.len())?;
-        for (n, octet) in to.iter_mut().enumerate() {
-            // SAFETY: the range is in the allocation; the device may write it meanwhile.
-            *octet = unsafe { from.add(n).read_volatile() };
-        }
-        Ok(())
-    }
-
-    /// Copies octets into it.
-    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
-        let to = self.start(offset, from.len())?;
-        for (n, octet) in from.iter().enumerate() {
-            // SAFETY: the range is in the allocation; the device may read it meanwhile.
-            unsafe { to.add(n).write_volatile(*octet) };
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the region is registered; no device accesses the memory from then on.
-        unsafe { verbs::ibv_dereg_mr(self.region) };
-        // SAFETY: it was made from a box, and nothing uses it any more.
-        drop(unsafe { Box::from_raw(self.lines) });
     }
 }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The pool: virtual queue pairs, opened in microseconds, on a few shared queue pairs.
+ *
+ * Calls that return an int return -1, and those that return a pointer NULL, and set errno if they
+ * fail. Threads may share a pool; its calls exclude one another. urdma_pool_create(3) and the other
+ * manual pages describe them.
+ */
+#ifndef URDMA_POOL_H
+#define URDMA_POOL_H
+
+#include <infiniband/verbs.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The virtual queue pairs of a process and what they share. */
+struct urdma_pool;
+
+/* Memory that the pools of others reach by an address. */
+struct urdma_pool_node;
+
+/* What the shared queue pairs are. */
+enum urdma_pool_transport {
+	URDMA_POOL_RC, /* reliable connections, each to one node */
+	URDMA_POOL_DC /* initiators, each of which reaches every node */
+};
+
+/* A field that is 0 has its default. */
+struct urdma_pool_attr {
+	enum urdma_pool_transport transport;
+	uint32_t shared; /* queue pairs, for each node (RC) or in all (DC); 1 */
+	uint32_t sq_depth; /* requests that each of them takes; 128 */
+	uint32_t cq_depth; /* entries of the completion queue of all; 4096 */
+	uint32_t virtual_max; /* virtual queue pairs; 65536 */
+};
+
+/* The number of a virtual queue pair, or of registered memory. */
+typedef uint64_t urdma_pool_qp_t;
+typedef uint64_t urdma_pool_mr_t;
+
+/* The memory of a node. */
+struct urdma_pool_remote {
+	uint64_t id; /* for requests */
+	uint64_t addr; /* its first address */
+	uint64_t length;
+};
+
+/* A request. */
+struct urdma_pool_wr {
+	uint64_t wr_id;
+	enum ibv_wr_opcode opcode; /* IBV_WR_RDMA_READ, _RDMA_WRITE, _ATOMIC_CMP_AND_SWP,
+				      _ATOMIC_FETCH_AND_ADD */
+	unsigned int send_flags; /* IBV_SEND_SIGNALED */
+	urdma_pool_mr_t mr;
+	void *addr; /* in the memory of mr */
+	uint32_t length; /* 8 for atomics */
+	uint64_t remote; /* the id of the node's memory */
+	uint64_t remote_addr; /* in that memory */
+	uint64_t compare_add; /* atomics, as in struct ibv_send_wr */
+	uint64_t swap;
+};
+
+/* The completion of a request. */
+struct urdma_pool_wc {
+	uint64_t wr_id;
+	enum ibv_wc_status status;
+	enum ibv_wc_opcode opcode;
+	uint32_t byte_len;
+};
+
+struct urdma_pool *urdma_pool_create(const struct sockaddr *from, socklen_t from_len,
+				     const struct urdma_pool_attr *attr);
+int urdma_pool_use_metadata(struct urdma_pool *pool, const struct sockaddr_storage *services,
+			    int count);
+int urdma_pool_destroy(struct urdma_pool *pool);
+
+int urdma_pool_reg_mr(struct urdma_pool *pool, uint32_t user, void *addr, size_t length,
+		      urdma_pool_mr_t *mr);
+int urdma_pool_dereg_mr(struct urdma_pool *pool, urdma_pool_mr_t mr);
+
+int urdma_pool_open(struct urdma_pool *pool, uint32_t user, const struct sockaddr *to,
+		    socklen_t to_len, uint32_t depth, urdma_pool_qp_t *qp,
+		    struct urdma_pool_remote *remote);
+int urdma_pool_close(struct urdma_pool *pool, urdma_pool_qp_t qp);
+int urdma_pool_reset(struct urdma_pool *pool, urdma_pool_qp_t qp);
+int urdma_pool_post(struct urdma_pool *pool, urdma_pool_qp_t qp, const struct urdma_pool_wr *wr);
+int urdma_pool_poll(struct urdma_pool *pool, urdma_pool_qp_t qp, int count,
+		    struct urdma_pool_wc *wc);
+
+struct urdma_pool_node *urdma_pool_node_create(const struct sockaddr *at, socklen_t at_len,
+					       void *addr, size_t length,
+					       enum urdma_pool_transport transport);
+int urdma_pool_node_register(struct urdma_pool_node *node,
+			     const struct sockaddr_storage *services, int count);
+int urdma_pool_node_wait(struct urdma_pool_node *node, int timeout_ms);
+int urdma_pool_node_destroy(struct urdma_pool_node *node);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,252 @@
+//! The calls for pools.
+//!
+//! Pointers of the application are turned into values here, before safe code is called.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{null_mut, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use urdma_pool_verbs::{Client, Foreign, LocalRegionId, UserId, VirtualId};
+
+use crate::errno::{call, Errno};
+use crate::values::{address_at, services_at, Attr, Remote, WorkCompletion, WorkRequest};
+
+/// `struct urdma_pool`.
+pub(crate) struct Pool(Mutex<Client>);
+
+// SAFETY: what the client shares between its parts leaves it in no call, so that one thread at a
+// time uses all of it, which the mutex guarantees. The calls of verbs may be made by any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+/// The client of a pool.
+///
+/// # Safety
+/// The pointer is null, or from `urdma_pool_create` and not destroyed while the guard lives.
+unsafe fn client<'a>(pool: *const Pool) -> Result<MutexGuard<'a, Client>, Errno> {
+    // SAFETY: as the caller says.
+    let pool = unsafe { pool.as_ref() }.ok_or(Errno(libc::EFAULT))?;
+    Ok(pool.0.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What the application points to.
+///
+/// # Safety
+/// The pointer is null, or valid.
+unsafe fn given<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { pointer.as_ref() }.ok_or(Errno(libc::EFAULT))
+}
+
+fn place<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
+    NonNull::new(pointer).ok_or(Errno(libc::EFAULT))
+}
+
+/// Creates a pool.
+///
+/// # Safety
+/// The address has its length, and the attributes can be read; both may be null.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_create(
+    from: *const libc::sockaddr,
+    from_len: libc::socklen_t,
+    attr: *const Attr,
+) -> *mut Pool {
+    call(null_mut(), || {
+        // SAFETY: as the caller says.
+        let (from, attr) = unsafe { (address_at(from, from_len)?, given(attr)?) };
+        let client = Client::new(from.ip(), &attr.config()?)?;
+        Ok(Box::into_raw(Box::new(Pool(Mutex::new(client)))))
+    })
+}
+
+/// Has a pool learn of nodes from metadata services.
+///
+/// # Safety
+/// The pool is valid, and there are `count` addresses.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_use_metadata(
+    pool: *mut Pool,
+    services: *const libc::sockaddr_storage,
+    count: c_int,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: as the caller says.
+        let (mut client, services) = unsafe { (client(pool)?, services_at(services, count)?) };
+        Ok(client.use_metadata(&services).map(|()| 0)?)
+    })
+}
+
+/// Destroys a pool with everything that it has.
+///
+/// # Safety
+/// The pool is valid, and no other call uses it.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_destroy(pool: *mut Pool) -> c_int {
+    call(-1, || {
+        let pool = place(pool)?;
+        // SAFETY: as the caller says; it was made from a box.
+        drop(unsafe { Box::from_raw(pool.as_ptr()) });
+        Ok(0)
+    })
+}
+
+/// Registers memory of the caller.
+///
+/// # Safety
+/// The pool is valid, the number can be written, and the memory is allocated until
+/// `urdma_pool_dereg_mr` succeeds for it or the pool is destroyed.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_reg_mr(
+    pool: *mut Pool,
+    user: u32,
+    addr: *mut c_void,
+    length: usize,
+    mr: *mut u64,
+) -> c_int {
+    call(-1, || {
+        let (start, mr) = (place(addr.cast())?, place(mr)?);
+        // SAFETY: as the caller says.
+        let memory = unsafe { Foreign::new(start, length) }.ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: as the caller says.
+        let mut client = unsafe { client(pool) }?;
+        let id = client.register_foreign(UserId(user), memory)?;
+        // SAFETY: as the caller says.
+        unsafe { mr.write(id.to_bits()) };
+        Ok(0)
+    })
+}
+
+/// Ends the registration of memory, after the requests that use it.
+///
+/// # Safety
+/// The pool is valid.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_dereg_mr(pool: *mut Pool, mr: u64) -> c_int {
+    call(-1, || {
+        // SAFETY: as the caller says.
+        let mut client = unsafe { client(pool) }?;
+        client.deregister(LocalRegionId::from_bits(mr))?;
+        Ok(0)
+    })
+}
+
+/// Opens a virtual queue pair.
+///
+/// # Safety
+/// The pool is valid, the address has its length, and number and memory can be written.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_open(
+    pool: *mut Pool,
+    user: u32,
+    to: *const libc::sockaddr,
+    to_len: libc::socklen_t,
+    depth: u32,
+    qp: *mut u64,
+    remote: *mut Remote,
+) -> c_int {
+    call(-1, || {
+        if depth == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let (qp, at) = (place(qp)?, place(remote)?);
+        // SAFETY: as the caller says.
+        let (mut client, to) = unsafe { (client(pool)?, address_at(to, to_len)?) };
+        let (opened, region, addr) = client.open(UserId(user), to, depth)?;
+        let length = client
+            .pool()
+            .remote(region)
+            .map_or(0, |region| region.len_octets);
+        let memory = Remote {
+            id: region.to_bits(),
+            addr,
+            length,
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            qp.write(opened.to_bits());
+            at.write(memory);
+        }
+        Ok(0)
+    })
+}
+
+/// Closes a virtual queue pair.
+///
+/// # Safety
+/// The pool is valid.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_close(pool: *mut Pool, qp: u64) -> c_int {
+    call(-1, || {
+        // SAFETY: as the caller says.
+        let mut client = unsafe { client(pool) }?;
+        client.close(VirtualId::from_bits(qp))?;
+        Ok(0)
+    })
+}
+
+/// Makes a virtual queue pair ready after an error.
+///
+/// # Safety
+/// The pool is valid.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_reset(pool: *mut Pool, qp: u64) -> c_int {
+    call(-1, || {
+        // SAFETY: as the caller says.
+        let mut client = unsafe { client(pool) }?;
+        client.reset(VirtualId::from_bits(qp))?;
+        Ok(0)
+    })
+}
+
+/// Posts a request.
+///
+/// # Safety
+/// The pool is valid, and the request can be read.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_post(
+    pool: *mut Pool,
+    qp: u64,
+    wr: *const WorkRequest,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: as the caller says.
+        let (mut client, wr) = unsafe { (client(pool)?, given(wr)?) };
+        client.post(VirtualId::from_bits(qp), &wr.request()?)?;
+        Ok(0)
+    })
+}
+
+/// Takes completions; how many there were.
+///
+/// # Safety
+/// The pool is valid, and there is room for `count` completions.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_poll(
+    pool: *mut Pool,
+    qp: u64,
+    count: c_int,
+    wc: *mut WorkCompletion,
+) -> c_int {
+    call(-1, || {
+        let most = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+        let to = place(wc)?;
+        // SAFETY: as the caller says.
+        let mut client = unsafe { client(pool) }?;
+        let id = VirtualId::from_bits(qp);
+        client.pool().state(id).ok_or(Errno(libc::EINVAL))?;
+        let mut taken = 0;
+        while taken < most {
+            let Some(completion) = client.poll(id)? else {
+                break;
+            };
+            // SAFETY: there is room for `most`, of which this is one.
+            unsafe { to.add(taken).write(completion.into()) };
+            taken += 1;
+        }
+        c_int::try_from(taken).map_err(|_| Errno(libc::EOVERFLOW))
+    })
+}

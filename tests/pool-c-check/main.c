@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * pool-c-check node rc|dc PORT         a node, until it is killed
+ * pool-c-check client rc|dc PORT       every operation, and close
+ * pool-c-check threads rc|dc PORT      threads, each a user, share a pool
+ * pool-c-check errors rc|dc PORT       what is refused
+ * pool-c-check killed rc|dc PORT       reads until the node is killed, and after it has begun anew
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <urdma_pool.h>
+
+#include "../exs-c-check/require.h"
+
+#define WORDS 512
+#define THREADS 4
+#define READS 2000
+
+/* Requires that a call fails with this errno. */
+#define REFUSED(call, number) \
+	do { \
+		errno = 0; \
+		REQUIRE((call) == -1 && errno == (number)); \
+	} while (0)
+
+static enum urdma_pool_transport transport;
+static struct sockaddr_in address;
+
+static struct urdma_pool *create(void)
+{
+	struct urdma_pool_attr attr = { .transport = transport };
+	struct urdma_pool *pool =
+		urdma_pool_create((struct sockaddr *)&address, sizeof(address), &attr);
+
+	REQUIRE(pool != NULL);
+	return pool;
+}
+
+/* A virtual queue pair with memory of its user. */
+struct end {
+	struct urdma_pool *pool;
+	urdma_pool_qp_t qp;
+	urdma_pool_mr_t mr;
+	struct urdma_pool_remote remote;
+	uint64_t words[WORDS];
+};
+
+static int open_qp(struct end *end, uint32_t user)
+{
+	return urdma_pool_open(end->pool, user, (struct sockaddr *)&address, sizeof(address), 4,
+			       &end->qp, &end->remote);
+}
+
+static void open_end(struct end *end, struct urdma_pool *pool, uint32_t user)
+{
+	memset(end, 0, sizeof(*end));
+	end->pool = pool;
+	REQUIRE(urdma_pool_reg_mr(pool, user, end->words, sizeof(end->words), &end->mr) == 0);
+	REQUIRE(open_qp(end, user) == 0);
+	REQUIRE(end->remote.length == sizeof(end->words));
+}
+
+static void close_end(struct end *end)
+{
+	REQUIRE(urdma_pool_close(end->pool, end->qp) == 0);
+	REQUIRE(urdma_pool_dereg_mr(end->pool, end->mr) == 0);
+}
+
+/* A request for a word of both ends. */
+static struct urdma_pool_wr request(struct end *end, enum ibv_wr_opcode opcode, int word)
+{
+	struct urdma_pool_wr wr = {
+		.wr_id = 7, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
+		.mr = end->mr, .addr = &end->words[word], .length = sizeof(uint64_t),
+		.remote = end->remote.id,
+		.remote_addr = end->remote.addr + sizeof(uint64_t) * (size_t)word,
+	};
+
+	return wr;
+}
+
+static struct urdma_pool_wc wait_for(struct end *end)
+{
+	struct urdma_pool_wc wc;
+	int count;
+
+	while ((count = urdma_pool_poll(end->pool, end->qp, 1, &wc)) == 0)
+		sched_yield();
+	REQUIRE(count == 1 && wc.wr_id == 7);
+	return wc;
+}
+
+static void execute(struct end *end, const struct urdma_pool_wr *wr, enum ibv_wc_opcode opcode)
+{
+	struct urdma_pool_wc wc;
+
+	REQUIRE(urdma_pool_post(end->pool, end->qp, wr) == 0);
+	wc = wait_for(end);
+	REQUIRE(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode && wc.byte_len == wr->length);
+}
+
+static void serve(void)
+{
+	static uint64_t words[WORDS];
+	struct urdma_pool_node *node = urdma_pool_node_create(
+		(struct sockaddr *)&address, sizeof(address), words, sizeof(words), transport);
+
+	REQUIRE(node != NULL);
+	for (int i = 0; i < WORDS; i++)
+		words[i] = (uint64_t)i;
+	puts("listens");
+	fflush(stdout);
+	while (urdma_pool_node_wait(node, -1) == 0)
+		;
+	REQUIRE(!"the node has ended");
+}
+
+static void use_operations(void)
+{
+	struct urdma_pool *pool = create();
+	struct end end;
+	struct urdma_pool_wr wr;
+
+	open_end(&end, pool, 1);
+	wr = request(&end, IBV_WR_RDMA_READ, 9);
+	execute(&end, &wr, IBV_WC_RDMA_READ);
+	REQUIRE(end.words[9] == 9);
+	end.words[9] = 90;
+	wr = request(&end, IBV_WR_RDMA_WRITE, 9);
+	execute(&end, &wr, IBV_WC_RDMA_WRITE);
+	wr = request(&end, IBV_WR_ATOMIC_FETCH_AND_ADD, 9);
+	wr.compare_add = 5;
+	execute(&end, &wr, IBV_WC_FETCH_ADD);
+	REQUIRE(end.words[9] == 90);
+	wr = request(&end, IBV_WR_ATOMIC_CMP_AND_SWP, 9);
+	wr.compare_add = 95;
+	wr.swap = 9;
+	execute(&end, &wr, IBV_WC_COMP_SWAP);
+	REQUIRE(end.words[9] == 95);
+	wr = request(&end, IBV_WR_RDMA_READ, 0);
+	wr.length = sizeof(end.words);
+	execute(&end, &wr, IBV_WC_RDMA_READ);
+	for (int i = 0; i < WORDS; i++)
+		REQUIRE(end.words[i] == (uint64_t)i);
+	close_end(&end);
+	REQUIRE(urdma_pool_destroy(pool) == 0);
+}
+
+static void *read_as_user(void *pool)
+{
+	static int users;
+	struct end end;
+
+	open_end(&end, pool, (uint32_t)__atomic_add_fetch(&users, 1, __ATOMIC_SEQ_CST));
+	for (int i = 0; i < READS; i++) {
+		struct urdma_pool_wr wr = request(&end, IBV_WR_RDMA_READ, i % WORDS);
+
+		execute(&end, &wr, IBV_WC_RDMA_READ);
+		REQUIRE(end.words[i % WORDS] == (uint64_t)(i % WORDS));
+	}
+	close_end(&end);
+	return NULL;
+}
+
+static void use_threads(void)
+{
+	struct urdma_pool *pool = create();
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		REQUIRE(pthread_create(&threads[i], NULL, read_as_user, pool) == 0);
+	for (int i = 0; i < THREADS; i++)
+		REQUIRE(pthread_join(threads[i], NULL) == 0);
+	REQUIRE(urdma_pool_destroy(pool) == 0);
+}
+
+static void refuse_requests(struct end *end, struct end *other)
+{
+	struct urdma_pool_wr wr = request(end, IBV_WR_RDMA_READ, 0);
+	struct urdma_pool_wc wc[4];
+
+	wr.opcode = IBV_WR_SEND;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EOPNOTSUPP);
+	wr = request(end, IBV_WR_RDMA_READ, 0);
+	wr.send_flags = IBV_SEND_INLINE;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EOPNOTSUPP);
+	wr = request(end, IBV_WR_RDMA_READ, 0);
+	wr.mr = other->mr;
+	wr.addr = other->words;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr = request(end, IBV_WR_RDMA_READ, WORDS - 1);
+	wr.length = 9;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr = request(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 0);
+	wr.remote_addr += 4;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	REFUSED(urdma_pool_post(end->pool, end->qp, NULL), EFAULT);
+	REFUSED(urdma_pool_post(NULL, end->qp, &wr), EFAULT);
+	REFUSED(urdma_pool_post(end->pool, UINT64_MAX, &wr), EINVAL);
+	REFUSED(urdma_pool_poll(end->pool, end->qp, -1, wc), EINVAL);
+	REFUSED(urdma_pool_poll(end->pool, UINT64_MAX, 1, wc), EINVAL);
+	/* More than its depth, without a poll. */
+	wr = request(end, IBV_WR_RDMA_READ, 0);
+	for (int i = 0; i < 4; i++)
+		REQUIRE(urdma_pool_post(end->pool, end->qp, &wr) == 0);
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), ENOMEM);
+	for (int i = 0; i < 4; i++)
+		REQUIRE(wait_for(end).status == IBV_WC_SUCCESS);
+}
+
+static void refuse(void)
+{
+	struct urdma_pool_attr attr = { .transport = (enum urdma_pool_transport)2 };
+	struct sockaddr *at = (struct sockaddr *)&address;
+	struct sockaddr_in nowhere = address;
+	struct urdma_pool *pool = create();
+	struct end end, other;
+
+	errno = 0;
+	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
+	errno = 0;
+	REQUIRE(!urdma_pool_create(NULL, 0, &attr) && errno == EFAULT);
+	open_end(&end, pool, 1);
+	open_end(&other, pool, 2);
+	refuse_requests(&end, &other);
+	REFUSED(urdma_pool_reg_mr(pool, 1, NULL, 8, &end.mr), EFAULT);
+	REFUSED(urdma_pool_reg_mr(pool, 1, end.words, 0, &end.mr), EINVAL);
+	REFUSED(urdma_pool_dereg_mr(pool, UINT64_MAX), EINVAL);
+	REFUSED(urdma_pool_open(pool, 1, at, sizeof(address), 0, &other.qp, &other.remote),
+		EINVAL);
+	nowhere.sin_port = htons(1);
+	REFUSED(urdma_pool_open(pool, 1, (struct sockaddr *)&nowhere, sizeof(nowhere), 4,
+				&other.qp, &other.remote), EHOSTUNREACH);
+	close_end(&other);
+	REFUSED(urdma_pool_close(pool, other.qp), EINVAL);
+	REFUSED(urdma_pool_reset(pool, other.qp), EINVAL);
+	REFUSED(urdma_pool_dereg_mr(pool, other.mr), EINVAL);
+	close_end(&end);
+	REQUIRE(urdma_pool_destroy(pool) == 0);
+	REFUSED(urdma_pool_destroy(NULL), EFAULT);
+	REFUSED(urdma_pool_node_wait(NULL, 0), EFAULT);
+}
+
+/* Reads until a read fails; says so, and reads from the node that begins anew. */
+static void outlive_the_node(void)
+{
+	struct end end;
+	struct urdma_pool_wr wr;
+	struct urdma_pool_wc wc;
+
+	open_end(&end, create(), 1);
+	puts("reads");
+	fflush(stdout);
+	do {
+		wr = request(&end, IBV_WR_RDMA_READ, 1);
+		REQUIRE(urdma_pool_post(end.pool, end.qp, &wr) == 0);
+		wc = wait_for(&end);
+	} while (wc.status == IBV_WC_SUCCESS);
+	REFUSED(urdma_pool_post(end.pool, end.qp, &wr), EINVAL);
+	REQUIRE(urdma_pool_reset(end.pool, end.qp) == 0);
+	REQUIRE(urdma_pool_close(end.pool, end.qp) == 0);
+	puts("failed");
+	fflush(stdout);
+	for (;;) {
+		while (open_qp(&end, 1) != 0)
+			usleep(10000);
+		wr = request(&end, IBV_WR_RDMA_READ, 1);
+		if (urdma_pool_post(end.pool, end.qp, &wr) == 0 &&
+		    wait_for(&end).status == IBV_WC_SUCCESS)
+			break;
+		REQUIRE(urdma_pool_close(end.pool, end.qp) == 0);
+	}
+	REQUIRE(end.words[1] == 1);
+	close_end(&end);
+	REQUIRE(urdma_pool_destroy(end.pool) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*part)(void);
+	} parts[] = {
+		{ "node", serve }, { "client", use_operations }, { "threads", use_threads },
+		{ "errors", refuse }, { "killed", outlive_the_node },
+	};
+
+	REQUIRE(argc == 4);
+	transport = strcmp(argv[2], "dc") == 0 ? URDMA_POOL_DC : URDMA_POOL_RC;
+	address.sin_family = AF_INET;
+	address.sin_port = htons((uint16_t)atoi(argv[3]));
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		if (strcmp(parts[i].name, argv[1]) == 0) {
+			parts[i].part();
+			puts("done");
+			return 0;
+		}
+	}
+	REQUIRE(!"the first argument names a part");
+}

@@ -1,0 +1,142 @@
+//! `liburdma-pool.so`: C programs that use `urdma_pool.h`, compiled by the tests: one that checks
+//! every call, and the example of doc/pool.md.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
+use urdma_harness::process::{Ended, Process};
+use urdma_tests::{
+    alone, compile, expect_all_taken_back, link_urdmadv, ports, OneHost, CHECK_LIMIT, SHORT,
+};
+
+const TESTS: &str = env!("CARGO_MANIFEST_DIR");
+const PAGE: &str = include_str!("../doc/pool.md");
+const TRANSPORTS: [&str; 2] = ["rc", "dc"];
+
+/// One host, and a program that is linked with the library as an installed one is.
+struct Check {
+    one: OneHost,
+    directory: Scratch,
+    program: PathBuf,
+}
+
+impl Check {
+    fn up(source: &Path) -> Self {
+        let directory = Scratch::new("pool-c").unwrap();
+        link_urdmadv(directory.path());
+        let library = binary_dir().unwrap().join("liburdma_pool_c.so");
+        let library = fs::canonicalize(&library)
+            .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
+        for name in ["liburdma-pool.so", "liburdma-pool.so.0"] {
+            symlink(&library, directory.path().join(name)).unwrap();
+        }
+        let program = directory.path().join("check");
+        let place = directory.path().display();
+        let arguments = [
+            format!("-I{TESTS}/../crates/pool-c/include"),
+            source.display().to_string(),
+            format!("-Wl,-rpath,{place}"),
+            format!("-L{place}"),
+            "-lurdma-pool".to_owned(),
+            "-libverbs".to_owned(),
+            "-lpthread".to_owned(),
+        ];
+        compile(&program, arguments);
+        Self {
+            one: OneHost::up(),
+            directory,
+            program,
+        }
+    }
+
+    fn of_calls() -> Self {
+        Self::up(&Path::new(TESTS).join("pool-c-check/main.c"))
+    }
+
+    fn start(&self, arguments: &[&str]) -> Process {
+        let argv = [&[self.program.to_str().unwrap()], arguments].concat();
+        let mut command = self.one.host.run(LeasePolicy::Never, &argv).unwrap();
+        command.env("LD_LIBRARY_PATH", self.directory.path());
+        Process::start(&mut command).unwrap()
+    }
+
+    fn node(&self, arguments: &[&str]) -> Process {
+        let mut node = self.start(arguments);
+        node.wait_for_text("listens", SHORT).unwrap();
+        node
+    }
+
+    /// Ends the node and the host; both have what they gave.
+    fn down(self, node: Process) {
+        kill(node);
+        expect_all_taken_back(&self.one.host);
+        self.one.down();
+    }
+}
+
+fn kill(node: Process) {
+    node.signal(Signal::SIGKILL).unwrap();
+    node.wait(SHORT).unwrap();
+}
+
+fn expect_done(ended: &Ended) {
+    assert!(ended.succeeded(), "{}", ended.describe());
+    assert!(ended.output.contains("done"), "{}", ended.describe());
+}
+
+#[test]
+fn calls_do_and_refuse_what_their_pages_say() {
+    let _alone = alone();
+    let check = Check::of_calls();
+    for transport in TRANSPORTS {
+        let port = ports().to_string();
+        let node = check.node(&["node", transport, &port]);
+        for part in ["client", "threads", "errors"] {
+            let checking = check.start(&[part, transport, &port]);
+            expect_done(&checking.wait(CHECK_LIMIT).unwrap());
+        }
+        kill(node);
+    }
+    expect_all_taken_back(&check.one.host);
+    check.one.down();
+}
+
+#[test]
+fn client_outlives_a_node_that_is_killed() {
+    let _alone = alone();
+    let check = Check::of_calls();
+    for transport in TRANSPORTS {
+        let port = ports().to_string();
+        let node = check.node(&["node", transport, &port]);
+        let mut client = check.start(&["killed", transport, &port]);
+        client.wait_for_text("reads", SHORT).unwrap();
+        kill(node);
+        client.wait_for_text("failed", CHECK_LIMIT).unwrap();
+        let anew = check.node(&["node", transport, &port]);
+        expect_done(&client.wait(CHECK_LIMIT).unwrap());
+        kill(anew);
+    }
+    expect_all_taken_back(&check.one.host);
+    check.one.down();
+}
+
+#[test]
+fn example_of_the_page_reads_and_is_short() {
+    let _alone = alone();
+    let (_, example) = PAGE.split_once("\n```c\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    assert!(example.lines().count() <= 45, "{}", example.lines().count());
+    let scratch = Scratch::new("pool-example").unwrap();
+    let source = scratch.path().join("example.c");
+    fs::write(&source, example).unwrap();
+    let check = Check::up(&source);
+    let port = ports().to_string();
+    let node = check.node(&["node", &port]);
+    let read = check.start(&["client", &port]).wait(CHECK_LIMIT).unwrap();
+    assert!(read.output.contains("read: hello"), "{}", read.describe());
+    check.down(node);
+}
