@@ -191,11 +191,11 @@ fn calls_return_what_they_do_by_tcp() {
     let by_tcp = cases(plain);
     let over_rings = cases(from_call(&one, 0, &["python3", CASES]));
     assert_eq!(by_tcp, over_rings);
-    // Each case has a connection whose ends have met.
+    // Each case has a connection whose ends have met, or two.
     let names = by_tcp.iter().filter_map(|line| line.split(' ').next());
     let count = names.collect::<BTreeSet<_>>().len() as u64;
     let status = at_the_end(&one);
-    assert!(count > 40 && status.joined == count, "{count}: {status:?}");
+    assert!(count > 40 && status.joined >= count, "{count}: {status:?}");
     // Most of the octets that go there before the case begins do not begin the rings.
     assert!(status.ring_octets >= count * 100, "{status:?}");
     one.down();

@@ -1,6 +1,6 @@
 """What calls on a connection return: `cases.py` prints a line for each case, `NAME OUTCOME`, and
-the lines are those that TCP gives (tests/tcp_rings.rs). Both ends are in this process. `cases.py
-NAME...` runs some cases."""
+the lines are those that TCP gives (tests/tcp_rings.rs). Both ends are in this process, but for that
+of `cases.py exit PORT`. `cases.py NAME...` runs some cases."""
 
 import array
 import errno
@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -369,6 +370,29 @@ def close_with_some_octets_read(one, other):
     yield of(other.recv, 9), of(other.recv, 9)
 
 
+def exit_with_octets_unread(*_):
+    """Of another process, whose C library does not close its socket."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        words = [sys.executable, __file__, "exit", str(listener.getsockname()[1])]
+        child = subprocess.Popen(words)
+        other = listener.accept()[0]
+    for _ in range(2):
+        other.sendall(TRIP)
+        assert other.recv(len(TRIP), WAITALL) == TRIP
+    other.sendall(b"unread")
+    yield child.wait(), polled(other, select.POLLERR), error_of(other), of(other.recv, 9)
+
+
+def exit_unread(port):
+    end = socket.create_connection(("127.0.0.1", port))
+    for _ in range(2):
+        assert end.recv(len(TRIP), WAITALL) == TRIP
+        end.sendall(TRIP)
+    arrives(end, 6)
+    end.detach()
+    sys.exit()
+
+
 def signals_of_a_broken_pipe(one, other):
     count = []
     signal.signal(signal.SIGPIPE, lambda *_: count.append(1))
@@ -519,11 +543,14 @@ CASES = [
     send_that_waits_for_a_reset, send_to_the_closed, send_to_the_closed_unasked,
     close_with_octets_unread, close_with_octets_unread_and_sent, close_with_octets_peeked,
     close_with_octets_unread_of_a_waiting_peer, close_with_some_octets_read,
+    exit_with_octets_unread,
     signals_of_a_broken_pipe, signals_of_an_own_end, shut_for_reading, shut_for_both,
     events_of_ends, out_of_band, out_of_band_inline, out_of_band_behind_octets, least_octets,
     limit_of_a_receive, limit_of_a_send, lingering, lingering_for_nothing, info_of_states,
     info_of_queues, second_connect,
 ]
+if sys.argv[1:2] == ["exit"]:
+    exit_unread(int(sys.argv[2]))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPIPE])
 for case in CASES:
     if len(sys.argv) == 1 or case.__name__ in sys.argv[1:]:

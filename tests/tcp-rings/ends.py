@@ -396,6 +396,13 @@ def by_peek(end):
     return end
 
 
+def by_length(end):
+    end.sendall(b"l" * OCTETS)
+    assert len(end.recv(1, socket.MSG_PEEK | socket.MSG_TRUNC)) == 1
+    assert receive(end, OCTETS) == b"l" * OCTETS
+    return end
+
+
 def by_count(end):
     end.sendall(b"c" * OCTETS)
     while True:
@@ -442,9 +449,9 @@ def by_select_any(end):
     select.select([end], [end], [], 0)
 
 
-CHANGES = [by_select, by_select_calls, by_number, by_polled_set, by_epoll, by_edges,
-           by_nested_sets, by_pwait2, by_two_readers, by_dup, by_fork, by_handing_on, by_spawn,
-           by_stdin, by_spawn_actions, by_inheritance, by_pass, by_peek, by_count, by_timeout,
+CHANGES = [by_select, by_select_calls, by_number, by_polled_set, by_epoll, by_edges, by_nested_sets,
+           by_pwait2, by_two_readers, by_dup, by_fork, by_handing_on, by_spawn, by_stdin,
+           by_spawn_actions, by_inheritance, by_pass, by_peek, by_length, by_count, by_timeout,
            by_file, by_stdio, by_pending]
 
 
@@ -491,7 +498,7 @@ def by_exec(_):
     os.execv("/bin/true", ["true"])
 
 
-REASONS = [by_dup, by_peek, by_mark, by_limit, by_exec]
+REASONS = [by_dup, by_length, by_mark, by_limit, by_exec]
 
 
 # One of the actions of `change` makes another connection.

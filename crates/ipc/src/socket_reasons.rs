@@ -26,7 +26,7 @@ named! {
         NoDescriptor = "no_descriptor",
         /// An option that changes what a receive does, or asks for signals.
         Option = "option",
-        /// Flags of a send or receive, such as those of out-of-band data and MSG_PEEK; control
+        /// Flags of a send or receive, such as those of out-of-band data and MSG_TRUNC; control
         /// data.
         Flags = "flags",
         /// ioctl(2), such as SIOCATMARK.

@@ -41,6 +41,8 @@ pub enum Word {
     /// How many reasons an end has to use TCP alone. Rings are used while both have none. An end
     /// begins with one: no process of it has called [`crate::join`].
     Refusals(End),
+    /// 1 once a process of the end has closed the socket: TCP answers what the peer sends.
+    Closes(End),
     /// The thread that sends, hands back or changes the mode; 0 for none.
     Writer(End),
     /// [`crate::block::TCP`] or [`crate::block::RING`]: where the next octet is sent.
@@ -115,6 +117,7 @@ struct Direction {
 #[repr(C)]
 pub struct Block {
     refusals: [AtomicU64; 2],
+    closes: [AtomicU64; 2],
     directions: [Direction; 2],
 }
 
@@ -123,6 +126,7 @@ impl Block {
     pub fn new() -> Self {
         Self {
             refusals: [AtomicU64::new(1), AtomicU64::new(1)],
+            closes: Default::default(),
             directions: Default::default(),
         }
     }
@@ -139,6 +143,7 @@ impl Block {
         let direction = |end: End| &self.directions[end.index()];
         match word {
             Word::Refusals(end) => &self.refusals[end.index()],
+            Word::Closes(end) => &self.closes[end.index()],
             Word::Writer(end) => &direction(end).sender.writer,
             Word::Mode(end) => &direction(end).sender.mode,
             Word::TcpUntil(end) => &direction(end).sender.tcp_until,

@@ -51,6 +51,10 @@ pub(crate) enum Fault {
     UnreadIsEnd,
     /// A close that leaves octets of the ring unread ends the stream.
     CloseIsEnd,
+    /// A look at the stream joins octets of TCP and of the ring that do not follow one another.
+    PeekOverGap,
+    /// A thread that takes octets of TCP before those of the ring does not wake others.
+    SilentTake,
     /// A sender that waits for room does not learn that the peer is gone.
     WaitForTheGone,
 }

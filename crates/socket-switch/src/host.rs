@@ -83,6 +83,8 @@ pub trait Host {
     async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused>;
     /// Receives up to `len_octets` octets by TCP into the buffer of the caller.
     async fn tcp_recv(&self, len_octets: u64) -> Received;
+    /// Copies up to `len_octets` octets of TCP into the buffer of the caller; TCP keeps them.
+    async fn tcp_peek(&self, len_octets: u64) -> Received;
     /// How many octets an end has given to TCP since the connection began.
     async fn tcp_sent(&self, end: End) -> u64;
     /// How many octets this end has taken from TCP since the connection began.
@@ -103,6 +105,10 @@ pub trait Host {
     async fn copy_in(&self, at: u64, len_octets: u64);
     /// Copies octets of the incoming ring from position `at` to the buffer of the caller.
     async fn copy_out(&self, at: u64, len_octets: u64);
+
+    /// The same behind the first `skip` octets of the buffer, for a call that leaves the octets
+    /// where they are.
+    async fn look_out(&self, at: u64, len_octets: u64, skip: u64);
 
     /// Ends each wait of the threads of an end that is in progress, or the next one of a thread
     /// that has none.

@@ -127,6 +127,7 @@ pub enum Closing {
 /// What close(2) and exit(3) do before the kernel's: give TCP the octets of the outgoing ring. As
 /// far as TCP has room, if the connection is reset then.
 pub async fn close<H: Host>(h: &H) -> Closing {
+    h.store(Word::Closes(h.end()), 1).await;
     loop {
         let result = hand_back(h).await;
         if has_octets(h).await && !has(Fault::CloseIsEnd) {

@@ -28,4 +28,4 @@ mod transfer;
 pub use block::{Block, End, Owner, Word};
 pub use host::{Event, Host, Received, Refused};
 pub use leave::{attend, close, demote, join, resume, settle, shutdown_write, Closing, Demotion};
-pub use transfer::{recv, send, Taken};
+pub use transfer::{peek, recv, send, Taken};

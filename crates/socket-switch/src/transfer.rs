@@ -32,7 +32,7 @@ pub async fn send<H: Host>(h: &H, len_octets: u64, may_upgrade: bool) -> Result<
     loop {
         lock_writer(h, me).await;
         let mut is_ring = h.load(Word::Mode(me)).await == RING;
-        let may_ring = is_ring_wanted(h).await && !h.is_known_to_end().await;
+        let may_ring = is_ring_wanted(h).await && !is_ending(h).await;
         if is_ring && !may_ring {
             if downgrade(h).await.is_err() {
                 unlock(h, Word::Writer(me)).await;
@@ -61,6 +61,11 @@ pub async fn send<H: Host>(h: &H, len_octets: u64, may_upgrade: bool) -> Result<
             Err(Refused::Broken) => return Err(Refused::Broken),
         }
     }
+}
+
+/// Whether the peer has closed its socket, or TCP has its end or an error, as far as is known.
+async fn is_ending<H: Host>(h: &H) -> bool {
+    h.load(Word::Closes(h.end().peer())).await != 0 || h.is_known_to_end().await
 }
 
 /// Puts octets into the outgoing ring. The caller has the lock of the writers.
@@ -98,6 +103,10 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
         }
         let received = h.tcp_recv(len_octets).await;
         if let Received::Octets(taken) = received {
+            if has_octets(h).await && !has(Fault::SilentTake) {
+                // Another thread may sleep until TCP has these octets: those of the ring are next.
+                wake_sleepers(h, Word::ReaderSleeps(peer), h.end()).await;
+            }
             return Taken::Octets(taken);
         }
         let is_end = matches!(received, Received::End | Received::Reset);
@@ -117,16 +126,82 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
             // The peer does not wake a thread that does not sleep.
             return Taken::Nothing;
         }
-        h.store(Word::ReaderSleeps(peer), 1).await;
+        sleep(h, &mut looks).await;
+    }
+}
+
+/// Sleeps until there may be octets, an end or a reset, unless the ring has octets.
+async fn sleep<H: Host>(h: &H, looks: &mut u32) {
+    h.store(Word::ReaderSleeps(h.end().peer()), 1).await;
+    if !has(Fault::SleepUnseen) && has_octets(h).await {
+        if *looks < LOOKS {
+            *looks += 1;
+            return h.relax().await;
+        }
         // Octets that cannot be taken follow some that are on their way in TCP, and wake.
-        if has(Fault::SleepUnseen) || looks == LOOKS || !has_octets(h).await {
-            looks = 0;
-            h.wait(Event::Readable).await;
-        } else {
-            looks += 1;
-            h.relax().await;
+        let until = h.load(Word::TcpUntil(h.end().peer())).await;
+        if h.tcp_taken().await == until {
+            return h.relax().await;
         }
     }
+    *looks = 0;
+    h.wait(Event::Readable).await;
+}
+
+/// Copies up to `len_octets` of the next octets, in TCP and in the ring, and leaves them
+/// (MSG_PEEK); waits as [`recv`] does.
+pub async fn peek<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
+    let peer = h.end().peer();
+    let mut looks = 0;
+    loop {
+        // The ring's octets stay there meanwhile.
+        lock_reader(h, peer).await;
+        let received = look(h, len_octets).await;
+        unlock(h, Word::Reader(peer)).await;
+        match received {
+            Received::Octets(found) => return Taken::Octets(found),
+            Received::Reset => return Taken::Reset,
+            // The peer has filled the ring and closed its socket since.
+            Received::End if has_octets(h).await => continue,
+            Received::End if has_left_octets(h).await => return Taken::Reset,
+            Received::End => return Taken::End,
+            Received::WouldBlock => {}
+        }
+        if !does_wait && !has_octets(h).await {
+            return Taken::Nothing;
+        }
+        sleep(h, &mut looks).await;
+    }
+}
+
+/// Looks at what TCP has, and at what the ring has if that follows. The caller has the lock of the
+/// readers.
+async fn look<H: Host>(h: &H, len_octets: u64) -> Received {
+    let peer = h.end().peer();
+    let is_drained = is_ring_next(h).await;
+    let taken = if is_drained { 0 } else { h.tcp_taken().await };
+    let received = h.tcp_peek(len_octets).await;
+    let in_tcp = match received {
+        Received::Octets(found) => found,
+        _ => 0,
+    };
+    if h.load(Word::Mode(peer)).await == TCP {
+        return received;
+    }
+    let until = h.load(Word::TcpUntil(peer)).await;
+    // No other thread has taken octets of TCP meanwhile, and none are behind these.
+    let is_all = || async { taken.wrapping_add(in_tcp) == until && h.tcp_taken().await == taken };
+    if !is_drained && !has(Fault::PeekOverGap) && !is_all().await {
+        return received;
+    }
+    let head = h.load(Word::Head(peer)).await;
+    let tail = h.load(Word::Tail(peer)).await;
+    let in_ring = head.wrapping_sub(tail).min(len_octets - in_tcp);
+    if in_ring == 0 {
+        return received;
+    }
+    h.look_out(tail, in_ring, in_tcp).await;
+    Received::Octets(in_tcp + in_ring)
 }
 
 /// Whether TCP was drained before, so that the next octet is in the ring. A hint: [`take`] looks

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use libc::{pollfd, ssize_t};
 use urdma_abi::cancel::Disabled;
-use urdma_socket_switch::{recv, send, Event, Refused, Taken};
+use urdma_socket_switch::{peek, recv, send, Event, Refused, Taken};
 
 use crate::begin::{begin, Begun};
 use crate::connection::Connection;
@@ -60,11 +60,16 @@ fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
     }
 }
 
-fn try_recv(connection: &Connection, window: &Window, does_wait: bool) -> Attempt {
+fn try_recv(connection: &Connection, window: &Window, flags: c_int, does_wait: bool) -> Attempt {
     let _uncancelled = Disabled::new();
     let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
-    match Call::run(recv(&call, window.len(), does_wait)) {
+    let taken = if flags & libc::MSG_PEEK == 0 {
+        Call::run(recv(&call, window.len(), does_wait))
+    } else {
+        Call::run(peek(&call, window.len(), does_wait))
+    };
+    match taken {
         Some(Taken::Octets(taken)) => Attempt::Moved(taken),
         Some(Taken::End) => Attempt::End,
         Some(Taken::Nothing) => Attempt::Failed(libc::EAGAIN),
@@ -118,6 +123,10 @@ impl Way {
     fn is_known(self) -> bool {
         match self {
             Self::Send(flags) | Self::SendSome(flags) => flags & !SEND_FLAGS == 0,
+            // A look that waits for all octets is the kernel's.
+            Self::Recv(flags) if flags & libc::MSG_WAITALL == 0 => {
+                flags & !(RECV_FLAGS | libc::MSG_PEEK) == 0
+            }
             Self::Recv(flags) => flags & !RECV_FLAGS == 0,
         }
     }
@@ -193,7 +202,7 @@ pub(crate) unsafe fn transfer_in_call(
             Way::Send(flags) | Way::SendSome(flags) => try_send(connection, &window, flags),
             Way::Recv(flags) => {
                 let does_wait = !is_nonblocking(connection, flags);
-                let attempt = try_recv(connection, &window, does_wait);
+                let attempt = try_recv(connection, &window, flags, does_wait);
                 if !does_wait {
                     connection.note_receive(matches!(attempt, Attempt::Moved(_)));
                 }

@@ -121,6 +121,56 @@ impl<'a> Call<'a> {
             }
         }
     }
+
+    fn recv_parts(&self, len_octets: u64, flags: c_int) -> Received {
+        let connection = self.connection;
+        if !connection.tcp_speaks.load(SeqCst) && connection.is_tcp_quiet() {
+            return Received::WouldBlock;
+        }
+        let (mut parts, count) = self.window.first(len_octets);
+        let mut message = Self::message(&mut parts[..count]);
+        // SAFETY: the parts are the caller's buffers.
+        let taken =
+            unsafe { libc::syscall(libc::SYS_recvmsg, self.socket(), &raw mut message, flags) };
+        let error = match u64::try_from(taken) {
+            Ok(0) => connection.take_error(),
+            Ok(taken) => return Received::Octets(taken),
+            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => {
+                return Received::WouldBlock;
+            }
+            Err(_) => Some(real::errno()),
+        };
+        connection.note_end();
+        match error {
+            None => Received::End,
+            Some(errno) => {
+                self.errno.set(errno);
+                Received::Reset
+            }
+        }
+    }
+
+    /// Copies octets of the incoming ring to a buffer.
+    fn copy_to(&self, window: &Window, at: u64, len_octets: u64) {
+        let mut at = at;
+        let mut left = self.within_ring(len_octets);
+        let (parts, count) = window.first(len_octets);
+        for part in &parts[..count] {
+            let mut to: *mut u8 = part.iov_base.cast();
+            let mut len = part.iov_len.min(left);
+            left -= len;
+            while len > 0 {
+                let (from, room) = self.connection.place(self.peer(), at);
+                let step = len.min(room);
+                // SAFETY: so many octets of the ring, and a buffer of the caller.
+                unsafe { copy_nonoverlapping(from, to, step) };
+                // SAFETY: within the part.
+                to = unsafe { to.add(step) };
+                at = at.wrapping_add(step as u64);
+                len -= step;
+            }
+        }
+    }
 }
 
 impl Host for Call<'_> {
@@ -236,32 +286,11 @@ impl Host for Call<'_> {
     }
 
     async fn tcp_recv(&self, len_octets: u64) -> Received {
-        let connection = self.connection;
-        if !connection.tcp_speaks.load(SeqCst) && connection.is_tcp_quiet() {
-            return Received::WouldBlock;
-        }
-        let (mut parts, count) = self.window.first(len_octets);
-        let mut message = Self::message(&mut parts[..count]);
-        let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the parts are the caller's buffers.
-        let taken =
-            unsafe { libc::syscall(libc::SYS_recvmsg, self.socket(), &raw mut message, flags) };
-        let error = match u64::try_from(taken) {
-            Ok(0) => connection.take_error(),
-            Ok(taken) => return Received::Octets(taken),
-            Err(_) if matches!(real::errno(), libc::EAGAIN | libc::EINTR) => {
-                return Received::WouldBlock;
-            }
-            Err(_) => Some(real::errno()),
-        };
-        connection.note_end();
-        match error {
-            None => Received::End,
-            Some(errno) => {
-                self.errno.set(errno);
-                Received::Reset
-            }
-        }
+        self.recv_parts(len_octets, libc::MSG_DONTWAIT)
+    }
+
+    async fn tcp_peek(&self, len_octets: u64) -> Received {
+        self.recv_parts(len_octets, libc::MSG_DONTWAIT | libc::MSG_PEEK)
     }
 
     async fn tcp_sent(&self, end: End) -> u64 {
@@ -326,24 +355,11 @@ impl Host for Call<'_> {
     }
 
     async fn copy_out(&self, at: u64, len_octets: u64) {
-        let mut at = at;
-        let mut left = self.within_ring(len_octets);
-        let (parts, count) = self.window.first(len_octets);
-        for part in &parts[..count] {
-            let mut to: *mut u8 = part.iov_base.cast();
-            let mut len = part.iov_len.min(left);
-            left -= len;
-            while len > 0 {
-                let (from, room) = self.connection.place(self.peer(), at);
-                let step = len.min(room);
-                // SAFETY: so many octets of the ring, and a buffer of the caller.
-                unsafe { copy_nonoverlapping(from, to, step) };
-                // SAFETY: within the part.
-                to = unsafe { to.add(step) };
-                at = at.wrapping_add(step as u64);
-                len -= step;
-            }
-        }
+        self.copy_to(self.window, at, len_octets);
+    }
+
+    async fn look_out(&self, at: u64, len_octets: u64, skip: u64) {
+        self.copy_to(&self.window.after(skip), at, len_octets);
     }
 
     async fn wake(&self, end: End) {

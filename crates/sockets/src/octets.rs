@@ -87,6 +87,15 @@ impl Window {
         parts.fold(0, |sum, part| sum.saturating_add(part.iov_len as u64))
     }
 
+    /// The parts behind the first `skip` octets.
+    pub(crate) fn after(&self, skip: u64) -> Self {
+        let octets = Octets {
+            parts: self.parts.as_ptr(),
+            count: self.count,
+        };
+        octets.after(usize::try_from(skip).unwrap_or(usize::MAX))
+    }
+
     /// The parts of the first `len` octets, and their number.
     pub(crate) fn first(&self, len: u64) -> ([iovec; PARTS], usize) {
         let mut left = usize::try_from(len).unwrap_or(usize::MAX);

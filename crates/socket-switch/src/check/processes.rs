@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use super::world::{Caller, World};
 use super::{Finding, Rng};
 use crate::{
-    attend, close, demote, join, recv, resume, send, shutdown_write, Closing, Demotion, End, Event,
-    Host, Owner, Received, Refused, Taken, Word,
+    attend, close, demote, join, peek, recv, resume, send, shutdown_write, Closing, Demotion, End,
+    Event, Host, Owner, Received, Refused, Taken, Word,
 };
 
 /// A call that is in progress, or what has to be done when it returns.
@@ -207,6 +207,9 @@ impl Processes {
             }
             Kind::Send => {
                 Box::pin(async move { Outcome::Sent(send(&caller, len, may_upgrade).await) })
+            }
+            Kind::Recv if self.rng.percent(15) => {
+                Box::pin(async move { Outcome::Taken(peek(&caller, len, does_wait).await) })
             }
             Kind::Recv => {
                 Box::pin(async move { Outcome::Taken(recv(&caller, len, does_wait).await) })

@@ -193,5 +193,7 @@ faults! {
     fault_deaf_agent_is_found: DeafAgent,
     fault_unread_is_end_is_found: UnreadIsEnd,
     fault_close_is_end_is_found: CloseIsEnd,
+    fault_peek_over_gap_is_found: PeekOverGap,
+    fault_silent_take_is_found: SilentTake,
     fault_wait_for_the_gone_is_found: WaitForTheGone,
 }

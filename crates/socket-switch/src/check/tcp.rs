@@ -76,7 +76,13 @@ impl Tcp {
         let len = pipe.arrived.len().min(len as usize);
         let octets: Vec<u64> = pipe.arrived.drain(..len).collect();
         pipe.taken += len as u64;
-        let received = if len > 0 {
+        (self.received(receiver, len), octets)
+    }
+
+    /// What a call returns that finds so many octets.
+    fn received(&self, receiver: End, len: usize) -> Received {
+        let pipe = self.pipe(receiver.peer());
+        if len > 0 {
             Received::Octets(len as u64)
         } else if self.is_reset {
             Received::Reset
@@ -84,8 +90,14 @@ impl Tcp {
             Received::End
         } else {
             Received::WouldBlock
-        };
-        (received, octets)
+        }
+    }
+
+    pub(super) fn peek(&self, receiver: End, len: u64) -> (Received, Vec<u64>) {
+        let pipe = self.pipe(receiver.peer());
+        let octets = pipe.arrived.iter().take(len as usize).copied();
+        let octets: Vec<u64> = octets.collect();
+        (self.received(receiver, octets.len()), octets)
     }
 
     pub(super) fn is_readable(&self, receiver: End) -> bool {

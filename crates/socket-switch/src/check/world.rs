@@ -21,6 +21,8 @@ pub(super) struct Thread {
     is_rung: bool,
     /// Whether it last gave TCP octets of the ring, for which there is a reserve.
     is_returning: bool,
+    /// The position behind what it has looked at in TCP.
+    looked: u64,
     /// Octets copied out of the ring, and how far the ring is empty when they are taken.
     copied: Option<(u64, u64)>,
 }
@@ -31,6 +33,7 @@ pub(super) struct Counts {
     pub(super) tcp_octets: u64,
     pub(super) ring_octets: u64,
     pub(super) returned_octets: u64,
+    pub(super) looked_octets: u64,
     pub(super) settled_moves: u64,
     pub(super) locks_of_the_dead: u64,
     pub(super) stranded: u64,
@@ -39,11 +42,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn fields(&mut self) -> [&mut u64; 8] {
+    fn fields(&mut self) -> [&mut u64; 9] {
         [
             &mut self.tcp_octets,
             &mut self.ring_octets,
             &mut self.returned_octets,
+            &mut self.looked_octets,
             &mut self.settled_moves,
             &mut self.locks_of_the_dead,
             &mut self.stranded,
@@ -106,6 +110,7 @@ impl World {
             waits_for: None,
             is_rung: false,
             is_returning: false,
+            looked: 0,
             copied: None,
         };
         self.threads.insert(owner.0, thread);
@@ -135,7 +140,10 @@ impl World {
 
     /// Compares octets with the model: the next ones of the stream.
     fn compare(&mut self, sender: End, octets: &[u64]) {
-        let next = self.consumed[sender.index()];
+        self.compare_from(self.consumed[sender.index()], sender, octets);
+    }
+
+    fn compare_from(&mut self, next: u64, sender: End, octets: &[u64]) {
         for (position, &octet) in (next..).zip(octets) {
             if octet != position {
                 self.find(format!("octet {octet} of {sender:?} instead of {position}"));
@@ -179,16 +187,20 @@ impl World {
         thread.is_rung = false;
     }
 
+    /// Octets of a ring.
+    fn of_ring(&self, sender: End, at: u64, len: u64) -> Vec<u64> {
+        let ring = &self.rings[sender.index()];
+        let octet = |position: u64| ring[(position % ring.len() as u64) as usize];
+        (at..at + len).map(octet).collect()
+    }
+
     fn return_octets(&mut self, me: End, at: u64, len: u64) -> Result<u64, Refused> {
         if self.rng.percent(10) {
             return Err(Refused::WouldBlock);
         }
         let room = self.tcp.room(me, true)?.min(len);
         let len = self.rng.between(1, room);
-        let ring = &self.rings[me.index()];
-        let octets: Vec<u64> = (at..at + len)
-            .map(|position| ring[(position % ring.len() as u64) as usize])
-            .collect();
+        let octets = self.of_ring(me, at, len);
         self.tcp.send(me, octets.into_iter());
         self.counts.returned_octets += len;
         Ok(len)
@@ -305,6 +317,16 @@ impl Host for Caller {
         received
     }
 
+    async fn tcp_peek(&self, len_octets: u64) -> Received {
+        let mut world = self.turn().await;
+        let (received, octets) = world.tcp.peek(self.end, len_octets);
+        let peer = self.end.peer();
+        world.compare(peer, &octets);
+        let behind = world.consumed[peer.index()] + octets.len() as u64;
+        world.threads.get_mut(&self.owner.0).unwrap().looked = behind;
+        received
+    }
+
     async fn tcp_sent(&self, end: End) -> u64 {
         self.turn().await.tcp.pipe(end).sent
     }
@@ -349,13 +371,19 @@ impl Host for Caller {
     async fn copy_out(&self, at: u64, len_octets: u64) {
         let mut world = self.turn().await;
         let peer = self.end.peer();
-        let ring = &world.rings[peer.index()];
-        let octets: Vec<u64> = (at..at + len_octets)
-            .map(|position| ring[(position % ring.len() as u64) as usize])
-            .collect();
+        let octets = world.of_ring(peer, at, len_octets);
         world.compare(peer, &octets);
         let thread = world.threads.get_mut(&self.owner.0).unwrap();
         thread.copied = Some((len_octets, at + len_octets));
+    }
+
+    async fn look_out(&self, at: u64, len_octets: u64, _skip: u64) {
+        let mut world = self.turn().await;
+        let peer = self.end.peer();
+        let octets = world.of_ring(peer, at, len_octets);
+        let next = world.threads[&self.owner.0].looked;
+        world.compare_from(next, peer, &octets);
+        world.counts.looked_octets += len_octets;
     }
 
     async fn wake(&self, end: End) {
