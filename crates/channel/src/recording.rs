@@ -112,7 +112,7 @@ impl OwnRecording {
     pub fn add(&self, track: usize, time: u64, words: [u64; EVENT_WORDS - 1]) {
         let writer = self.writer(track);
         let at = writer.load(Ordering::Relaxed);
-        // Not one atomic addition: that costs more than all the rest.
+        // Not one atomic addition, which would lock the cache line.
         writer.store(at.wrapping_add(ONE_EVENT), Ordering::Relaxed);
         let event = self.event(track, at);
         // A reader sees 0 or the earlier time while the words change.
