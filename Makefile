@@ -55,6 +55,7 @@ test-all: test deny test-image test-tarball
 	@scripts/libfabric.sh target/libfabric
 	@scripts/ucx.sh target/ucx
 	@scripts/libuv.sh target/libuv
+	@scripts/suites.sh target/suites
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test asleep --test programs --test wheels --test crates \
 		--test valkey --test calls --test faults --test soak \

@@ -22,7 +22,7 @@ all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpic
      ceph-mon ceph-osd ceph-common libgloo-dev
      tgt libiscsi-bin
      nginx-light wrk haproxy memcached nodejs iperf3 postgresql
-     libpython3.11-testsuite"
+     libpython3.11-testsuite redis-server ruby tcl"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"
 image="mmdebstrap umoci python3-yaml"

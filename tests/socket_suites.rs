@@ -49,6 +49,19 @@ const MODULES: [(&str, usize, u64); 21] = [
     ("test_docxmlrpc", 4, 2414),
     ("test_asyncio", 1152, 128047228),
 ];
+/// Where `make test-all` unpacks the sources of redis and Ruby, whose programs are Debian's.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/suites");
+/// Files of tests of redis.
+const REDIS_UNITS: [&str; 8] = [
+    "unit/pubsub",
+    "unit/multi",
+    "unit/querybuf",
+    "unit/limits",
+    "unit/protocol",
+    "unit/obuf-limits",
+    "integration/redis-cli",
+    "integration/replication-2",
+];
 /// How often tests are repeated that have passed in one way only: some depend on the time that
 /// something takes.
 const REPETITIONS: usize = 3;
@@ -109,6 +122,77 @@ impl Suite for Libuv {
         }
         outcomes
     }
+}
+
+/// The tests of redis, by its own client in Tcl.
+struct Redis;
+
+impl Suite for Redis {
+    fn run(&self, names: &[String], start: &dyn Fn(&[&str]) -> Command) -> Outcomes {
+        let mut words = vec!["tclsh", "tests/test_helper.tcl", "--clients", "1"];
+        words.extend(REDIS_UNITS.iter().flat_map(|unit| ["--single", *unit]));
+        words.extend(names.iter().flat_map(|name| ["--only", name]));
+        let output = run_in("redis", start(&words));
+        output.lines().filter_map(of_redis).collect()
+    }
+}
+
+/// The test and the outcome of a line like `[ok]: NAME (4 ms)`, with colours.
+fn of_redis(line: &str) -> Option<(String, String)> {
+    let (outcome, rest) = line.split_once("]: ")?;
+    let outcome = match outcome {
+        _ if outcome.contains("ok") => "passed",
+        _ if outcome.contains("err") => "failed",
+        _ => return None,
+    };
+    let name = rest.rsplit_once(" (").map_or(rest, |(name, _)| name);
+    Some((name.to_owned(), outcome.to_owned()))
+}
+
+/// Ruby's tests of its sockets.
+struct Ruby;
+
+impl Suite for Ruby {
+    fn run(&self, names: &[String], start: &dyn Fn(&[&str]) -> Command) -> Outcomes {
+        let mut words = vec!["ruby", "-Itool/lib", "test/runner.rb", "-v", "test/socket"];
+        let only: Vec<String> = names.iter().map(|name| format!("--name={name}")).collect();
+        words.extend(only.iter().map(String::as_str));
+        of_ruby(&run_in("ruby3.1", start(&words)))
+    }
+}
+
+/// The outcomes: a line like `[ 1/9] NAME = 0.01 s` for each test, and below `Failure:`, `Error:`
+/// or `Skipped:` the names of those that have not passed.
+fn of_ruby(output: &str) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    let mut other = None;
+    for line in output.lines() {
+        let named = line
+            .split_once("] ")
+            .and_then(|(_, rest)| rest.split_once(" = "));
+        if let (true, Some((name, _))) = (line.starts_with('['), named) {
+            outcomes.insert(name.to_owned(), "passed".to_owned());
+        } else if let Some(outcome) = other.take() {
+            let name = line.split([':', ' ']).next().unwrap_or_default();
+            outcomes.insert(name.to_owned(), outcome);
+        }
+        other = match line.split_once(") ") {
+            Some((_, "Failure:" | "Error:")) => Some("failed".to_owned()),
+            Some((_, "Skipped:")) => Some("skipped".to_owned()),
+            _ => None,
+        };
+    }
+    outcomes
+}
+
+/// What a command prints that runs in the source of a package.
+fn run_in(package: &str, mut command: Command) -> String {
+    let dir = Path::new(SOURCES).join(package);
+    let is_there = dir.join("tests").exists() || dir.join("test").exists();
+    assert!(is_there, "fetch it: scripts/suites.sh target/suites");
+    command.current_dir(dir);
+    let ended = Process::start(&mut command).unwrap().wait(LIMIT).unwrap();
+    ended.output
 }
 
 /// The test and the outcome of a line of the Test Anything Protocol.
@@ -200,5 +284,23 @@ fn tests_of_libuv_pass_over_rings() {
     assert!(is_built, "build it: scripts/libuv.sh target/libuv");
     let one = OneHost::up();
     compare(&one, &Libuv, (198, 80_000_000));
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn tests_of_redis_pass_over_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    compare(&one, &Redis, (84, 5_700_000));
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn tests_of_ruby_pass_over_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    compare(&one, &Ruby, (88, 32_000));
     one.down();
 }
