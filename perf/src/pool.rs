@@ -141,6 +141,7 @@ const fn reading(
 /// Opens a virtual queue pair to each of the nodes, which are not known.
 const fn opening(
     service: Option<&'static str>,
+    serving: &'static str,
     figures: &'static [(&'static str, Probe)],
 ) -> Client {
     Client {
@@ -148,7 +149,7 @@ const fn opening(
         rest: Some(NODES_TEXT),
         service,
         nodes: NODES,
-        serving: POLLING,
+        serving,
         figures,
     }
 }
@@ -166,8 +167,8 @@ const CLIENTS: [Client; 8] = [
     reading(Reader::Own, SLEEPING, &[(MEDIAN, READ_ASLEEP)]),
     reading(Reader::Connections, POLLING, &[(MEDIAN, READ_RC)]),
     reading(Reader::Initiators, POLLING, &[(MEDIAN, READ_DC)]),
-    opening(Some(SERVICE), &[(MEDIAN, LEARN)]),
-    opening(None, &[(MEDIAN, ASK)]),
+    opening(Some(SERVICE), SLEEPING, &[(MEDIAN, LEARN)]),
+    opening(None, POLLING, &[(MEDIAN, ASK)]),
     Client {
         role: "memory",
         rest: Some(NODES_TEXT),

@@ -374,7 +374,10 @@ impl Client {
             let key = NodeKey::new(address);
             for n in 0..self.replicas.len() {
                 let replica = &mut self.replicas[n];
-                replica.turn(&self.device.domain);
+                // Events are a system call. A READ of a service that has ended fails without them.
+                if !replica.is_ready() {
+                    replica.turn(&self.device.domain);
+                }
                 if let Some(Answer::Found(found)) = replica.look_up(key) {
                     // What has failed is not tried again.
                     if Some(found.target) != known && self.believe(at, found.target)? {

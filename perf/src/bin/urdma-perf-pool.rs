@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! urdma-perf-pool nodes ADDRESS COUNT [SERVICE]    COUNT nodes, at this port and the next ones
-//! urdma-perf-pool sleepers ADDRESS COUNT           the same, whose process sleeps
+//! urdma-perf-pool sleepers ADDRESS COUNT [SERVICE] the same, whose process sleeps then
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
 //! urdma-perf-pool read ADDRESS own|connections|initiators
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
@@ -67,7 +67,7 @@ fn run() -> Outcome<()> {
     let services: Vec<SocketAddr> = services.collect::<Result<_, _>>().map_err(|_| USAGE)?;
     match (role, rest) {
         ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services).map_err(text),
-        ("sleepers", [nodes]) => sleep(address, count(nodes)?).map_err(text),
+        ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services).map_err(text),
         ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services).map_err(text),
         ("open", []) => open(address).map_err(text),
         ("read", [reader]) => read(address, Reader::from_name(reader).ok_or(USAGE)?),
@@ -91,9 +91,15 @@ fn nodes_at(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<Ve
     (0..count).map(new).collect()
 }
 
-/// Nodes that look for clients now and then.
-fn sleep(first: SocketAddr, count: u16) -> Result<(), Error> {
-    let mut nodes = nodes_at(first, count, &[])?;
+/// Nodes that look for clients now and then, once they are registered.
+fn sleep(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
+    let mut nodes = nodes_at(first, count, services)?;
+    while nodes.iter().any(|node| node.registered() < services.len()) {
+        for node in &mut nodes {
+            node.turn()?;
+        }
+        std::thread::yield_now();
+    }
     println!("{LISTENING}");
     loop {
         for node in &mut nodes {
