@@ -21,20 +21,25 @@ demo: build
 MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build. The tests themselves are not optimised, since
-# building them takes longer than running them; they are built, and the sources are checked, beside
-# tests that mostly wait.
+# building them takes longer than running them. They are built, the sources are checked, and the
+# tests of the crates run, beside tests that mostly wait.
 test: build
-	@nice -n 10 $(MAKE) --no-print-directory checked-and-built \
-		>target/checked-and-built.log 2>&1 & \
-	checking=$$!; trap 'kill $$checking 2>/dev/null' EXIT; \
+	@nice -n 10 $(MAKE) --no-print-directory test-crates >target/test-crates.log 2>&1 & \
+	crates=$$!; trap 'kill $$crates 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test-module test-dist test-packages test-wheel \
-		test-carry-over && \
-	{ wait $$checking || { cat target/checked-and-built.log; exit 1; }; }
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
+		test-carry-over test-programs && \
+	{ wait $$crates; passed=$$?; cat target/test-crates.log; exit $$passed; }
 
-.PHONY: checked-and-built
-checked-and-built: lint loom
-	@$(CARGO) test --locked --workspace --no-run
+CRATES = --workspace --exclude urdma-tests
+.PHONY: test-crates test-programs
+test-crates: lint loom
+	@$(CARGO) test --locked $(CRATES) --no-run
+	@$(CARGO) test --locked -p urdma-tests --no-run
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked $(CRATES) --no-fail-fast
+
+# Programs, ours and others', over the instances that they start.
+test-programs:
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --no-fail-fast
 
 test-module:
 	@if kernel-stub/bed/prepare.sh target/kernel; then \
