@@ -142,6 +142,9 @@ pub(crate) const POOL_READ: Goal = AtMost(1.15);
 pub(crate) const POOL_LEARN: Goal = AtMost(5.0);
 /// Octets of the heap for each node that a client knows.
 pub(crate) const POOL_NODE: Goal = AtMost(32.0);
+/// Time from the start to the end of a process that reads from three nodes, in times of one over
+/// TCP.
+pub(crate) const SHORT_PROCESS: Goal = AtMost(0.5);
 
 /// Share of a link's rate that the queue pairs on it use, headers included.
 pub(crate) const LINK: Goal = AtLeast(0.9);

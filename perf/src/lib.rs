@@ -17,7 +17,7 @@
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
-//! | [`pool`] | virtual queue pairs: opening, reads, memory |
+//! | [`pool`], [`elastic`] | virtual queue pairs: opening, reads, memory; short processes |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
 //! | [`processors`] | whether the machine's processors are near each other |
@@ -34,6 +34,7 @@ pub mod attach;
 mod axis;
 pub mod bench;
 pub mod connections;
+pub mod elastic;
 mod goals;
 pub mod idle;
 pub mod instructions;

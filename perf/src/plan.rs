@@ -18,8 +18,8 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    asleep, attach, connections, idle, links, lossy, peers, pool, processes, product, raw, shares,
-    simulator, sockets, stream_sweep, streams, ucx, valkey, workloads,
+    asleep, attach, connections, elastic, idle, links, lossy, peers, pool, processes, product, raw,
+    shares, simulator, sockets, stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -487,6 +487,7 @@ impl Plan {
         let host = hosts.as_ref().map(|hosts| hosts.ends().0);
         let host = host.map_err(Clone::clone);
         self.take_all(|| pool::measure(host.clone(), &programs, &scratch));
+        self.take_all(|| elastic::measure(host.clone(), &programs, &scratch));
     }
 
     /// Byte streams over a long link.

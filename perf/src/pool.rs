@@ -200,26 +200,30 @@ pub fn measure(
 }
 
 /// The figure behind a word.
-fn figure(output: &str, word: &str) -> Sample {
+pub(crate) fn figure(output: &str, word: &str) -> Sample {
     let found = output.lines().find_map(|line| line.strip_prefix(word));
     let value = found.and_then(|value| value.parse().ok());
     value.ok_or_else(|| format!("there is no {word}in: {output}"))
 }
 
 /// What the programs need.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     host: &'a Instance,
     programs: &'a Path,
     /// Where they find `liburdmadv.so`.
     libraries: String,
 }
 
-fn text(failure: Failure) -> String {
+pub(crate) fn text(failure: Failure) -> String {
     failure.to_string()
 }
 
 impl<'a> Run<'a> {
-    fn new(host: &'a Instance, programs: &'a Path, scratch: &Path) -> Result<Self, String> {
+    pub(crate) fn new(
+        host: &'a Instance,
+        programs: &'a Path,
+        scratch: &Path,
+    ) -> Result<Self, String> {
         let link = scratch.join("liburdmadv.so.0");
         if !link.exists() {
             let library = programs.join("liburdma_dv.so");
@@ -232,12 +236,20 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
+    /// Starts a program of these measurements.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
         let program = self.programs.join(program).display().to_string();
         let argv = [&[program.as_str()], arguments].concat();
         let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
         command.env("LD_LIBRARY_PATH", &self.libraries);
         Process::start(&mut command).map_err(text)
+    }
+
+    /// Starts nodes, at this address and the next ports.
+    pub(crate) fn nodes(&self, address: &str, count: &str) -> Result<Process, String> {
+        let mut nodes = self.start(PROGRAM, &["nodes", address, count])?;
+        nodes.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+        Ok(nodes)
     }
 
     /// What a client prints, of nodes at this port and the next ones.

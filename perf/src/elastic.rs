@@ -1,0 +1,184 @@
+//! Short processes ([pool.md](../../doc/pool.md#short-processes)): each starts, connects to three
+//! nodes, reads 4 KB from each and ends, over the pool, over connections of its own, and over TCP.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::Instance;
+use urdma_harness::process::Process;
+
+use crate::goals;
+use crate::pool::{figure, text, Run};
+use crate::samples::{Probe, Sample, Unit};
+use crate::spec::{Compare, Goal, Spec};
+
+pub use crate::pool::{LISTENING, MEDIAN, RATE};
+/// Start of the line with the 99th percentile, in microseconds.
+pub const TAIL: &str = "p99 ";
+/// Start of the line with the processor time of a process, in microseconds.
+pub const PROCESSOR: &str = "processor ";
+/// Nodes from which each process reads.
+pub const NODES: u16 = 3;
+const NODES_TEXT: &str = "3";
+/// Octets of a read.
+pub const READ_OCTETS: u32 = 4096;
+/// Processes of a run.
+const WORKERS: &str = "1000";
+const FIRST_PORT: u16 = 19_000;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a process reaches the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// A pool of its own, over an initiator.
+    Pool,
+    /// A reliable connection to each, by librdmacm.
+    Connections,
+    /// A connection of TCP to each, a message each way for the read.
+    Tcp,
+}
+
+impl Worker {
+    const ALL: [Self; 3] = [Self::Pool, Self::Connections, Self::Tcp];
+
+    /// The value with this name on the command line.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Connections => "connections",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// What a run prints, each behind a word.
+    const fn figures(self) -> &'static [(&'static str, Probe); 4] {
+        match self {
+            Self::Pool => &POOL,
+            Self::Connections => &CONNECTIONS,
+            Self::Tcp => &TCP,
+        }
+    }
+}
+
+const fn figures(names: [&'static str; 4]) -> [(&'static str, Probe); 4] {
+    const fn probe(name: &'static str, unit: Unit) -> Probe {
+        Probe { name, unit }
+    }
+    let [median, tail, rate, processor] = names;
+    [
+        (MEDIAN, probe(median, Unit::Microseconds)),
+        (TAIL, probe(tail, Unit::Microseconds)),
+        (RATE, probe(rate, Unit::ThousandsPerSecond)),
+        (PROCESSOR, probe(processor, Unit::Microseconds)),
+    ]
+}
+
+const POOL: [(&str, Probe); 4] = figures([
+    "short process over the pool, p50",
+    "short process over the pool, p99",
+    "short processes over the pool",
+    "short process over the pool, processor time",
+]);
+const CONNECTIONS: [(&str, Probe); 4] = figures([
+    "short process over rdma_cm, p50",
+    "short process over rdma_cm, p99",
+    "short processes over rdma_cm",
+    "short process over rdma_cm, processor time",
+]);
+const TCP: [(&str, Probe); 4] = figures([
+    "short process over TCP, p50",
+    "short process over TCP, p99",
+    "short processes over TCP",
+    "short process over TCP, processor time",
+]);
+
+/// Rows of the report.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let row = |name, at: usize, peer: &[(&str, Probe); 4], goal| {
+        Spec::new(name, POOL[at].1, Compare::With(peer[at].1), goal)
+    };
+    [
+        row("short process, p50, pool / TCP", 0, &TCP, Goal::None),
+        row(
+            "short process, p99, pool / TCP",
+            1,
+            &TCP,
+            goals::SHORT_PROCESS,
+        ),
+        row("short processes a second, pool / TCP", 2, &TCP, Goal::None),
+        row(
+            "short process, processor time, pool / TCP",
+            3,
+            &TCP,
+            Goal::None,
+        ),
+        row(
+            "short process, p50, pool / rdma_cm",
+            0,
+            &CONNECTIONS,
+            Goal::None,
+        ),
+        row(
+            "short process, p99, pool / rdma_cm",
+            1,
+            &CONNECTIONS,
+            Goal::None,
+        ),
+    ]
+    .into_iter()
+}
+
+/// Measures everything on one host.
+pub fn measure(
+    host: Result<&Instance, String>,
+    programs: &Path,
+    scratch: &Path,
+) -> Vec<(Probe, Sample)> {
+    let run = host.and_then(|host| Run::new(host, programs, scratch));
+    let ports = (FIRST_PORT..).step_by(usize::from(NODES));
+    let kinds = Worker::ALL.into_iter().zip(ports);
+    let taken = kinds.flat_map(|(kind, port)| {
+        let run = run.as_ref().map_err(Clone::clone);
+        let output = run.and_then(|run| output(run, programs, kind, port));
+        kind.figures().iter().map(move |(word, probe)| {
+            let output = output.as_ref().map_err(Clone::clone);
+            (*probe, output.and_then(|output| figure(output, word)))
+        })
+    });
+    taken.collect()
+}
+
+/// What a run of one kind prints, of nodes at this port and the next ones.
+fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String, String> {
+    const PROGRAM: &str = "urdma-perf-elastic";
+    let address = format!("127.0.0.1:{port}");
+    let start = |arguments: &[&str]| match kind {
+        Worker::Tcp => {
+            let mut command = std::process::Command::new(programs.join(PROGRAM));
+            Process::start(command.args(arguments)).map_err(text)
+        }
+        Worker::Pool | Worker::Connections => run.start(PROGRAM, arguments),
+    };
+    let serving = match kind {
+        Worker::Tcp => {
+            let mut nodes = start(&["tcp-nodes", &address])?;
+            nodes.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+            nodes
+        }
+        Worker::Pool | Worker::Connections => run.nodes(&address, NODES_TEXT)?,
+    };
+    let ended = start(&["workers", kind.name(), &address, WORKERS])?;
+    let ended = ended.wait(LIMIT).map_err(text)?;
+    serving.signal(Signal::SIGKILL).map_err(text)?;
+    serving.wait(LIMIT).map_err(text)?;
+    match ended.succeeded() {
+        true => Ok(ended.output),
+        false => Err(ended.describe()),
+    }
+}
