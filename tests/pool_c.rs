@@ -106,6 +106,24 @@ fn calls_do_and_refuse_what_their_pages_say() {
 }
 
 #[test]
+fn client_learns_of_a_node_from_a_metadata_service() {
+    let _alone = alone();
+    let check = Check::of_calls();
+    let [port, service] = [(); 2].map(|()| ports().to_string());
+    let metad = binary_dir().unwrap().join("urdma-metad");
+    let listen = format!("127.0.0.1:{service}");
+    let argv = [metad.to_str().unwrap(), "--listen", &listen];
+    let mut command = check.one.host.run(LeasePolicy::Never, &argv).unwrap();
+    let mut serving = Process::start(&mut command).unwrap();
+    serving.wait_for_text("listens", SHORT).unwrap();
+    let node = check.node(&["node", "dc", &port, &service]);
+    let reading = check.start(&["client", "dc", &port, &service]);
+    expect_done(&reading.wait(CHECK_LIMIT).unwrap());
+    kill(serving);
+    check.down(node);
+}
+
+#[test]
 fn client_outlives_a_node_that_is_killed() {
     let _alone = alone();
     let check = Check::of_calls();

@@ -5,6 +5,8 @@
  * pool-c-check threads rc|dc PORT      threads, each a user, share a pool
  * pool-c-check errors rc|dc PORT       what is refused
  * pool-c-check killed rc|dc PORT       reads until the node is killed, and after it has begun anew
+ *
+ * A further argument is the port of a metadata service.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -29,6 +31,8 @@
 
 static enum urdma_pool_transport transport;
 static struct sockaddr_in address;
+static struct sockaddr_storage service;
+static int services;
 
 static struct urdma_pool *create(void)
 {
@@ -37,6 +41,8 @@ static struct urdma_pool *create(void)
 		urdma_pool_create((struct sockaddr *)&address, sizeof(address), &attr);
 
 	REQUIRE(pool != NULL);
+	if (services)
+		REQUIRE(urdma_pool_use_metadata(pool, &service, services) == 0);
 	return pool;
 }
 
@@ -112,6 +118,8 @@ static void serve(void)
 	REQUIRE(node != NULL);
 	for (int i = 0; i < WORDS; i++)
 		words[i] = (uint64_t)i;
+	if (services)
+		REQUIRE(urdma_pool_node_register(node, &service, services) == 0);
 	puts("listens");
 	fflush(stdout);
 	while (urdma_pool_node_wait(node, -1) == 0)
@@ -224,6 +232,9 @@ static void refuse(void)
 	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
 	errno = 0;
 	REQUIRE(!urdma_pool_create(NULL, 0, &attr) && errno == EFAULT);
+	REFUSED(urdma_pool_use_metadata(pool, NULL, 1), EFAULT);
+	REFUSED(urdma_pool_use_metadata(pool, &service, -1), EINVAL);
+	REFUSED(urdma_pool_use_metadata(pool, &service, 1), EAFNOSUPPORT);
 	open_end(&end, pool, 1);
 	open_end(&other, pool, 2);
 	refuse_requests(&end, &other);
@@ -243,6 +254,7 @@ static void refuse(void)
 	REQUIRE(urdma_pool_destroy(pool) == 0);
 	REFUSED(urdma_pool_destroy(NULL), EFAULT);
 	REFUSED(urdma_pool_node_wait(NULL, 0), EFAULT);
+	REFUSED(urdma_pool_node_register(NULL, &service, 1), EFAULT);
 }
 
 /* Reads until a read fails; says so, and reads from the node that begins anew. */
@@ -289,11 +301,18 @@ int main(int argc, char **argv)
 		{ "errors", refuse }, { "killed", outlive_the_node },
 	};
 
-	REQUIRE(argc == 4);
+	REQUIRE(argc == 4 || argc == 5);
 	transport = strcmp(argv[2], "dc") == 0 ? URDMA_POOL_DC : URDMA_POOL_RC;
 	address.sin_family = AF_INET;
 	address.sin_port = htons((uint16_t)atoi(argv[3]));
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (argc == 5) {
+		struct sockaddr_in at = address;
+
+		at.sin_port = htons((uint16_t)atoi(argv[4]));
+		memcpy(&service, &at, sizeof(at));
+		services = 1;
+	}
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
 		if (strcmp(parts[i].name, argv[1]) == 0) {
 			parts[i].part();

@@ -23,7 +23,7 @@ use crate::map::{magic, Mapping, RegionError, PAGE};
 use crate::sync::{fence, AtomicU64, Ordering};
 
 const MAGIC: &[u8; 8] = b"urdmaLOG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Octets of the header.
 pub const HEADER_OCTETS: usize = crate::map::TABLE_HEADER;
 /// Words of an event; the first is the time, 0 while the event is being written.
