@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
-    alone, compile, expect_all_taken_back, link_urdmadv, ports, OneHost, CHECK_LIMIT, SHORT,
+    alone, compile_with_pool, expect_all_taken_back, link_urdmadv, ports, OneHost, CHECK_LIMIT,
+    SHORT,
 };
 
 const TESTS: &str = env!("CARGO_MANIFEST_DIR");
@@ -28,24 +28,8 @@ impl Check {
     fn up(source: &Path) -> Self {
         let directory = Scratch::new("pool-c").unwrap();
         link_urdmadv(directory.path());
-        let library = binary_dir().unwrap().join("liburdma_pool_c.so");
-        let library = fs::canonicalize(&library)
-            .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
-        for name in ["liburdma-pool.so", "liburdma-pool.so.0"] {
-            symlink(&library, directory.path().join(name)).unwrap();
-        }
         let program = directory.path().join("check");
-        let place = directory.path().display();
-        let arguments = [
-            format!("-I{TESTS}/../crates/pool-c/include"),
-            source.display().to_string(),
-            format!("-Wl,-rpath,{place}"),
-            format!("-L{place}"),
-            "-lurdma-pool".to_owned(),
-            "-libverbs".to_owned(),
-            "-lpthread".to_owned(),
-        ];
-        compile(&program, arguments);
+        compile_with_pool(&program, source, directory.path());
         Self {
             one: OneHost::up(),
             directory,

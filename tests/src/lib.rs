@@ -102,6 +102,29 @@ pub fn compile<A: AsRef<OsStr>>(program: &Path, arguments: impl IntoIterator<Ite
     assert!(ended.succeeded(), "cc: {}", ended.describe());
 }
 
+/// Compiles a C program that uses `urdma_pool.h`, and links it with the library as an installed one
+/// is, from a directory.
+pub fn compile_with_pool(program: &Path, source: &Path, directory: &Path) {
+    let library = binary_dir().unwrap().join("liburdma_pool_c.so");
+    let library = std::fs::canonicalize(&library)
+        .unwrap_or_else(|error| panic!("{}: {error}: run make build", library.display()));
+    for name in ["liburdma-pool.so", "liburdma-pool.so.0"] {
+        std::os::unix::fs::symlink(&library, directory.join(name)).unwrap();
+    }
+    let place = directory.display();
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/pool-c/include");
+    let arguments = [
+        format!("-I{include}"),
+        source.display().to_string(),
+        format!("-Wl,-rpath,{place}"),
+        format!("-L{place}"),
+        "-lurdma-pool".to_owned(),
+        "-libverbs".to_owned(),
+        "-lpthread".to_owned(),
+    ];
+    compile(program, arguments);
+}
+
 /// A busy machine: one computing thread per processor, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {

@@ -45,6 +45,8 @@ enum Error {
          raise the limit (ulimit -Hn), or give lower --nodes-max and --clients-max"
     )]
     Descriptors { needed: u64, limit: u64 },
+    #[error(transparent)]
+    Removed(urdma_pool_verbs::Error),
     #[error("the limit of descriptors: {0}")]
     Limit(#[from] nix::errno::Errno),
 }
@@ -75,9 +77,11 @@ fn run(arguments: &Arguments) -> Result<Infallible, Error> {
     let mut service = listening.map_err(|error| Error::Listen { at, error })?;
     println!("listens at {at}");
     loop {
-        // One that cannot be served does not end the others.
-        if let Err(error) = service.turn() {
-            eprintln!("urdma-metad: {error}");
+        match service.turn() {
+            Ok(()) => {}
+            Err(error @ urdma_pool_verbs::Error::Removed) => return Err(Error::Removed(error)),
+            // One that cannot be served does not end the others.
+            Err(error) => eprintln!("urdma-metad: {error}"),
         }
     }
 }

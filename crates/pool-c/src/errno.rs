@@ -20,6 +20,7 @@ impl From<Error> for Errno {
             Error::Table(_) => libc::EPROTO,
             Error::Post(error) => of_post(error),
             Error::Unreachable(_) => libc::EHOSTUNREACH,
+            Error::Removed => libc::ENODEV,
         })
     }
 }

@@ -280,9 +280,11 @@ impl Client {
     /// If it is not registered, or a call of verbs fails.
     pub fn deregister(&mut self, id: LocalRegionId) -> Result<(), Error> {
         self.pool.remove_local(id)?;
-        self.settle()?;
+        let settled = self.settle();
+        self.device.domain.explain(settled)?;
         while self.memory.contains_key(&id) {
-            self.turn()?;
+            let turned = self.turn();
+            self.device.domain.explain(turned)?;
             std::thread::yield_now();
         }
         Ok(())
@@ -313,8 +315,19 @@ impl Client {
     /// the node; if it is, no message is sent.
     ///
     /// # Errors
-    /// If the node cannot be reached, or a limit is reached. Nothing is left open then.
+    /// If the node cannot be reached, the device was removed, or a limit is reached. Nothing is left
+    /// open then.
     pub fn open(
+        &mut self,
+        user: UserId,
+        to: SocketAddr,
+        depth: u32,
+    ) -> Result<(VirtualId, RemoteRegionId, u64), Error> {
+        let opened = self.try_open(user, to, depth);
+        self.device.domain.explain(opened)
+    }
+
+    fn try_open(
         &mut self,
         user: UserId,
         to: SocketAddr,
@@ -500,21 +513,23 @@ impl Client {
     /// Posts a request.
     ///
     /// # Errors
-    /// If it is refused.
+    /// If it is refused, or the device was removed.
     pub fn post(&mut self, id: VirtualId, request: &Request) -> Result<(), Error> {
         self.pool.post(id, request)?;
-        self.settle()
+        let settled = self.settle();
+        self.device.domain.explain(settled)
     }
 
     /// The next completion, if there is one; does not sleep.
     ///
     /// # Errors
-    /// If a call of verbs fails.
+    /// If a call of verbs fails, or the device was removed.
     pub fn poll(&mut self, id: VirtualId) -> Result<Option<Completion>, Error> {
         if let Some(completion) = self.pool.poll(id) {
             return Ok(Some(completion));
         }
-        match self.turn()? {
+        let turned = self.turn();
+        match self.device.domain.explain(turned)? {
             true => Ok(self.pool.poll(id)),
             false => Ok(None),
         }

@@ -34,6 +34,9 @@ pub enum Error {
     /// A node or a metadata service has not described its memory, since it cannot be reached.
     #[error("{0} cannot be reached, or is no node and no metadata service of a pool")]
     Unreachable(std::net::SocketAddr),
+    /// The device was removed: no object of it works any more.
+    #[error("the RDMA device was removed (urdma: urdmad has ended); start this process again")]
+    Removed,
     /// A metadata service with impossible limits.
     #[error("a metadata service has 1 to 1000000 nodes and 1 to 1000000 clients")]
     Limits,

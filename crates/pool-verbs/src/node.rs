@@ -165,6 +165,9 @@ impl Node {
         let timeout = limit.map_or(PollTimeout::NONE, |limit| {
             PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
         });
+        if self.domain.is_removed() {
+            return Err(Error::Removed);
+        }
         let listeners = [
             Some(&self.listener),
             self.offered.as_ref().map(|o| &o.listener),
@@ -176,7 +179,9 @@ impl Node {
             .chain(&self.clients)
             .chain(registering);
         let mut descriptors: Vec<PollFd<'_>> = ids
-            .map(|id| PollFd::new(id.descriptor(), PollFlags::POLLIN))
+            .map(Id::descriptor)
+            .chain([self.domain.descriptor()])
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
             .collect();
         match poll(&mut descriptors, timeout) {
             Ok(_) | Err(Errno::EINTR) => self.turn(),
@@ -187,8 +192,12 @@ impl Node {
     /// Accepts clients that wait, and registers the node; does not sleep.
     ///
     /// # Errors
-    /// If a client could not be accepted. The node remains.
+    /// If a client could not be accepted; the node remains. If the device was removed; then it does
+    /// not.
     pub fn turn(&mut self) -> Result<(), Error> {
+        if self.domain.is_removed() {
+            return Err(Error::Removed);
+        }
         self.clients.retain(|client| !client.has_ended());
         for registration in &mut self.registrations {
             registration.turn();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -72,8 +72,9 @@ struct Registered {
     probe: Probe,
 }
 
-/// The listener among the tokens of the epoll set.
-const LISTENER: u64 = 0;
+/// The device and the listener among the tokens of the epoll set.
+const DEVICE: u64 = 0;
+const LISTENER: u64 = 1;
 /// Events that are taken at once.
 const EVENTS: usize = 64;
 
@@ -104,9 +105,9 @@ fn of_epoll(call: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::from_errno(call, errno as i32)
 }
 
-fn watch(epoll: &Epoll, id: &Id, token: u64) -> Result<(), Error> {
+fn watch(epoll: &Epoll, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), Error> {
     let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
-    let added = epoll.add(id.descriptor().as_fd(), event);
+    let added = epoll.add(descriptor, event);
     added.map_err(of_epoll("epoll_ctl"))
 }
 
@@ -140,7 +141,8 @@ impl MetadataService {
         listener.listen()?;
         let created = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let epoll = created.map_err(of_epoll("epoll_create1"))?;
-        watch(&epoll, &listener, LISTENER)?;
+        watch(&epoll, domain.descriptor(), DEVICE)?;
+        watch(&epoll, listener.descriptor(), LISTENER)?;
         Ok(Self {
             peers: HashMap::new(),
             next_token: LISTENER + 1,
@@ -178,7 +180,8 @@ impl MetadataService {
     /// Sleeps until something happens, and does what follows from it.
     ///
     /// # Errors
-    /// If a call fails. The service remains, and so do those that it serves.
+    /// If a call fails; the service remains, and so do those that it serves. If the device was
+    /// removed; then it does not.
     pub fn turn(&mut self) -> Result<(), Error> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, self.timeout()) {
@@ -187,6 +190,8 @@ impl MetadataService {
         };
         for event in &events[..count] {
             match event.data() {
+                DEVICE if self.domain.is_removed() => return Err(Error::Removed),
+                DEVICE => {}
                 LISTENER => self.take_requests()?,
                 token => self.follow(token),
             }
@@ -322,7 +327,7 @@ impl MetadataService {
         let Some(Peer { cm, .. }) = self.peers.get_mut(&token) else {
             return Ok(());
         };
-        watch(&self.epoll, cm, token)?;
+        watch(&self.epoll, cm.descriptor(), token)?;
         cm.create_queue_pair(&self.domain, &self.queue, 1)?;
         cm.accept(&encode_table(&self.region))
     }

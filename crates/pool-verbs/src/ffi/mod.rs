@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -533,8 +534,9 @@ fn work_request(work: &Transmit, element: &mut verbs::ibv_sge) -> verbs::ibv_sen
 #[derive(Debug)]
 pub(crate) struct Domain {
     raw: *mut verbs::ibv_pd,
-    /// Keeps the device open.
+    /// Keeps the device open. Removal of the device is the only event that ends it.
     anchor: Id,
+    is_removed: Cell<bool>,
 }
 
 impl Domain {
@@ -545,8 +547,35 @@ impl Domain {
         let raw = unsafe { verbs::ibv_alloc_pd(anchor.context()?) };
         match raw.is_null() {
             true => Err(Error::of("ibv_alloc_pd")),
-            false => Ok(Rc::new(Self { raw, anchor })),
+            false => Ok(Rc::new(Self {
+                raw,
+                anchor,
+                is_removed: Cell::new(false),
+            })),
         }
+    }
+
+    /// Whether the device was removed; a system call until it was.
+    pub(crate) fn is_removed(&self) -> bool {
+        if !self.is_removed.get() {
+            self.is_removed.set(self.anchor.has_ended());
+        }
+        self.is_removed.get()
+    }
+
+    /// Names the reason of an error, if it is the removal of the device.
+    pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        match result {
+            Err(Error::Call { .. } | Error::Unreachable(_)) if self.is_removed() => {
+                Err(Error::Removed)
+            }
+            other => other,
+        }
+    }
+
+    /// What is readable when the device was removed.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.anchor.descriptor()
     }
 
     /// # Errors
