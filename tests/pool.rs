@@ -14,8 +14,8 @@ use urdma_pool_verbs::{
     Status, Transport, UserId, VirtualId,
 };
 use urdma_tests::{
-    alone, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults, OneHost,
-    CHECK_LIMIT,
+    alone, descriptors_of, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults,
+    OneHost, CHECK_LIMIT,
 };
 
 #[path = "pool/metadata.rs"]
@@ -153,6 +153,8 @@ fn end() {
         "survivor" => read_until_it_works_again(address),
         "neighbour" => write_beside_a_node_that_is_gone(address),
         "limited" => open_without_descriptors(address),
+        "nodes" => serve_many(address),
+        "wanderer" => read_from_one_after_the_other(address),
         "follows a node" => metadata::follow_a_node(address),
         "follows a service" => metadata::follow_a_service(address),
         "uses a second service" => metadata::use_a_second_service(address),
@@ -400,6 +402,75 @@ fn open_without_descriptors(address: SocketAddr) {
     assert!(matches!(refused, Err(Error::Call { .. })), "{refused:?}");
     client.open(USER, address, 4).unwrap();
     println!("done");
+}
+
+/// Nodes of one process, at as many ports.
+const MANY: u16 = 24;
+
+/// The address of each of them.
+fn many_from(first: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+    (0..MANY).map(move |n| SocketAddr::new(first.ip(), first.port() + n))
+}
+
+fn serve_many(first: SocketAddr) {
+    let octets: Vec<u8> = (0..OFFERED).map(octet).collect();
+    let mut nodes: Vec<Node> = many_from(first)
+        .map(|address| {
+            let mut node = Node::listen(address, OFFERED).unwrap();
+            node.write(0, &octets).unwrap();
+            node.offer_target().unwrap();
+            node
+        })
+        .collect();
+    println!("listens");
+    loop {
+        nodes.iter_mut().for_each(|node| node.turn().unwrap());
+        std::thread::yield_now();
+    }
+}
+
+/// The client may know a third of the nodes, and its completion queue serves four connections.
+fn read_from_one_after_the_other(first: SocketAddr) {
+    let few = Config {
+        nodes_max: u32::from(MANY) / 3,
+        cq_depth: 4 * Config::default().sq_depth,
+        ..config()
+    };
+    let mut reader = Reader::with(Client::new(from(), &few).unwrap(), first);
+    reader.client.close(reader.qp).unwrap();
+    let mut descriptors = Vec::new();
+    for round in 0..4 {
+        for address in many_from(first) {
+            reader.address = address;
+            reader.open().unwrap();
+            reader.expect_read(round * READ);
+            reader.client.close(reader.qp).unwrap();
+            assert!(reader.client.pool().nodes() <= few.nodes_max as usize);
+        }
+        descriptors.push(descriptors_of(std::process::id()));
+    }
+    assert_eq!(descriptors, [descriptors[0]; 4]);
+    let stats = *reader.client.pool().stats();
+    assert!(stats.removed >= 3 * u64::from(MANY), "{stats:?}");
+    println!("done");
+}
+
+fn forgets_nodes(over: Over) {
+    let _alone = alone();
+    let pool = Pool::up(over);
+    let nodes = pool.start("nodes", &pool.addresses[0], "listens");
+    let client = pool.client("wanderer", "done");
+    pool.expect_success(client, vec![nodes]);
+}
+
+#[test]
+fn client_over_connections_forgets_nodes_that_it_does_not_use() {
+    forgets_nodes(Over::Connections);
+}
+
+#[test]
+fn client_over_an_initiator_forgets_nodes_that_it_does_not_use() {
+    forgets_nodes(Over::Initiators);
 }
 
 fn reads_and_closes(pool: Pool) {

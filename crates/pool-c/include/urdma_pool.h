@@ -37,6 +37,7 @@ struct urdma_pool_attr {
 	uint32_t sq_depth; /* requests that each of them takes; 128 */
 	uint32_t cq_depth; /* entries of the completion queue of all; 4096 */
 	uint32_t virtual_max; /* virtual queue pairs; 65536 */
+	uint32_t nodes_max; /* nodes that are known; 16384 */
 };
 
 /* The number of a virtual queue pair, or of registered memory. */

@@ -25,6 +25,7 @@ pub(crate) struct Attr {
     sq_depth: u32,
     cq_depth: u32,
     virtual_max: u32,
+    nodes_max: u32,
 }
 
 /// `struct urdma_pool_remote`.
@@ -84,6 +85,7 @@ impl Attr {
             sq_depth: or(self.sq_depth, default.sq_depth),
             cq_depth: or(self.cq_depth, default.cq_depth),
             virtual_max: or(self.virtual_max, default.virtual_max),
+            nodes_max: or(self.nodes_max, default.nodes_max),
             ..default
         })
     }

@@ -127,7 +127,7 @@ pub struct Client {
     /// Dropped before the memory that they access.
     shared: Vec<Shared>,
     memory: HashMap<LocalRegionId, Memory>,
-    /// By the index of the pool.
+    /// By the index of the pool. The place of one that was removed has it until it is used again.
     nodes: Vec<Node>,
     known: HashMap<SocketAddr, usize>,
     /// Those that have not answered a request, or refused one, in the completions that were polled
@@ -312,11 +312,12 @@ impl Client {
 
     /// Opens a virtual queue pair to the node at an address. If the node is not known, it waits for
     /// the first connection to it, for a READ of a metadata service's table, or for the answer of
-    /// the node; if it is, no message is sent.
+    /// the node; if it is, no message is sent. At most `nodes_max` nodes are known: the least
+    /// recently used one that has no virtual queue pair is forgotten for another one.
     ///
     /// # Errors
-    /// If the node cannot be reached, the device was removed, or a limit is reached. Nothing is left
-    /// open then.
+    /// If the node cannot be reached, the device was removed, or a limit is reached. Nothing is
+    /// left open then.
     pub fn open(
         &mut self,
         user: UserId,
@@ -354,10 +355,42 @@ impl Client {
         if let Some(at) = self.known.get(&address) {
             return Ok(*at);
         }
+        if self.pool.nodes() >= self.config.nodes_max as usize {
+            self.forget_idle_node()?;
+        }
+        // The place of one that was forgotten is used again once its connections are destroyed.
+        self.settle()?;
         let id = self.pool.add_node()?;
-        self.nodes.push(Node::new(id, address));
-        self.known.insert(address, id.index());
-        Ok(id.index())
+        let (at, node) = (id.index(), Node::new(id, address));
+        match self.nodes.get_mut(at) {
+            Some(place) => *place = node,
+            None => self.nodes.push(node),
+        }
+        self.known.insert(address, at);
+        Ok(at)
+    }
+
+    /// Forgets the least recently used node, if there is one without virtual queue pairs.
+    fn forget_idle_node(&mut self) -> Result<(), Error> {
+        let Some(id) = self.pool.remove_idle_node() else {
+            return Ok(());
+        };
+        let node = &mut self.nodes[id.index()];
+        let address = node.address;
+        self.known.remove(&address);
+        node.route = None;
+        if let Some((_, region)) = node.memory.take() {
+            self.pool.remove_remote(region)?;
+        }
+        let host = address.ip();
+        if self
+            .hosts
+            .get(&host)
+            .is_some_and(|handle| Rc::strong_count(handle) == 1)
+        {
+            self.hosts.remove(&host);
+        }
+        Ok(())
     }
 
     /// What a node has described, after the first connection to it.
@@ -574,8 +607,10 @@ impl Client {
             }
             pool.handle_completion(wr_id, status);
         });
-        while let Some(node) = self.silent.pop() {
-            self.nodes[node.index()].is_doubtful = true;
+        while let Some(id) = self.silent.pop() {
+            let node = &mut self.nodes[id.index()];
+            // Another one may have the place of one that was forgotten.
+            node.is_doubtful |= node.id == id;
         }
         found
     }

@@ -27,6 +27,8 @@ pub struct Config {
     pub cq_depth: u32,
     /// What they are.
     pub transport: Transport,
+    /// Nodes that are known, 1 or more.
+    pub nodes_max: u32,
     /// Virtual queue pairs, 1 or more.
     pub virtual_max: u32,
     /// Requests of one virtual queue pair that are posted at a time, 1 or more.
@@ -48,6 +50,7 @@ impl Default for Config {
             sq_depth: 128,
             cq_depth: 4096,
             transport: Transport::Connections { per_node: 1 },
+            nodes_max: 16_384,
             virtual_max: 65_536,
             in_flight_max: 32,
             in_flight_octets_max: 1 << 20,
@@ -69,6 +72,7 @@ impl Config {
         let limits = [
             shared,
             ("sq_depth", self.sq_depth),
+            ("nodes_max", self.nodes_max),
             ("virtual_max", self.virtual_max),
             ("in_flight_max", self.in_flight_max),
             ("message_octets_max", self.message_octets_max),

@@ -56,6 +56,14 @@ pub(crate) enum Fault {
     InitiatorsUnbounded,
     /// Memory is released while posted requests use it.
     ReleasedEarly,
+    /// Nodes are removed to which virtual queue pairs are open.
+    NodesRemovedInUse,
+    /// Another node is removed than the least recently used one.
+    NodesRemovedInAnyOrder,
+    /// A connection that has members is taken for another node.
+    ConnectionsTakenInUse,
+    /// A connection is not destroyed before its place is taken for another node.
+    ConnectionsKept,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

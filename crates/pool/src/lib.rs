@@ -6,9 +6,9 @@
 //! is posted to which queue pair, and dispatches the completions. Files, each of which uses only
 //! those before it: `slots`, tables with generations; `types`, `error`, `config` and `fault`;
 //! `regions`, the memory that requests may name; `virtual_qp` and `physical_qp`, the two kinds of
-//! queue pairs; `pool`, the calls of users and of the driver, and `settle`, what becomes of
-//! requests when a queue pair fails. `check` holds the checker: users, a device and faults under
-//! random schedules against a plain model.
+//! queue pairs; `idle`, nodes by their last use; `pool`, the calls of users and of the driver;
+//! `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes. `check` holds
+//! the checker: users, a device and faults under random schedules against a plain model.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -17,9 +17,11 @@ mod check;
 mod config;
 mod error;
 mod fault;
+mod idle;
 mod physical_qp;
 mod pool;
 mod regions;
+mod removal;
 mod settle;
 mod slots;
 mod types;

@@ -50,6 +50,8 @@ pub(crate) struct Cause {
 ///    Connecting -- connected --> Ready
 ///    Connecting -- unreachable --> Down; requests end with RetryExceeded
 ///    Ready      -- completion in error, request refused, event --> Failing
+///    Ready, Connecting -- no member, and its node is removed or another one needs its place
+///                         --> Failing; the replacement is for another node
 ///    Failing    -- destroyed --> Connecting, with the next generation
 ///    Failing    -- destroyed, and two took no request --> Down; requests end with RetryExceeded
 /// ```
@@ -80,6 +82,8 @@ pub(crate) struct PhysicalQp {
     pub(crate) refusals: u8,
     /// Virtual queue pairs that are bound to it.
     pub(crate) members: u32,
+    /// When the last of them was closed, by the pool's count.
+    pub(crate) idle_since: u64,
     /// Whether it is in the pool's list of those that may post.
     pub(crate) is_active: bool,
 }
@@ -102,6 +106,7 @@ impl PhysicalQp {
             is_unused: true,
             refusals: 0,
             members: 0,
+            idle_since: 0,
             is_active: false,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::config::{Config, Transport};
 use crate::error::{CallError, ConfigError, PostError};
 use crate::fault::{Fault, Faults};
+use crate::idle::Idle;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::regions::{check_shape, needed, Regions};
 use crate::slots::{Id, Slots};
@@ -35,11 +36,21 @@ pub struct Stats {
     pub closed: u64,
     /// Completions of shared queue pairs that had been destroyed.
     pub stale: u64,
+    /// Nodes that were removed.
+    pub removed: u64,
+    /// Shared queue pairs without members that were destroyed for another node, or with their own.
+    pub retired: u64,
 }
 
 #[derive(Debug, Default)]
-struct Node {
-    physicals: Vec<u16>,
+pub(crate) struct Node {
+    pub(crate) physicals: Vec<u16>,
+    /// Virtual queue pairs to it.
+    pub(crate) members: u32,
+    /// When it was added, or the last of them was closed.
+    pub(crate) idle_since: u64,
+    /// Whether it is among those that may be idle.
+    pub(crate) is_listed: bool,
 }
 
 /// Virtual queue pairs on shared ones.
@@ -50,7 +61,8 @@ struct Node {
 #[derive(Debug)]
 pub struct Pool {
     config: Config,
-    nodes: Slots<Node>,
+    pub(crate) nodes: Slots<Node>,
+    pub(crate) idle: Idle,
     pub(crate) regions: Regions,
     pub(crate) virtuals: Slots<VirtualQp>,
     pub(crate) physicals: Vec<PhysicalQp>,
@@ -73,6 +85,7 @@ impl Pool {
         Ok(Self {
             config: *config,
             nodes: Slots::default(),
+            idle: Idle::default(),
             regions: Regions::default(),
             virtuals: Slots::default(),
             physicals: Vec::new(),
@@ -92,10 +105,15 @@ impl Pool {
     /// Adds a node.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If there are as many as configured: [`Pool::remove_idle_node`] makes room.
     pub fn add_node(&mut self) -> Result<NodeId, CallError> {
-        let id = self.nodes.add(Node::default());
-        id.map(NodeId).ok_or(CallError::Limit("nodes"))
+        const LIMIT: CallError = CallError::Limit("nodes");
+        if self.nodes.len() >= self.config.nodes_max as usize {
+            return Err(LIMIT);
+        }
+        let id = self.nodes.add(Node::default()).ok_or(LIMIT)?;
+        self.note_idle_node(NodeId(id));
+        Ok(NodeId(id))
     }
 
     /// Adds memory of a node.
@@ -167,6 +185,9 @@ impl Pool {
         if shared.state == PhysicalState::Down {
             self.connect(physical);
         }
+        if let Some(known) = self.nodes.get_mut(node.0) {
+            known.members += 1;
+        }
         Ok(VirtualId(id))
     }
 
@@ -190,12 +211,16 @@ impl Pool {
         let may_grow = reaching.len() < usize::from(most)
             || (only.is_none() && self.faults.has(Fault::InitiatorsUnbounded));
         let slot = u16::try_from(self.physicals.len()).ok();
-        if let Some(slot) = slot.filter(|_| has_places && may_grow) {
+        let has_vacant = may_grow && !self.idle.vacant.is_empty();
+        if let Some(slot) = slot.filter(|_| has_places && may_grow && !has_vacant) {
             reaching.push(slot);
             self.physicals.push(PhysicalQp::new(slot, only));
             return Ok(slot);
         }
-        least.ok_or(CallError::Limit("shared queue pairs"))
+        match least {
+            Some(least) if !has_vacant => Ok(least),
+            _ => self.take_idle_physical(node),
+        }
     }
 
     /// Closes a virtual queue pair. Requests that are posted end without a completion, and those
@@ -214,7 +239,80 @@ impl Pool {
             let virtuals = &self.virtuals;
             shared.note_closed_turn(|id| virtuals.get(id.0).is_some());
         }
+        self.note_closed(closed.physical, closed.node);
         Ok(())
+    }
+
+    /// Notes that no virtual queue pair is open to a node.
+    fn note_idle_node(&mut self, id: NodeId) {
+        let now = self.idle.tick();
+        let Some(node) = self.nodes.get_mut(id.0) else {
+            return;
+        };
+        node.idle_since = now;
+        if !std::mem::replace(&mut node.is_listed, true) {
+            self.idle.list(now, id);
+        }
+    }
+
+    /// Notes that a virtual queue pair of a shared queue pair to a node was closed.
+    fn note_closed(&mut self, slot: u16, id: NodeId) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        if shared.members == 0 {
+            shared.idle_since = self.idle.tick();
+        }
+        if let Some(node) = self.nodes.get_mut(id.0) {
+            node.members -= 1;
+            if node.members == 0 {
+                self.note_idle_node(id);
+            }
+        }
+    }
+
+    /// Has a connection to a node take the place of one that is vacant or without members.
+    fn take_idle_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
+        let slot = match self.idle.vacant.pop() {
+            Some(slot) => slot,
+            None => self.take_from_its_node()?,
+        };
+        self.physicals[usize::from(slot)].node = Some(node);
+        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
+        known.physicals.push(slot);
+        Ok(slot)
+    }
+
+    /// Destroys the connection that has had no member for the longest time.
+    fn take_from_its_node(&mut self) -> Result<u16, CallError> {
+        let in_use = self.faults.has(Fault::ConnectionsTakenInUse);
+        let slots = (0..).zip(&self.physicals);
+        let idle =
+            slots.filter(|(_, shared)| shared.node.is_some() && (shared.members == 0 || in_use));
+        let longest = idle.min_by_key(|(_, shared)| shared.idle_since);
+        let (slot, shared) = longest.ok_or(CallError::Limit("shared queue pairs"))?;
+        if let Some(before) = shared.node.and_then(|node| self.nodes.get_mut(node.0)) {
+            before.physicals.retain(|reaching| *reaching != slot);
+        }
+        self.retire_physical(slot);
+        Ok(slot)
+    }
+
+    /// Destroys a shared queue pair without members, if there is one in the slot.
+    pub(crate) fn retire_physical(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        match shared.state {
+            PhysicalState::Down | PhysicalState::Failing => {}
+            PhysicalState::Connecting | PhysicalState::Ready => {
+                self.stats.retired += 1;
+                if self.faults.has(Fault::ConnectionsKept) {
+                    shared.renew();
+                    shared.in_flight.clear();
+                    shared.state = PhysicalState::Down;
+                    return;
+                }
+                shared.state = PhysicalState::Failing;
+                self.actions.push_back(Action::Destroy(shared.id()));
+            }
+        }
     }
 
     /// Makes a virtual queue pair ready again after an error.

@@ -14,7 +14,7 @@ pub struct UserId(pub u32);
 pub struct NodeId(pub(crate) Id);
 
 impl NodeId {
-    /// Its place in a table of nodes: the first that is added has 0, the next one 1.
+    /// Its place in a table of nodes: that of one that was removed, or the next one, from 0.
     pub fn index(self) -> usize {
         self.0.slot as usize
     }
@@ -278,8 +278,8 @@ pub enum Action {
     /// Create an initiator, then call `handle_connected`, or `handle_unreachable` if there can be
     /// none.
     Create(PhysicalId),
-    /// Take the queue pair to ERR, handle the completions that there are, destroy it, and call
-    /// `handle_destroyed`.
+    /// Take the queue pair to ERR, or give up connecting it, handle the completions that there are,
+    /// destroy it, and call `handle_destroyed`.
     Destroy(PhysicalId),
     /// Deregister memory: no request uses it any more. The key is that of the region.
     Deregister(LocalRegion),

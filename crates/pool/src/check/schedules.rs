@@ -2,13 +2,13 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use super::world::World;
+use super::world::{World, NODES};
 use super::{for_each_seed, Finding, Rng};
 use crate::fault::Fault;
 use crate::{Config, Transport};
 
 const STEPS: u64 = 500;
-const ACTIONS: usize = 12;
+const ACTIONS: usize = 13;
 
 fn random_config(rng: &mut Rng) -> Config {
     let sq_depth = rng.between(1, 8) as u32;
@@ -23,6 +23,7 @@ fn random_config(rng: &mut Rng) -> Config {
                 count: rng.between(1, 3) as u16,
             },
         },
+        nodes_max: NODES as u32,
         virtual_max: 12,
         in_flight_max: rng.between(1, 6) as u32,
         in_flight_octets_max: rng.between(1, 20_000),
@@ -44,6 +45,7 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<World, Finding> {
     weights[9] = breaks;
     weights[10] = breaks;
     weights[11] = breaks / 2;
+    weights[12] = rng.below(20);
     for _ in 0..STEPS {
         step(&mut world, &weights, rng)?;
     }
@@ -82,6 +84,7 @@ fn step(world: &mut World, weights: &[u64; ACTIONS], rng: &mut Rng) -> Result<()
         8 => world.close_any(rng)?,
         9 => world.break_any(rng)?,
         10 => world.change_memory(rng)?,
+        12 => world.replace_idle_node()?,
         _ => world.refuses_next = true,
     }
     world.transmit()
@@ -95,7 +98,7 @@ fn random_schedules_keep_every_rule() {
 #[test]
 fn random_schedules_reach_what_they_are_for() {
     let mut all = crate::Stats::default();
-    for seed in 0..100 {
+    for seed in 0..200 {
         let world = run(seed, None).unwrap();
         assert_eq!(world.completions(), 0);
         let stats = world.pool.stats();
@@ -104,6 +107,8 @@ fn random_schedules_reach_what_they_are_for() {
         all.closed += stats.closed;
         all.stale += stats.stale;
         all.refused += stats.refused;
+        all.removed += stats.removed;
+        all.retired += stats.retired;
         all.signaled += stats.posted - stats.signaled;
     }
     // The last is the number of work requests that are not signaled.
@@ -113,6 +118,8 @@ fn random_schedules_reach_what_they_are_for() {
         all.closed,
         all.stale,
         all.refused,
+        all.removed,
+        all.retired,
         all.signaled,
     ];
     assert!(counts.iter().all(|count| *count > 10), "{all:?}");
@@ -164,4 +171,8 @@ finds! {
     finds_too_many_initiators: InitiatorsUnbounded,
     finds_refusals_without_end: RefusalsRepeated,
     finds_memory_that_is_released_in_use: ReleasedEarly,
+    finds_nodes_that_are_removed_in_use: NodesRemovedInUse,
+    finds_nodes_that_are_removed_in_any_order: NodesRemovedInAnyOrder,
+    finds_connections_that_are_taken_in_use: ConnectionsTakenInUse,
+    finds_connections_that_are_not_destroyed: ConnectionsKept,
 }

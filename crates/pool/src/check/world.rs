@@ -16,7 +16,7 @@ const STRIDE: u64 = 4096;
 /// Of each region.
 const REGION: u64 = 1 << 40;
 const USERS: u64 = 3;
-const NODES: u64 = 3;
+pub(super) const NODES: u64 = 3;
 /// Actions in a row that follow from one another.
 const ACTIONS_MAX: u32 = 1000;
 
@@ -60,6 +60,12 @@ pub(super) struct World {
     pub(super) refuses_all: bool,
     /// Those that have refused a work request.
     refused: Vec<PhysicalId>,
+    /// Those that could not be connected.
+    unreached: Vec<PhysicalId>,
+    /// When each node was added, or the last virtual queue pair to it was closed.
+    idle_since: [u64; NODES as usize],
+    /// Counts these.
+    clock: u64,
     next_serial: u64,
 }
 
@@ -86,20 +92,27 @@ impl World {
             refuses_next: false,
             refuses_all: false,
             refused: Vec::new(),
+            unreached: Vec::new(),
+            idle_since: std::array::from_fn(|at| at as u64),
+            clock: NODES,
             next_serial: 1,
         };
         for user in 0..USERS {
             world.add_local(UserId(user as u32), Access::ALL);
         }
         for node in 0..NODES as usize {
-            world.add_remote(node, Access::ALL);
-            let read = Access {
-                read: true,
-                ..Access::default()
-            };
-            world.add_remote(node, read);
+            world.add_remotes(node);
         }
         world
+    }
+
+    fn add_remotes(&mut self, node: usize) {
+        self.add_remote(node, Access::ALL);
+        let read = Access {
+            read: true,
+            ..Access::default()
+        };
+        self.add_remote(node, read);
     }
 
     fn add_local(&mut self, user: UserId, access: Access) {
@@ -151,11 +164,62 @@ impl World {
             },
         };
         let opened = self.pool.open(user, node, depth, operations);
-        // The completion queue may serve no further queue pair.
-        if let Ok(id) = opened {
-            self.model.open(id, (user, node), depth, operations);
+        let open = self.model.virtuals.iter().filter(|open| open.is_open);
+        // The completion queue may serve no further queue pair, and each may have members.
+        let served = (self.config.cq_depth / self.config.sq_depth) as usize;
+        match opened {
+            Ok(id) => self.model.open(id, (user, node), depth, operations),
+            Err(error) if open.count() < served => return fail(format!("no place: {error}")),
+            Err(_) => {}
         }
         Ok(())
+    }
+
+    /// Whether a virtual queue pair is open to a node.
+    fn is_used(&self, node: NodeId) -> bool {
+        let mut virtuals = self.model.virtuals.iter();
+        virtuals.any(|open| open.is_open && open.node == node)
+    }
+
+    /// The node that was not used for the longest time is removed, and another one added.
+    pub(super) fn replace_idle_node(&mut self) -> Result<(), Finding> {
+        if self.pool.add_node().is_ok() {
+            return fail("there are more nodes than configured");
+        }
+        let idle = (0..NODES as usize).filter(|at| !self.is_used(self.nodes[*at]));
+        let expected = idle.min_by_key(|at| self.idle_since[*at]);
+        let removed = self.pool.remove_idle_node();
+        if removed != expected.map(|at| self.nodes[at]) {
+            return fail(format!("node {removed:?} is removed, not {expected:?}"));
+        }
+        let (Some(at), Some(node)) = (expected, removed) else {
+            return Ok(());
+        };
+        if self.pool.open(UserId(0), node, 1, Access::ALL).is_ok() {
+            return fail("a node that was removed can be reached");
+        }
+        for remote in &mut self.remotes {
+            if remote.region.node != node {
+                continue;
+            }
+            remote.is_valid = false;
+            if std::mem::replace(&mut remote.is_known, false) {
+                let ended = self.pool.remove_remote(remote.id);
+                ended.map_err(|error| error.to_string())?;
+            }
+        }
+        self.nodes[at] = self.pool.add_node().map_err(|error| error.to_string())?;
+        self.note_idle(self.nodes[at]);
+        self.add_remotes(at);
+        Ok(())
+    }
+
+    fn note_idle(&mut self, node: NodeId) {
+        if !self.is_used(node) {
+            let at = self.nodes.iter().position(|known| *known == node);
+            self.idle_since[at.unwrap()] = self.clock;
+            self.clock += 1;
+        }
     }
 
     fn any_open(&self, rng: &mut Rng) -> Option<usize> {
@@ -374,6 +438,7 @@ impl World {
         if has_faults && rng.percent(10) {
             self.excuse_node(node, Status::RetryExceeded);
             self.pool.handle_unreachable(id);
+            self.unreached.push(id);
             return Ok(());
         }
         self.device.create(id, node);
@@ -391,7 +456,13 @@ impl World {
 
     fn destroy(&mut self, id: PhysicalId, rng: &mut Rng) -> Result<(), Finding> {
         let at = self.device.queue_pairs.iter().position(|qp| qp.id == id);
-        let at = at.ok_or("a queue pair is destroyed that does not exist")?;
+        let Some(at) = at else {
+            self.pool.handle_destroyed(id);
+            return match self.unreached.contains(&id) {
+                true => Ok(()),
+                false => fail("a queue pair is destroyed that does not exist"),
+            };
+        };
         self.break_one(at, Broken::Event)?;
         if rng.percent(70) {
             while self.poll() {}
@@ -564,7 +635,7 @@ impl World {
         let Some(at) = self.any_open(rng) else {
             return Ok(());
         };
-        let id = self.model.virtuals[at].id;
+        let (id, node) = (self.model.virtuals[at].id, self.model.virtuals[at].node);
         self.pool.close(id).map_err(|error| error.to_string())?;
         if self.pool.post(id, &self.some_request()) != Err(PostError::Closed) {
             return fail("a virtual queue pair takes requests after it was closed");
@@ -574,6 +645,7 @@ impl World {
             let mut all = device.queue_pairs.iter().flat_map(|qp| &qp.posted);
             all.any(|posted| posted.serial == serial)
         });
+        self.note_idle(node);
         Ok(())
     }
 
