@@ -202,6 +202,26 @@ fn calls_return_what_they_do_by_tcp() {
 }
 
 #[test]
+fn limits_of_time_leave_connections_on_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let names = [
+        "limit_of_a_receive",
+        "limit_of_a_send_by_parts",
+        "limit_of_all_waits",
+        "limit_of_a_listener",
+        "limits_and_signals",
+    ];
+    let argv = ["python3", CASES].into_iter().chain(names);
+    let argv: Vec<&str> = argv.collect();
+    assert!(!cases(from_call(&one, 0, &argv)).is_empty());
+    let status = at_the_end(&one);
+    assert_eq!(reasons(&client(&one)), []);
+    assert_eq!(status.joined, names.len() as u64 + 1);
+    one.down();
+}
+
+#[test]
 fn threads_that_send_and_receive_at_once_keep_the_rings() {
     const OCTETS: u64 = 8 << 20;
     let _alone = alone();

@@ -3,6 +3,7 @@ the lines are those that TCP gives (tests/tcp_rings.rs). Both ends are in this p
 of `cases.py exit PORT`. `cases.py NAME...` runs some cases."""
 
 import array
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -476,9 +477,13 @@ def least_octets(one, other):
     yield polled(other), of(other.recv, 1), of(other.recv, 1, DONTWAIT)
 
 
+def limit(end, option, seconds, micros=0):
+    end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, micros))
+
+
 def limit_of_a_receive(one, other):
     for set_by in [other, one]:
-        set_by.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 60_000))
+        limit(set_by, socket.SO_RCVTIMEO, 0, 60_000)
         begin = time.monotonic()
         yield of(set_by.recv, 9), of(set_by.recv, 9, PEEK), time.monotonic() - begin > 0.1
     one.sendall(b"ab")
@@ -488,11 +493,96 @@ def limit_of_a_receive(one, other):
 def limit_of_a_send(one, other):
     fill(one)
     one.setblocking(True)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 60_000))
+    limit(one, socket.SO_SNDTIMEO, 0, 60_000)
     begin = time.monotonic()
     # Some octets are sent if acknowledgements have made room meanwhile.
     yield of(one.send, b"x" * 10_000_000) != 10_000_000, time.monotonic() - begin > 0.05
     yield len(one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16))
+
+
+def limit_of_a_send_by_parts(one, other):
+    """What there is room for is sent."""
+    limit(one, socket.SO_SNDTIMEO, 0, 60_000)
+    sent = one.send(b"x" * 50_000_000)
+    yield 0 < sent < 50_000_000
+    drain(other, sent)
+    yield of(one.send, b"last"), of(other.recv, 9)
+
+
+def limit_of_all_waits(one, other):
+    """Octets that arrive do not begin the time again."""
+    limit(other, socket.SO_RCVTIMEO, 0, 400_000)
+    first = meanwhile(other.recv, 100, WAITALL)
+    for _ in range(40):
+        one.send(b"a")
+        time.sleep(0.05)
+    yield 0 < len(first()) < 40
+
+
+def limit_of_sleeps_for_the_bell(one, other):
+    """Two threads wait, and a set has the socket."""
+    limit(other, socket.SO_RCVTIMEO, 0, 200_000)
+    both = [meanwhile(other.recv, 9), meanwhile(other.recv, 9)]
+    yield [outcome() for outcome in both]
+    with select.epoll() as events:
+        events.register(other, select.EPOLLIN)
+        yield of(other.recv, 9), events.poll(0)
+        one.send(b"a")
+        yield len(events.poll(LIMIT_S)), of(other.recv, 9), of(other.recv, 9)
+
+
+def limits_that_change(one, other):
+    limit(other, socket.SO_RCVTIMEO, 0, 1000)
+    yield of(other.recv, 9)
+    limit(other, socket.SO_RCVTIMEO, LIMIT_S)
+    first = meanwhile(other.recv, 9)
+    one.send(b"a")
+    yield first(), of(limit, other, socket.SO_RCVTIMEO, 0, 1_000_000)
+    limit(other, socket.SO_RCVTIMEO, 0)
+    first = meanwhile(other.recv, 9)
+    one.send(b"b")
+    yield first()
+    limit(other, socket.SO_RCVTIMEO, -1)
+    yield of(other.recv, 9)
+
+
+def limit_of_a_listener(*_):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        limit(listener, socket.SO_RCVTIMEO, 0, 300_000)
+        with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
+            one.sendall(TRIP)
+            yield of(other.recv, len(TRIP), WAITALL), of(other.recv, 9)
+
+
+def limits_and_signals(one, other):
+    """A call whose time has a limit is ended by a handler with SA_RESTART, too."""
+    library = ctypes.CDLL(None, use_errno=True)
+    thread, signals = threading.get_ident(), [0]
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+
+    def send_signals(returned, octets):
+        while not returned.wait(0.02):
+            signal.pthread_kill(thread, signal.SIGUSR1)
+            signals[0] += 1
+            if signals[0] == 5:
+                one.send(octets)
+
+    for seconds, does_end, before, octets in [
+            (0, False, b"", b"ab"), (0, True, b"", b""), (LIMIT_S, False, b"", b""),
+            (LIMIT_S, True, b"", b""), (LIMIT_S, False, b"abc", b"")]:
+        limit(other, socket.SO_RCVTIMEO, seconds)
+        signal.siginterrupt(signal.SIGUSR1, does_end)
+        one.send(before)
+        returned, signals[0] = threading.Event(), 0
+        sender = threading.Thread(target=send_signals, args=[returned, octets])
+        sender.start()
+        flags = WAITALL if before else 0
+        taken = library.recv(other.fileno(), ctypes.create_string_buffer(9), 9, flags)
+        error = ctypes.get_errno() if taken < 0 else 0
+        returned.set()
+        sender.join()
+        yield taken, errno.errorcode.get(error, 0)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
 def lingering(one, other):
@@ -546,7 +636,9 @@ CASES = [
     exit_with_octets_unread,
     signals_of_a_broken_pipe, signals_of_an_own_end, shut_for_reading, shut_for_both,
     events_of_ends, out_of_band, out_of_band_inline, out_of_band_behind_octets, least_octets,
-    limit_of_a_receive, limit_of_a_send, lingering, lingering_for_nothing, info_of_states,
+    limit_of_a_receive, limit_of_a_send, limit_of_a_send_by_parts, limit_of_all_waits,
+    limit_of_sleeps_for_the_bell, limits_that_change, limit_of_a_listener, limits_and_signals,
+    lingering, lingering_for_nothing, info_of_states,
     info_of_queues, second_connect,
 ]
 if sys.argv[1:2] == ["exit"]:

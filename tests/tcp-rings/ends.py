@@ -474,8 +474,8 @@ def reasons(port, folder):
     """What moves connections to TCP: the last one executes a program."""
     for number, action in enumerate(REASONS):
         end = socket.socket()
-        if action is by_limit:
-            by_limit(end)
+        if action is by_least_octets:
+            by_least_octets(end)
         end.connect(("127.0.0.1", port))
         trips(end, 0, FEW)
         wait_for(f"{folder}/{number}")
@@ -484,8 +484,8 @@ def reasons(port, folder):
         end.close()
 
 
-def by_limit(end):
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
+def by_least_octets(end):
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
     return end
 
 
@@ -498,7 +498,7 @@ def by_exec(_):
     os.execv("/bin/true", ["true"])
 
 
-REASONS = [by_dup, by_length, by_mark, by_limit, by_exec]
+REASONS = [by_dup, by_length, by_mark, by_least_octets, by_exec]
 
 
 # One of the actions of `change` makes another connection.

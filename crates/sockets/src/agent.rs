@@ -24,7 +24,7 @@ use crate::own::{Marked, Own, Spin};
 use crate::reasons::{self, Reason};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
-use crate::{bell, leave, own, process, real, sets, spawned};
+use crate::{bell, leave, limits, own, process, real, sets, spawned};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -52,7 +52,7 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
         cell.advance(generation, State::Alone, State::Kernel);
     } else if !is_of_this_host(fd) {
         stays_with_tcp(cell, (generation, State::Alone), Some(Reason::OtherHost));
-    } else if has_limits(fd) {
+    } else if has_least_octets(fd) {
         stays_with_tcp(cell, (generation, State::Alone), Some(Reason::Option));
         if is_running() {
             bell::notice();
@@ -69,10 +69,11 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
             // A fork that has begun before has not seen the new state.
             if is_lent() {
                 cell.advance(generation, State::Offered, State::Alone);
-            } else if has_limits(fd) {
-                // Another thread has given them after they were looked at.
+            } else if has_least_octets(fd) {
+                // Another thread has set them after they were looked at.
                 stays_with_tcp(cell, (generation, State::Offered), Some(Reason::Option));
             } else {
+                limits::note_of(fd);
                 asked.push((fd, generation));
             }
         });
@@ -136,17 +137,15 @@ fn is_of_this_host(fd: c_int) -> bool {
     }
 }
 
-/// Whether the socket has limits of time or octets, which it may have from its listener.
-fn has_limits(fd: c_int) -> bool {
-    let differs = |name, usual: i64| {
-        let mut value = [0_i64; 2];
-        let mut len: libc::socklen_t = 16;
-        let at = value.as_mut_ptr().cast();
-        // SAFETY: the option has at most so many octets.
-        let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, at, &raw mut len) };
-        rc < 0 || value != [usual, 0]
-    };
-    differs(libc::SO_RCVTIMEO, 0) || differs(libc::SO_SNDTIMEO, 0) || differs(libc::SO_RCVLOWAT, 1)
+/// Whether receives wait for several octets (SO_RCVLOWAT), which the socket may have from its
+/// listener.
+fn has_least_octets(fd: c_int) -> bool {
+    let mut least: c_int = 0;
+    let mut len: libc::socklen_t = 4;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    // SAFETY: the option is an int.
+    let rc = unsafe { libc::getsockopt(fd, level, name, (&raw mut least).cast(), &raw mut len) };
+    rc < 0 || least != 1
 }
 
 /// A socket that urdmad knows.

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use libc::{pollfd, ssize_t};
 use urdma_abi::cancel::Disabled;
@@ -12,6 +13,7 @@ use urdma_socket_switch::{peek, recv, send, Event, Refused, Taken};
 use crate::begin::{begin, Begun};
 use crate::connection::Connection;
 use crate::host::Call;
+use crate::limits::{self, Limit};
 use crate::octets::{Octets, Window};
 use crate::real::{self, set_errno};
 use crate::reasons::Reason;
@@ -100,6 +102,14 @@ impl Way {
         }
     }
 
+    /// How long a call waits.
+    fn limit(self) -> Limit {
+        match self {
+            Self::Send(_) | Self::SendSome(_) => Limit::of_send(),
+            Self::Recv(_) => Limit::of_receive(),
+        }
+    }
+
     /// Whether a call with flags that the switch does not know leaves later ones as they are.
     fn is_look(self) -> bool {
         match self {
@@ -178,7 +188,7 @@ pub(crate) unsafe fn transfer_in_call(
         cell.leave();
         return result;
     };
-    let mut done = 0;
+    let (mut done, mut limit) = (0, way.limit());
     loop {
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
@@ -230,11 +240,7 @@ pub(crate) unsafe fn transfer_in_call(
             }
             Attempt::Failed(errno) => {
                 cell.leave();
-                return if done > 0 {
-                    moved_so_far(done)
-                } else {
-                    failed(errno)
-                };
+                return ended(done, errno);
             }
             Attempt::Broken => {
                 cell.leave();
@@ -242,21 +248,27 @@ pub(crate) unsafe fn transfer_in_call(
             }
             Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
                 cell.leave();
-                return if done > 0 {
-                    moved_so_far(done)
-                } else {
-                    failed(libc::EAGAIN)
-                };
+                return ended(done, libc::EAGAIN);
             }
-            // SAFETY: this call has entered; as for the caller.
-            Attempt::Waits(event) => match unsafe { sleep(cell, connection, event, taken) } {
-                Slept::Again => {}
-                Slept::Never => leave::retire(fd, Reason::NoDescriptor),
-                Slept::Interrupted if done > 0 => return moved_so_far(done),
-                Slept::Interrupted => return failed(libc::EINTR),
-                Slept::Closed => return failed(libc::EBADF),
-            },
+            Attempt::Waits(event) => {
+                // SAFETY: this call has entered; as for the caller.
+                match unsafe { sleep(cell, connection, (event, taken), &mut limit) } {
+                    Slept::Again => {}
+                    Slept::Never => leave::retire(fd, Reason::NoDescriptor),
+                    Slept::Ended(errno) => return ended(done, errno),
+                    Slept::Closed => return failed(libc::EBADF),
+                }
+            }
         }
+    }
+}
+
+/// A call has ended that has moved so many octets: an error if there are none.
+fn ended(done: usize, errno: c_int) -> ssize_t {
+    if done > 0 {
+        moved_so_far(done)
+    } else {
+        failed(errno)
     }
 }
 
@@ -305,7 +317,9 @@ unsafe fn rest_by_kernel(fd: c_int, octets: Octets, done: usize, way: Way) -> ss
 /// How a sleep has ended.
 enum Slept {
     Again,
-    Interrupted,
+    /// The call ends, by a handler of a signal or its limit of time, with this errno if it has
+    /// moved nothing.
+    Ended(c_int),
     Closed,
     /// It was not possible.
     Never,
@@ -319,12 +333,17 @@ enum Slept {
 unsafe fn sleep(
     cell: &'static Cell,
     connection: &'static Connection,
-    event: Event,
-    taken: u64,
+    (event, taken): (Event, u64),
+    limit: &mut Limit,
 ) -> Slept {
-    if signals::has_ended_call() {
+    let left = limit.left(connection.socket());
+    let ended = match left {
+        Some(Duration::ZERO) => Some(libc::EAGAIN),
+        _ => signals::has_ended_call(left.is_some()).then_some(libc::EINTR),
+    };
+    if let Some(errno) = ended {
         cell.leave();
-        return Slept::Interrupted;
+        return Slept::Ended(errno);
     }
     let pointer = std::ptr::from_ref(connection).cast_mut();
     let generation = cell.seen().generation();
@@ -333,14 +352,14 @@ unsafe fn sleep(
     cell.leave();
     let slept = match event {
         // SAFETY: as for the caller.
-        Event::Readable => unsafe { connection.sleep_for_ring() },
+        Event::Readable => unsafe { connection.sleep_for_ring(left) },
         Event::Writable | Event::Peer => None,
     };
     let slept = match slept {
-        Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Interrupted,
+        Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Ended(libc::EINTR),
         Some(_) => Slept::Again,
         // SAFETY: as above.
-        None => unsafe { sleep_for_socket(connection, event, taken) },
+        None => unsafe { sleep_for_socket(connection, (event, taken), left) },
     };
     // SAFETY: the reference of above; the connection is not used any more.
     drop(unsafe { Connection::from_raw(pointer) });
@@ -351,11 +370,17 @@ unsafe fn sleep(
     }
 }
 
-/// Sleeps until the socket or a bell ends the wait, or a handler of a signal.
+/// Sleeps until the socket or a bell ends the wait, or a handler of a signal, for at most `limit`.
 ///
 /// # Safety
 /// As [`sleep`].
-unsafe fn sleep_for_socket(connection: &Connection, event: Event, taken: u64) -> Slept {
+unsafe fn sleep_for_socket(
+    connection: &Connection,
+    (event, taken): (Event, u64),
+    limit: Option<Duration>,
+) -> Slept {
+    let time = limit.map(limits::timespec);
+    let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     let mine = match connection.sleepers.begin(taken) {
         Begin::Bell(mine) => mine,
         Begin::Taken => return Slept::Again,
@@ -372,8 +397,8 @@ unsafe fn sleep_for_socket(connection: &Connection, event: Event, taken: u64) ->
         entry(mine, libc::POLLIN),
     ];
     // SAFETY: a list of three entries.
-    let result = unsafe { real::ppoll(list.as_mut_ptr(), 3, null(), null()) };
-    let is_interrupted = signals::is_interrupted(result);
+    let result = unsafe { real::ppoll(list.as_mut_ptr(), 3, time, null()) };
+    let is_interrupted = signals::is_interrupted(result, limit.is_some());
     if list[1].revents != 0 {
         sets::silence(connection, mine);
     }
@@ -383,7 +408,7 @@ unsafe fn sleep_for_socket(connection: &Connection, event: Event, taken: u64) ->
     connection.sleepers.end(mine);
     connection.note_socket(list[0].revents);
     if is_interrupted {
-        Slept::Interrupted
+        Slept::Ended(libc::EINTR)
     } else {
         Slept::Again
     }

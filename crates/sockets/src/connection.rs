@@ -7,6 +7,7 @@ use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
@@ -211,13 +212,15 @@ impl Connection {
         bell::ring(self.peer_agent.as_raw_fd());
     }
 
-    /// Sleeps until the incoming ring changes, if only that or the agent can end the sleep; `None`
-    /// if TCP can. The result is 0 or the
-    /// negative errno.
+    /// Sleeps for at most `limit` until the incoming ring changes, if only that or the agent can
+    /// end the sleep; `None` if TCP can. The result is 0 or the negative errno.
     ///
     /// # Safety
     /// The thread may be cancelled here: its frames have no values to be dropped.
-    pub(crate) unsafe fn sleep_for_ring(&self) -> Option<std::ffi::c_long> {
+    pub(crate) unsafe fn sleep_for_ring(
+        &self,
+        limit: Option<Duration>,
+    ) -> Option<std::ffi::c_long> {
         let peer = self.end.peer();
         // A set waits for the bell.
         if !self.is_tcp_quiet() || self.tcp_speaks.load(SeqCst) || self.set.get().is_some() {
@@ -249,7 +252,7 @@ impl Connection {
             return Some(0);
         }
         // SAFETY: guaranteed by the caller.
-        Some(unsafe { futex::sleep(word, asleep) })
+        Some(unsafe { futex::sleep(word, asleep, limit) })
     }
 
     /// A receive that did not wait has ended. A program that polls by such calls yields the

@@ -12,6 +12,7 @@
 //! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
 //! `early` offers at connect and accept; `begin` the begin of a call; `readiness` what a connection
 //! is ready for; `sets` epoll sets, `link` which one a socket is in; `sleepers` threads that wait;
+//! `limits` how long;
 //! `leave` the ends of rings; `reasons` counts why; `lent` what forked children have; `spawned`
 //! what vforked children hand on; `agent` the thread that meets urdmad and acts for the process;
 //! `calls` sending and receiving; `files` sendfile; `life` loading, forks and exit; `hooks` the
@@ -51,6 +52,7 @@ mod leave;
 mod lent;
 #[cfg(not(test))]
 mod life;
+mod limits;
 mod link;
 mod octets;
 mod own;

@@ -6,7 +6,7 @@
 //! that an attempt needs no system call; at other times it calls the handler.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 
 use libc::siginfo_t;
 use urdma_abi::handlers::{Handlers, PutOff};
@@ -22,16 +22,22 @@ struct Place {
     /// How many [`Masked`] the thread holds.
     depth: AtomicU32,
     put_off: PutOff,
-    /// Since [`begin_call`] a handler has run that ends a call with EINTR.
-    has_ended_call: AtomicBool,
+    /// The calls that handlers have ended with EINTR which have run since [`begin_call`].
+    ended: AtomicU32,
 }
+
+/// None; those whose time has a limit, which each handler ends (signal(7)); all, which a handler
+/// ends that was installed without `SA_RESTART`.
+const NONE: u32 = 0;
+const LIMITED: u32 = 1;
+const EACH: u32 = 2;
 
 thread_local! {
     static PLACE: Place = const {
         Place {
             depth: AtomicU32::new(0),
             put_off: PutOff::new(),
-            has_ended_call: AtomicBool::new(false),
+            ended: AtomicU32::new(NONE),
         }
     };
 }
@@ -87,9 +93,12 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
         if is_masked && unsafe { place.put_off.put_off(signal, info, context) } {
             return;
         }
-        if !HANDLERS.does_restart(signal) {
-            place.has_ended_call.store(true, Ordering::Relaxed);
-        }
+        let ended = if HANDLERS.does_restart(signal) {
+            LIMITED
+        } else {
+            EACH
+        };
+        place.ended.fetch_max(ended, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { HANDLERS.call(signal, info, context) };
     });
@@ -97,19 +106,20 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
 
 /// A call begins that may sleep.
 pub(crate) fn begin_call() {
-    PLACE.with(|place| place.has_ended_call.store(false, Ordering::Relaxed));
+    PLACE.with(|place| place.ended.store(NONE, Ordering::Relaxed));
 }
 
-/// Whether a handler has run since [`begin_call`] that was installed without `SA_RESTART`, so that
-/// the call does not begin to sleep.
-pub(crate) fn has_ended_call() -> bool {
-    PLACE.with(|place| place.has_ended_call.load(Ordering::Relaxed))
+/// Whether a handler has run since [`begin_call`] that ends the call, so that it does not begin to
+/// sleep: any, if its time `is_limited`, or else one that was installed without `SA_RESTART`.
+pub(crate) fn has_ended_call(is_limited: bool) -> bool {
+    let least = if is_limited { LIMITED } else { EACH };
+    PLACE.with(|place| place.ended.load(Ordering::Relaxed) >= least)
 }
 
 /// Whether the sleep of a call, which returned `result`, was ended by such a handler. One that the
 /// kernel calls itself is not seen here, and may be one.
-pub(crate) fn is_interrupted(result: c_int) -> bool {
-    let is_ended = || has_ended_call() || HANDLERS.has_direct();
+pub(crate) fn is_interrupted(result: c_int, is_limited: bool) -> bool {
+    let is_ended = || has_ended_call(is_limited) || HANDLERS.has_direct();
     result < 0 && real::errno() == libc::EINTR && is_ended()
 }
 
@@ -181,23 +191,23 @@ mod tests {
         assert_eq!(calls(0), 0);
         drop(inner);
         assert_eq!(calls(0), 0);
-        assert!(!has_ended_call());
+        assert!(!has_ended_call(true));
         drop(outer);
         assert_eq!(calls(0), 1);
-        assert!(has_ended_call());
+        assert!(has_ended_call(false) && has_ended_call(true));
         assert_eq!(blocked(), before);
         raise(signal);
         assert_eq!(calls(0), 2);
     }
 
     #[test]
-    fn handler_with_sa_restart_ends_no_call() {
+    fn handler_with_sa_restart_ends_calls_with_a_limit_of_time() {
         let signal = libc::SIGUSR2;
         installed(signal, second, libc::SA_RESTART);
         begin_call();
         raise(signal);
         assert_eq!(calls(1), 1);
-        assert!(!has_ended_call());
+        assert!(!has_ended_call(false) && has_ended_call(true));
     }
 
     #[test]

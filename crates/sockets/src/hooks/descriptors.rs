@@ -7,7 +7,7 @@ use libc::{sockaddr, socklen_t};
 use crate::begin::{begin, begin_as_is, Begun};
 use crate::reasons::Reason;
 use crate::table::{self, Cell, State};
-use crate::{bell, early, leave, process, real};
+use crate::{bell, early, leave, limits, process, real};
 
 /// A new descriptor may be a TCP socket of this process alone.
 fn note_new(fd: c_int, is_accepted: bool) {
@@ -267,25 +267,22 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    limits::note(level, name);
     // What a socket has is looked at when it is offered.
-    let is_limit = is_limit(level, name);
+    let is_least = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let is_offered = || table::hit(fd).is_some_and(|cell| cell.seen().state() != State::Alone);
     let is_hit = table::hit(fd).is_some();
-    if is_hit && is_of_kernel(level, name) || is_limit && is_offered() {
+    if is_hit && is_of_kernel(level, name) || is_least && is_offered() {
         leave::retire(fd, Reason::Option);
     }
     // SAFETY: the arguments of the caller.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if is_limit && is_offered() {
+    // SAFETY: the kernel has read the value.
+    let never_waits = || result == 0 && unsafe { limits::is_negative(level, name, value) };
+    if is_least && is_offered() || is_hit && never_waits() {
         leave::retire(fd, Reason::Option);
     }
     result
-}
-
-/// Limits of time and octets.
-fn is_limit(level: c_int, name: c_int) -> bool {
-    let names = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
-    level == libc::SOL_SOCKET && names.contains(&name)
 }
 
 /// Other options that change what sending and receiving do, in a way that the switch does not know.

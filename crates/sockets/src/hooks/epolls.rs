@@ -13,7 +13,7 @@ use crate::begin::{begin, joined, Begun};
 use crate::reasons::Reason;
 use crate::sets::{self, Events, Set};
 use crate::table::{self, Cell};
-use crate::{leave, process, real};
+use crate::{leave, limits, process, real};
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
@@ -184,10 +184,7 @@ impl Wait {
             // SAFETY: the arguments of the caller.
             return unsafe { real::epoll_pwait(epfd, events, room, ms, mask) };
         }
-        let time = limit.map(|limit| timespec {
-            tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
+        let time = limit.map(limits::timespec);
         let time = time.as_ref().map_or(null(), std::ptr::from_ref);
         // SAFETY: as above.
         unsafe { real::epoll_pwait2(epfd, events, room, time, mask) }

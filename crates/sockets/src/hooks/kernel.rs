@@ -12,7 +12,7 @@ use urdma_abi::next::lookup;
 
 use super::{polls, selects};
 use crate::reasons::Reason;
-use crate::{leave, process, real};
+use crate::{leave, limits, process, real};
 
 /// The registers of integer arguments, in the order in which a hook has saved them.
 #[repr(C)]
@@ -234,6 +234,7 @@ fn by_number(arguments: &Arguments) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => surviving(arguments),
         libc::SYS_rt_sigaction => crate::signals::HANDLERS.note_direct(),
+        libc::SYS_setsockopt => limits::note(arguments.int(2), arguments.int(3)),
         libc::SYS_read
         | libc::SYS_write
         | libc::SYS_readv

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
 use crate::reasons::Reason;
 use crate::table::{self, Cell};
-use crate::{bell, leave, real, sets};
+use crate::{bell, leave, limits, real, sets};
 
 /// Entries of a list that is copied, and bells: one for each connection with rings among the
 /// entries, and one of the thread.
@@ -170,10 +170,7 @@ unsafe fn ask(
     left: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
-    let time = left.map(|left| timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    });
+    let time = left.map(limits::timespec);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     // SAFETY: the arguments of the caller.
     unsafe { real::ppoll(list, count as nfds_t, time, mask) }

@@ -8,7 +8,7 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 
 use super::polls::{duration, poll_ours, MANY};
 use crate::reasons::Reason;
-use crate::{leave, real, sets, table};
+use crate::{leave, limits, real, sets, table};
 
 /// Descriptors of a list on the stack of a call that names few.
 const FEW: usize = 64;
@@ -159,10 +159,7 @@ impl Named {
     }
 
     unsafe fn ask(self, limit: Option<Duration>, mask: *const sigset_t) -> c_int {
-        let time = limit.map(|limit| timespec {
-            tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
+        let time = limit.map(limits::timespec);
         let time = time.as_ref().map_or(null(), std::ptr::from_ref);
         let [read, write, except] = self.sets;
         // SAFETY: guaranteed by the caller.
