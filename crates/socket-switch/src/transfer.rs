@@ -138,9 +138,11 @@ async fn sleep<H: Host>(h: &H, looks: &mut u32) {
             *looks += 1;
             return h.relax().await;
         }
-        // Octets that cannot be taken follow some that are on their way in TCP, and wake.
-        let until = h.load(Word::TcpUntil(h.end().peer())).await;
-        if h.tcp_taken().await == until {
+        // Octets that cannot be taken follow some that are on their way in TCP, and wake; or the
+        // peer breaks the rules, and the ring of a direction that is TCP's has them.
+        let peer = h.end().peer();
+        let until = h.load(Word::TcpUntil(peer)).await;
+        if h.load(Word::Mode(peer)).await == RING && h.tcp_taken().await == until {
             return h.relax().await;
         }
     }
@@ -152,7 +154,7 @@ async fn sleep<H: Host>(h: &H, looks: &mut u32) {
 /// (MSG_PEEK); waits as [`recv`] does.
 pub async fn peek<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
     let peer = h.end().peer();
-    let mut looks = 0;
+    let (mut looks, mut ends) = (0, 0);
     loop {
         // The ring's octets stay there meanwhile.
         lock_reader(h, peer).await;
@@ -161,8 +163,11 @@ pub async fn peek<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
         match received {
             Received::Octets(found) => return Taken::Octets(found),
             Received::Reset => return Taken::Reset,
-            // The peer has filled the ring and closed its socket since.
-            Received::End if has_octets(h).await => continue,
+            // The peer has filled the ring and closed its socket since, or breaks the rules.
+            Received::End if ends < LOOKS && has_octets(h).await => {
+                ends += 1;
+                continue;
+            }
             Received::End if has_left_octets(h).await => return Taken::Reset,
             Received::End => return Taken::End,
             Received::WouldBlock => {}

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use urdma_socket_switch::layout::{first_octets, MEMORY_OCTETS};
-use urdma_socket_switch::{attend, demote, join, recv, send, settle, Demotion, Taken};
+use urdma_socket_switch::{attend, demote, join, peek, recv, send, settle, Demotion, Taken};
 
 use super::*;
 use crate::connection::Parts;
@@ -204,6 +204,24 @@ fn demotion_gives_tcp_what_the_ring_has() {
     assert!(!one.is_in_ring(End::First));
     assert_eq!(put(&one, b" and by TCP"), Some(Ok(11)));
     assert_eq!(take(&other, 100).unwrap(), b"in the ring and by TCP");
+}
+
+#[test]
+fn octets_in_the_ring_of_a_direction_by_tcp_let_a_receive_sleep() {
+    let [one, _other] = ends();
+    let head = one.block().word(Word::Head(End::Second));
+    head.store(1, SeqCst);
+    assert_eq!(take(&one, 100), None);
+}
+
+#[test]
+fn octets_in_the_ring_of_a_direction_by_tcp_do_not_keep_a_look_from_the_end() {
+    let [one, other] = ends();
+    let head = one.block().word(Word::Head(End::Second));
+    head.store(1, SeqCst);
+    drop(other);
+    let found = call(&one, |call| Call::run(peek(call, 1, true)));
+    assert_eq!(found, Some(Taken::End));
 }
 
 /// What a hostile peer may write to a word.
