@@ -339,16 +339,18 @@ impl Crowd {
     }
 }
 
-/// What a kill has done to the others: errors come from the node that was killed only.
-fn expect_errors_of(victim: Victim, before: &[Progress], after: &[Progress]) {
+/// What kills have done to the others: all have errors of the nodes that were killed, and none of
+/// others.
+fn expect_errors_of(victims: &[Victim], before: &[Progress], after: &[Progress]) {
     for (n, (before, after)) in before.iter().zip(after).enumerate() {
-        if victim == Victim::Client(n) {
+        if victims.contains(&Victim::Client(n)) {
             continue;
         }
-        for node in (0..NODES).filter(|node| victim != Victim::Node(*node)) {
+        for node in 0..NODES {
             assert_eq!(
-                before.errors[node], after.errors[node],
-                "client {n} has errors of node {node}: {before:?}, {after:?}"
+                victims.contains(&Victim::Node(node)),
+                after.errors[node] > before.errors[node],
+                "client {n}, node {node}, after {victims:?}: {before:?}, {after:?}"
             );
         }
     }
@@ -361,10 +363,11 @@ fn kill_under_load(count: usize) {
     let mut bed = Bed::up(seed);
     let mut before = bed.held();
     let mut crowd = bed.crowd();
-    for n in 0..count {
+    let mut left: Vec<Victim> = VICTIMS.into_iter().cycle().take(count).collect();
+    left.reverse();
+    while let Some(victim) = left.pop() {
         crowd.expect_progress();
-        let victim = VICTIMS[n % VICTIMS.len()];
-        println!("{n}: {victim:?}");
+        println!("{} left: {victim:?}", left.len());
         if victim == Victim::Daemon {
             bed.pause();
             bed.kill_daemon(crowd);
@@ -374,8 +377,15 @@ fn kill_under_load(count: usize) {
         }
         let progress = crowd.progress();
         bed.kill(victim, &mut crowd);
+        let mut victims = vec![victim];
+        // Others while the clients reconnect.
+        while bed.rng.percent(50) && left.last().is_some_and(|next| *next != Victim::Daemon) {
+            victims.extend(left.pop());
+            bed.kill(victims[victims.len() - 1], &mut crowd);
+        }
+        println!("{victims:?}");
         crowd.expect_progress();
-        expect_errors_of(victim, &progress, &crowd.progress());
+        expect_errors_of(&victims, &progress, &crowd.progress());
     }
     bed.end(crowd, before);
 }
