@@ -250,6 +250,11 @@ impl Engine {
             if is_interrupted || !self.is_alive() || !control.seat.is_held(seated) {
                 return Waited::Bystander;
             }
+            match self.spin_after_serving(&turns, || self.looks(call, None)) {
+                Some(true) => return Waited::Ready,
+                Some(false) => continue,
+                None => {}
+            }
             if until == 0 {
                 let now = clock::now_ns();
                 if now >= next_look {
@@ -277,6 +282,27 @@ impl Engine {
                 return Waited::Ready;
             }
         }
+    }
+
+    /// Spins if the last turn has served a peer and this has lately paid: one that reads the memory
+    /// of this process most likely goes on, and would have to wake the thread again. Whether the
+    /// thread has `found` what it waits for; none without a spin.
+    fn spin_after_serving(&self, turns: &Turns, mut found: impl FnMut() -> bool) -> Option<bool> {
+        let control = &self.sleep_control;
+        if !turns.has_taken || !control.serving_spins.allow() {
+            return None;
+        }
+        let mut has_served = false;
+        let turn = || {
+            has_served |= self.turn_once();
+            control.may_have_events()
+        };
+        let spun = spin(turn, &mut found);
+        let has_paid = spun == Spun::Nothing && has_served;
+        control
+            .serving_spins
+            .learn(if has_paid { Spun::Found } else { spun });
+        Some(spun == Spun::Found)
     }
 
     /// Looks once, in memory and then at the descriptors; whether there is what the thread waits
@@ -408,5 +434,23 @@ impl Wait<'_> {
         } else {
             Waited::Ready
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{instance, parts};
+
+    #[test]
+    fn thread_spins_after_a_turn_that_took_something_while_that_pays() {
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
+        let mut turns = Turns::for_guest(0);
+        assert_eq!(engine.spin_after_serving(&turns, || true), None);
+        turns.has_taken = true;
+        assert_eq!(engine.spin_after_serving(&turns, || true), Some(true));
+        assert_eq!(engine.spin_after_serving(&turns, || false), Some(false));
+        // Nothing came: the next ones rest, or, if the processor is in demand, all for a while.
+        assert_eq!(engine.spin_after_serving(&turns, || true), None);
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Turns {
     pub(crate) interrupts: Option<RawFd>,
     /// A stream is arriving; until a nap after which nothing had arrived.
     has_stream: bool,
+    /// The last turn has taken something.
+    pub(super) has_taken: bool,
     /// The next sleep is a nap, because an application polls or a stream arrives.
     pub(crate) naps: bool,
     /// The thread is one of the application's: see `driver.rs`.
@@ -79,6 +81,7 @@ impl Turns {
             has_lease: false,
             interrupts: None,
             has_stream: false,
+            has_taken: false,
             naps: false,
             is_guest: false,
         }
@@ -97,6 +100,7 @@ impl Turns {
 
     /// Notes the outcome of a turn.
     fn note_work(&mut self, now_ns: u64, taken: usize, has_sent: bool) {
+        self.has_taken = taken > 0;
         if taken > 0 || has_sent {
             self.last_work_ns = now_ns;
         }
@@ -316,17 +320,19 @@ impl Engine {
         }
     }
 
-    /// One turn of a thread that does not sleep after it.
-    pub(super) fn turn_once(&self) {
+    /// One turn of a thread that does not sleep after it; whether it has taken something.
+    pub(super) fn turn_once(&self) -> bool {
         let mut shard = self.shard.lock();
+        let mut taken = 0;
         if !shard.is_dead {
-            shard.progress(&self.info);
+            taken = shard.progress(&self.info);
             shard.run_timers(clock::now());
         }
         if !shard.process.notes.is_empty() {
             drop(shard);
             self.deliver_notes();
         }
+        taken > 0
     }
 }
 

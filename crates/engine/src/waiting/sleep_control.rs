@@ -56,6 +56,8 @@ pub(crate) struct SleepControl {
     pub(crate) spins: Spins,
     /// Those of waits for connection management alone.
     pub(crate) cm_spins: Spins,
+    /// Whether a driver spins after it has served a peer without an event of the program.
+    pub(crate) serving_spins: Spins,
     /// The driver waits for connection management alone.
     has_cm_driver: AtomicBool,
     /// A thread that waits for completions wants the seat.
@@ -157,6 +159,7 @@ impl SleepControl {
             bystanders: Bystanders::default(),
             spins: Spins::default(),
             cm_spins: Spins::default(),
+            serving_spins: Spins::default(),
             has_cm_driver: AtomicBool::new(false),
             is_seat_wanted: AtomicBool::new(false),
             local_events: Arc::default(),
