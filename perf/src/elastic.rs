@@ -9,7 +9,7 @@ use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::pool::{figure, text, Run};
+use crate::pool::{figures, text, Run};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -66,7 +66,7 @@ impl Worker {
     }
 }
 
-const fn figures(names: [&'static str; 4]) -> [(&'static str, Probe); 4] {
+const fn probes(names: [&'static str; 4]) -> [(&'static str, Probe); 4] {
     const fn probe(name: &'static str, unit: Unit) -> Probe {
         Probe { name, unit }
     }
@@ -79,19 +79,19 @@ const fn figures(names: [&'static str; 4]) -> [(&'static str, Probe); 4] {
     ]
 }
 
-const POOL: [(&str, Probe); 4] = figures([
+const POOL: [(&str, Probe); 4] = probes([
     "short process over the pool, p50",
     "short process over the pool, p99",
     "short processes over the pool",
     "short process over the pool, processor time",
 ]);
-const CONNECTIONS: [(&str, Probe); 4] = figures([
+const CONNECTIONS: [(&str, Probe); 4] = probes([
     "short process over rdma_cm, p50",
     "short process over rdma_cm, p99",
     "short processes over rdma_cm",
     "short process over rdma_cm, processor time",
 ]);
-const TCP: [(&str, Probe); 4] = figures([
+const TCP: [(&str, Probe); 4] = probes([
     "short process over TCP, p50",
     "short process over TCP, p99",
     "short processes over TCP",
@@ -146,10 +146,7 @@ pub fn measure(
     let taken = kinds.flat_map(|(kind, port)| {
         let run = run.as_ref().map_err(Clone::clone);
         let output = run.and_then(|run| output(run, programs, kind, port));
-        kind.figures().iter().map(move |(word, probe)| {
-            let output = output.as_ref().map_err(Clone::clone);
-            (*probe, output.and_then(|output| figure(output, word)))
-        })
+        figures(kind.figures(), output)
     });
     taken.collect()
 }

@@ -188,19 +188,27 @@ pub fn measure(
     let run = host.and_then(|host| Run::new(host, programs, scratch));
     let ports = (FIRST_PORT..).step_by(usize::from(NODES));
     let clients = CLIENTS.iter().zip(ports);
-    let figures = clients.flat_map(|(client, port)| {
+    let taken = clients.flat_map(|(client, port)| {
         let run = run.as_ref().map_err(Clone::clone);
-        let output = run.and_then(|run| run.output(client, port));
-        client.figures.iter().map(move |(word, probe)| {
-            let output = output.as_ref().map_err(Clone::clone);
-            (*probe, output.and_then(|output| figure(output, word)))
-        })
+        figures(client.figures, run.and_then(|run| run.output(client, port)))
+    });
+    taken.collect()
+}
+
+/// The figures of an output, each behind its word.
+pub(crate) fn figures(
+    words: &[(&str, Probe)],
+    output: Result<String, String>,
+) -> Vec<(Probe, Sample)> {
+    let figures = words.iter().map(|(word, probe)| {
+        let output = output.as_ref().map_err(Clone::clone);
+        (*probe, output.and_then(|output| figure(output, word)))
     });
     figures.collect()
 }
 
 /// The figure behind a word.
-pub(crate) fn figure(output: &str, word: &str) -> Sample {
+fn figure(output: &str, word: &str) -> Sample {
     let found = output.lines().find_map(|line| line.strip_prefix(word));
     let value = found.and_then(|value| value.parse().ok());
     value.ok_or_else(|| format!("there is no {word}in: {output}"))
