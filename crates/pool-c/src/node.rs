@@ -4,31 +4,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use urdma_pool_verbs::{Foreign, Node as Inner};
 
 use crate::errno::{call, Errno};
+use crate::handle::Handle;
 use crate::values::{address_at, is_dc, services_at};
 
 /// `struct urdma_pool_node`.
-pub(crate) struct Node(Mutex<Inner>);
-
-// SAFETY: as for `Pool`: what a node shares between its parts leaves it in no call.
-unsafe impl Send for Node {}
-// SAFETY: as above.
-unsafe impl Sync for Node {}
-
-/// The node that the application points to.
-///
-/// # Safety
-/// The pointer is null, or from `urdma_pool_node_create` and not destroyed while the guard lives.
-unsafe fn inner<'a>(node: *const Node) -> Result<MutexGuard<'a, Inner>, Errno> {
-    // SAFETY: as the caller says.
-    let node = unsafe { node.as_ref() }.ok_or(Errno(libc::EFAULT))?;
-    Ok(node.0.lock().unwrap_or_else(PoisonError::into_inner))
-}
+pub(crate) type Node = Handle<Inner>;
 
 /// Offers memory of the caller at an address.
 ///
@@ -54,7 +39,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_node_create(
         if offers_target {
             node.offer_target()?;
         }
-        Ok(Box::into_raw(Box::new(Node(Mutex::new(node)))))
+        Ok(Node::give(node))
     })
 }
 
@@ -70,7 +55,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_node_register(
 ) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let (mut node, services) = unsafe { (inner(node)?, services_at(services, count)?) };
+        let (mut node, services) = unsafe { (Node::lock(node)?, services_at(services, count)?) };
         Ok(node.register(&services).map(|()| 0)?)
     })
 }
@@ -83,7 +68,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_node_register(
 pub(crate) unsafe extern "C" fn urdma_pool_node_wait(node: *mut Node, timeout_ms: c_int) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let mut node = unsafe { inner(node) }?;
+        let mut node = unsafe { Node::lock(node) }?;
         let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         Ok(node.wait(limit).map(|()| 0)?)
     })
@@ -95,10 +80,6 @@ pub(crate) unsafe extern "C" fn urdma_pool_node_wait(node: *mut Node, timeout_ms
 /// The node is valid, and no other call uses it.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn urdma_pool_node_destroy(node: *mut Node) -> c_int {
-    call(-1, || {
-        let node = NonNull::new(node).ok_or(Errno(libc::EFAULT))?;
-        // SAFETY: as the caller says; it was made from a box.
-        drop(unsafe { Box::from_raw(node.as_ptr()) });
-        Ok(0)
-    })
+    // SAFETY: as the caller says.
+    call(-1, || unsafe { Node::destroy(node) })
 }

@@ -6,31 +6,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use urdma_pool_verbs::{Client, Foreign, LocalRegionId, UserId, VirtualId};
 
 use crate::errno::{call, Errno};
+use crate::handle::Handle;
 use crate::values::{address_at, services_at, Attr, Remote, WorkCompletion, WorkRequest};
 
 /// `struct urdma_pool`.
-pub(crate) struct Pool(Mutex<Client>);
-
-// SAFETY: what the client shares between its parts leaves it in no call, so that one thread at a
-// time uses all of it, which the mutex guarantees. The calls of verbs may be made by any thread.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
-
-/// The client of a pool.
-///
-/// # Safety
-/// The pointer is null, or from `urdma_pool_create` and not destroyed while the guard lives.
-unsafe fn client<'a>(pool: *const Pool) -> Result<MutexGuard<'a, Client>, Errno> {
-    // SAFETY: as the caller says.
-    let pool = unsafe { pool.as_ref() }.ok_or(Errno(libc::EFAULT))?;
-    Ok(pool.0.lock().unwrap_or_else(PoisonError::into_inner))
-}
+pub(crate) type Pool = Handle<Client>;
 
 /// What the application points to.
 ///
@@ -59,7 +43,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_create(
         // SAFETY: as the caller says.
         let (from, attr) = unsafe { (address_at(from, from_len)?, given(attr)?) };
         let client = Client::new(from.ip(), &attr.config()?)?;
-        Ok(Box::into_raw(Box::new(Pool(Mutex::new(client)))))
+        Ok(Pool::give(client))
     })
 }
 
@@ -75,7 +59,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_use_metadata(
 ) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let (mut client, services) = unsafe { (client(pool)?, services_at(services, count)?) };
+        let (mut client, services) = unsafe { (Pool::lock(pool)?, services_at(services, count)?) };
         Ok(client.use_metadata(&services).map(|()| 0)?)
     })
 }
@@ -86,12 +70,8 @@ pub(crate) unsafe extern "C" fn urdma_pool_use_metadata(
 /// The pool is valid, and no other call uses it.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn urdma_pool_destroy(pool: *mut Pool) -> c_int {
-    call(-1, || {
-        let pool = place(pool)?;
-        // SAFETY: as the caller says; it was made from a box.
-        drop(unsafe { Box::from_raw(pool.as_ptr()) });
-        Ok(0)
-    })
+    // SAFETY: as the caller says.
+    call(-1, || unsafe { Pool::destroy(pool) })
 }
 
 /// Registers memory of the caller.
@@ -112,7 +92,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_reg_mr(
         // SAFETY: as the caller says.
         let memory = unsafe { Foreign::new(start, length) }.ok_or(Errno(libc::EINVAL))?;
         // SAFETY: as the caller says.
-        let mut client = unsafe { client(pool) }?;
+        let mut client = unsafe { Pool::lock(pool) }?;
         let id = client.register_foreign(UserId(user), memory)?;
         // SAFETY: as the caller says.
         unsafe { mr.write(id.to_bits()) };
@@ -128,7 +108,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_reg_mr(
 pub(crate) unsafe extern "C" fn urdma_pool_dereg_mr(pool: *mut Pool, mr: u64) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let mut client = unsafe { client(pool) }?;
+        let mut client = unsafe { Pool::lock(pool) }?;
         client.deregister(LocalRegionId::from_bits(mr))?;
         Ok(0)
     })
@@ -154,7 +134,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_open(
         }
         let (qp, at) = (place(qp)?, place(remote)?);
         // SAFETY: as the caller says.
-        let (mut client, to) = unsafe { (client(pool)?, address_at(to, to_len)?) };
+        let (mut client, to) = unsafe { (Pool::lock(pool)?, address_at(to, to_len)?) };
         let (opened, region, addr) = client.open(UserId(user), to, depth)?;
         let length = client
             .pool()
@@ -182,7 +162,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_open(
 pub(crate) unsafe extern "C" fn urdma_pool_close(pool: *mut Pool, qp: u64) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let mut client = unsafe { client(pool) }?;
+        let mut client = unsafe { Pool::lock(pool) }?;
         client.close(VirtualId::from_bits(qp))?;
         Ok(0)
     })
@@ -196,7 +176,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_close(pool: *mut Pool, qp: u64) -> c_
 pub(crate) unsafe extern "C" fn urdma_pool_reset(pool: *mut Pool, qp: u64) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let mut client = unsafe { client(pool) }?;
+        let mut client = unsafe { Pool::lock(pool) }?;
         client.reset(VirtualId::from_bits(qp))?;
         Ok(0)
     })
@@ -214,7 +194,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_post(
 ) -> c_int {
     call(-1, || {
         // SAFETY: as the caller says.
-        let (mut client, wr) = unsafe { (client(pool)?, given(wr)?) };
+        let (mut client, wr) = unsafe { (Pool::lock(pool)?, given(wr)?) };
         client.post(VirtualId::from_bits(qp), &wr.request()?)?;
         Ok(0)
     })
@@ -235,7 +215,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_poll(
         let most = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
         let to = place(wc)?;
         // SAFETY: as the caller says.
-        let mut client = unsafe { client(pool) }?;
+        let mut client = unsafe { Pool::lock(pool) }?;
         let id = VirtualId::from_bits(qp);
         client.pool().state(id).ok_or(Errno(libc::EINVAL))?;
         let mut taken = 0;

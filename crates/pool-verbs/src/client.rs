@@ -633,11 +633,7 @@ impl Client {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
                 Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
-                Action::Deregister(region) => {
-                    // Memory of the caller may be registered twice.
-                    self.memory
-                        .retain(|_, memory| memory.keys().0 != region.lkey);
-                }
+                Action::Deregister(id) => drop(self.memory.remove(&id)),
             }
         }
     }

@@ -88,7 +88,7 @@ impl Refusal {
         octets
     }
 
-    /// The reason in the private data of a refusal; whoever gives none is no metadata service.
+    /// The reason in the private data of a refusal. A metadata service always gives one.
     pub(crate) fn decode(octets: &[u8]) -> Self {
         let number = octets
             .strip_prefix(&REFUSAL)

@@ -175,7 +175,7 @@ pub(crate) fn connect(
                 return decode_table(&private).ok_or(refused).map(Some);
             }
             Some(Event::Rejected(private)) if private.iter().all(|octet| *octet == 0) => {
-                // Nobody listens, or whoever does is no metadata service.
+                // There is no listener, or it is that of another service.
                 return Err(Error::Unreachable(service));
             }
             Some(Event::Rejected(private)) => {

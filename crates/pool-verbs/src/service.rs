@@ -57,7 +57,7 @@ impl urdma_node_table::Memory for TableMemory {
     }
 }
 
-/// Whoever is connected.
+/// A node or a client that is connected.
 #[derive(Debug)]
 struct Peer {
     cm: Id,

@@ -152,8 +152,8 @@ impl Pool {
     /// # Errors
     /// If it is unknown, or has ended.
     pub fn remove_local(&mut self, id: LocalRegionId) -> Result<(), CallError> {
-        if let Some(region) = self.regions.end_local(id, self.faults)? {
-            self.actions.push_back(Action::Deregister(region));
+        if self.regions.end_local(id, self.faults)? {
+            self.actions.push_back(Action::Deregister(id));
         }
         Ok(())
     }
@@ -713,7 +713,7 @@ impl Pool {
 
 /// Notes that a request uses local memory no more.
 pub(crate) fn release(regions: &mut Regions, actions: &mut VecDeque<Action>, id: LocalRegionId) {
-    if let Some(region) = regions.release(id) {
-        actions.push_back(Action::Deregister(region));
+    if regions.release(id) {
+        actions.push_back(Action::Deregister(id));
     }
 }

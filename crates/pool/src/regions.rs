@@ -58,19 +58,19 @@ impl Regions {
         removed.map(drop).ok_or(CallError::Unknown)
     }
 
-    /// Ends a local region; gives it if no request uses it, or when the last one is released.
+    /// Ends a local region; whether no request uses it, so that it is to be deregistered now.
     pub(crate) fn end_local(
         &mut self,
         id: LocalRegionId,
         faults: Faults,
-    ) -> Result<Option<LocalRegion>, CallError> {
+    ) -> Result<bool, CallError> {
         let local = self.local.get_mut(id.0).filter(|local| !local.is_ending);
         let local = local.ok_or(CallError::Unknown)?;
         local.is_ending = true;
         if local.uses > 0 && !faults.has(Fault::ReleasedEarly) {
-            return Ok(None);
+            return Ok(false);
         }
-        Ok(self.local.remove(id.0).map(|local| local.region))
+        Ok(self.local.remove(id.0).is_some())
     }
 
     /// Notes that a request uses a local region.
@@ -80,14 +80,13 @@ impl Regions {
         }
     }
 
-    /// Notes that one uses it no more; gives the region if it is to be deregistered now.
-    pub(crate) fn release(&mut self, id: LocalRegionId) -> Option<LocalRegion> {
-        let local = self.local.get_mut(id.0)?;
+    /// Notes that one uses it no more; whether it is to be deregistered now.
+    pub(crate) fn release(&mut self, id: LocalRegionId) -> bool {
+        let Some(local) = self.local.get_mut(id.0) else {
+            return false;
+        };
         local.uses -= 1;
-        if local.uses > 0 || !local.is_ending {
-            return None;
-        }
-        self.local.remove(id.0).map(|local| local.region)
+        local.uses == 0 && local.is_ending && self.local.remove(id.0).is_some()
     }
 
     /// Whether a request of this user to this node names memory that it may use so; its keys.

@@ -281,6 +281,6 @@ pub enum Action {
     /// Take the queue pair to ERR, or give up connecting it, handle the completions that there are,
     /// destroy it, and call `handle_destroyed`.
     Destroy(PhysicalId),
-    /// Deregister memory: no request uses it any more. The key is that of the region.
-    Deregister(LocalRegion),
+    /// Deregister memory: no request uses it any more.
+    Deregister(LocalRegionId),
 }

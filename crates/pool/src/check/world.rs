@@ -410,14 +410,14 @@ impl World {
             Some(Action::Connect(id, node)) => self.create(id, Some(node), has_faults, rng)?,
             Some(Action::Create(id)) => self.create(id, None, has_faults, rng)?,
             Some(Action::Destroy(id)) => self.destroy(id, rng)?,
-            Some(Action::Deregister(region)) => {
-                let local = self.locals.iter_mut().find(|local| local.region == region);
+            Some(Action::Deregister(id)) => {
+                let local = self.locals.iter_mut().find(|local| local.id == id);
                 let local = local.ok_or("unknown memory is deregistered")?;
                 let was_registered = std::mem::replace(&mut local.is_registered, false);
                 let is_used = self.device.queue_pairs.iter().any(|qp| {
                     qp.posted
                         .iter()
-                        .any(|posted| posted.work.lkey == region.lkey)
+                        .any(|posted| posted.work.lkey == local.region.lkey)
                 });
                 if !was_registered || local.is_usable || is_used {
                     return fail("memory is deregistered twice, or in use");
