@@ -1,6 +1,5 @@
 //! Memory that is unmapped while it is registered, in a process without the stand-in. Its tests run
-//! one after the other and are the only ones of their program: other threads would map their memory
-//! where pages were unmapped.
+//! one after the other and are the only ones of their program.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
@@ -20,13 +19,28 @@ const PAGE: usize = 4096;
 struct Pages(*mut libc::c_void);
 
 impl Pages {
+    /// Pages where the kernel maps memory.
     fn map(count: usize) -> Self {
-        let (access, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        // SAFETY: a new mapping.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), count * PAGE, access, flags, -1, 0) };
+        Self::map_at(0, count)
+    }
+
+    /// Pages where the kernel maps memory of no other thread once they are unmapped: above them is
+    /// more free space than any mapping takes.
+    fn map_apart(count: usize) -> Self {
+        const AT: usize = 0x1000_0000_0000;
+        Self::map_at(AT, count)
+    }
+
+    fn map_at(address: usize, count: usize) -> Self {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let new = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = match address {
+            0 => new,
+            _ => new | libc::MAP_FIXED_NOREPLACE,
+        };
+        let at = std::ptr::without_provenance_mut(address);
+        // SAFETY: a new mapping, which replaces none.
+        let at = unsafe { libc::mmap(at, count * PAGE, access, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self(at)
     }
@@ -80,7 +94,7 @@ fn send(from: &End, to: &End, pages: &Pages, page: usize, lkey: u32) {
 fn unmapped_page_is_empty_until_its_region_ends_or_has_other_memory() {
     let _alone = alone();
     let (a, b) = pair(2 * PAGE);
-    let pages = Pages::map(2);
+    let pages = Pages::map_apart(2);
     let keys = [0, 1].map(|page| register(&a, &pages, page, 1));
     for (page, key) in keys.into_iter().enumerate() {
         pages.unmap(page, 1);
