@@ -625,7 +625,7 @@ impl RawPort {
 }
 
 fn is_without_dpdk(port: Option<&PortKind>) -> bool {
-    port.is_some_and(|port| port.get().device().is_none())
+    port.is_some_and(|port| !port.is_of_dpdk())
 }
 
 fn in_range<T>(

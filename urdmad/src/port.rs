@@ -24,8 +24,13 @@ pub(crate) use self::udp::has_route;
 pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, PortError> {
     let [_, a, b, _, _, c, d, e] = request.node_guid.to_be_bytes();
     let mac = MacAddr([0x02, a, b ^ c, c, d, e]);
-    match request.config.kind.get().device() {
-        None => udp::open(request, mac),
-        Some(device) => dpdk::open(request, mac, device),
+    let config = request.config;
+    match config.kind.get().arguments(config.mtu, mac) {
+        Ok(None) => udp::open(request, mac),
+        Ok(Some(arguments)) => dpdk::open(request, &arguments),
+        Err(error) => Err(PortError::refused(
+            config.kind.get().cause(),
+            error.to_string(),
+        )),
     }
 }

@@ -28,20 +28,9 @@ pub const MESSAGE_OCTETS: usize = 1024;
 /// Octets of the name of a device, with the zero octet at its end.
 pub const DEVICE_OCTETS: usize = 64;
 
-/// Values of [`PortParams::kind`].
-pub mod kind {
-    /// Shared memory with another instance; `device` is the path of the socket on which this one
-    /// listens.
-    pub const MEMIF_SERVER: u32 = 1;
-    /// The same; `device` is the path of the other's socket.
-    pub const MEMIF_CLIENT: u32 = 2;
-    /// A new TAP interface; `device` is its name.
-    pub const TAP: u32 = 3;
-    /// An existing network interface, shared with the kernel; `device` is its name.
-    pub const AF_XDP: u32 = 4;
-    /// Any device; `device` are DPDK's arguments.
-    pub const DEVICE: u32 = 5;
-}
+/// Octets by which a frame may be longer than its IP packet: an Ethernet header with a VLAN tag,
+/// rounded up.
+pub const LINK_OCTETS: usize = 32;
 
 /// Values of [`OpenedPort::steering`], that is, how packets reach the queue pair of their lessee.
 pub mod steering {
@@ -65,10 +54,11 @@ pub struct Port {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PortParams {
-    /// One of [`kind`].
-    pub kind: u32,
-    /// See [`kind`].
+    /// DPDK's arguments for the device: `net_...,key=value` or a PCI address.
     pub device: *const c_char,
+    /// The network interface that the device shares with the kernel, from which it takes only
+    /// urdma's packets; null: none.
+    pub shared_netdev: *const c_char,
     /// `--file-prefix` of this primary.
     pub file_prefix: *const c_char,
     /// Absolute path of the run directory, in which DPDK has its files.
@@ -81,8 +71,6 @@ pub struct PortParams {
     pub mtu: u16,
     /// Queue pairs that are to be lent.
     pub lease_queues: u16,
-    /// Ethernet address of a virtual device.
-    pub mac: [u8; 6],
 }
 
 /// What `open` stores.
@@ -181,9 +169,13 @@ pub struct PortTable {
 
     /// The version of the DPDK that is loaded, such as `DPDK 22.11.9`.
     pub dpdk_version: unsafe extern "C" fn() -> *const c_char,
-    /// Whether DPDK has the driver for a kind of port; if not, the message says what to install.
-    pub check:
-        unsafe extern "C" fn(kind: u32, message: *mut c_char, message_octets: usize) -> c_int,
+    /// Whether DPDK has a driver, such as `net_tap`, or with an empty name whether there is DPDK;
+    /// if not, the message says what to install.
+    pub check: unsafe extern "C" fn(
+        driver: *const c_char,
+        message: *mut c_char,
+        message_octets: usize,
+    ) -> c_int,
     /// Starts DPDK, opens the port and stores it. DPDK cannot be started twice in a process.
     pub open: unsafe extern "C" fn(
         params: *const PortParams,
@@ -240,7 +232,7 @@ pub struct PortTable {
 // SAFETY: it begins with size and version; the library documents the rest.
 unsafe impl Table for PortTable {
     const SYMBOL: &'static CStr = c"urdma_port_table";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl PortTable {

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
 use thiserror::Error;
 
 /// Why a port cannot be opened.
@@ -16,8 +15,6 @@ pub(crate) enum OpenError {
          use kind = \"udp\"", .0.display()
     )]
     Driver(PathBuf),
-    #[error("there is no port of kind {0}")]
-    Kind(u32),
     #[error("a parameter of the port is missing")]
     Parameter,
     #[error("there is no network interface \"{0}\"")]
@@ -30,12 +27,8 @@ pub(crate) enum OpenError {
          killed: ip link set dev {netdev} xdp off"
     )]
     Xdp { netdev: String, error: dpdk::Error },
-    #[error("cannot open {}: {errno}", .directory.display())]
-    Directory { directory: PathBuf, errno: Errno },
     #[error("the port has too few queues")]
     Queues,
-    #[error("cannot set the address of {netdev}: {error}")]
-    Address { netdev: String, error: io::Error },
     #[error("opening the port panicked")]
     Panicked,
 }

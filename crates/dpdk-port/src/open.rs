@@ -10,11 +10,10 @@ use urdma_underlay::MacAddr;
 
 use crate::device;
 use crate::error::{NoTable, NotLeasable, OpenError};
-use crate::params::{Kind, Params};
+use crate::params::Params;
 use crate::port::Dpdk;
 use crate::redirection::Table;
 use crate::steer::Steer;
-use crate::tap;
 
 const POOL_CACHE: u32 = 64;
 
@@ -41,11 +40,11 @@ pub(crate) enum Steering {
     Table(usize),
 }
 
-/// Checks that the drivers of devices with these arguments are installed.
+/// Checks that the driver of a device with these arguments is installed.
 ///
 /// # Errors
-/// One is not.
-pub(crate) fn check_drivers(device: &str) -> Result<(), OpenError> {
+/// It is not.
+pub(crate) fn check_driver(device: &str) -> Result<(), OpenError> {
     match Drivers::of_devices([device]).missing() {
         Some(path) => Err(OpenError::Driver(path.to_owned())),
         None => Ok(()),
@@ -57,14 +56,14 @@ pub(crate) fn check_drivers(device: &str) -> Result<(), OpenError> {
 /// # Errors
 /// They cannot be started.
 pub(crate) fn open(params: &Params) -> Result<Opened, OpenError> {
-    let netdev = device::netdev(&params.kind);
+    let netdev = params.shared_netdev.as_deref();
     // DPDK reads it when the port starts.
     let program = netdev.map(kernel_program).transpose()?;
-    let mut device = device::arguments(params)?;
+    let mut device = device::full_address(&params.device);
     if let Some(program) = &program {
         device = format!("{device},xdp_prog={}", program.path());
     }
-    check_drivers(&device)?;
+    check_driver(&device)?;
     let plan = Plan::new(params, &device);
     let eal = start_dpdk(params, &device, plan.memory.clone())?;
     let mut port = DpdkPort::attach(&eal, &device)?;
@@ -90,12 +89,6 @@ pub(crate) fn open(params: &Params) -> Result<Opened, OpenError> {
         .collect::<Option<Vec<QueuePair>>>()
         .ok_or(OpenError::Queues)?;
     let mac = MacAddr(port.mac()?);
-    if let Kind::Tap { netdev } = &params.kind {
-        tap::set_kernel_mac(netdev, mac).map_err(|error| OpenError::Address {
-            netdev: netdev.clone(),
-            error,
-        })?;
-    }
     Ok(Opened {
         port: Dpdk::new(eal, port, pairs, table),
         device: device.split(',').next().unwrap_or(&device).to_owned(),

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, OsStr};
+use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 
@@ -13,10 +13,9 @@ use urdma_abi::port::{
     TxFrame, DEVICE_OCTETS,
 };
 
-use crate::device;
 use crate::error::{OpenError, QueueError};
-use crate::open::{check_drivers, open as open_port, Opened, Steering};
-use crate::params::{Kind, Params};
+use crate::open::{check_driver, open as open_port, Opened, Steering};
+use crate::params::Params;
 use crate::port::Dpdk;
 
 const EIO: c_int = 5;
@@ -83,13 +82,13 @@ unsafe extern "C" fn dpdk_version() -> *const c_char {
     dpdk::version().as_ptr()
 }
 
-unsafe extern "C" fn check(kind: u32, message: *mut c_char, octets: usize) -> c_int {
+unsafe extern "C" fn check(driver: *const c_char, message: *mut c_char, octets: usize) -> c_int {
+    // SAFETY: the caller passes a string.
+    let driver = unsafe { CStr::from_ptr(driver) };
     let outcome = guarded(Err(OpenError::Panicked), || {
-        // An interface or a socket of no name: only the driver matters. Any device has a driver of
-        // its own.
-        match Kind::new(kind, OsStr::new("none"))? {
-            Kind::Device { .. } => Ok(()),
-            kind => check_drivers(device::driver(&kind)),
+        match driver.to_string_lossy().as_ref() {
+            "" => Ok(()),
+            driver => check_driver(driver),
         }
     });
     // SAFETY: the caller passes a buffer of this length.

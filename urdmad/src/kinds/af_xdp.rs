@@ -1,12 +1,12 @@
 //! net_af_xdp on an existing network interface.
 
-use std::path::Path;
+use std::ffi::CStr;
 
 use caps::Capability;
-use urdma_abi::port::kind;
+use urdma_underlay::MacAddr;
 
 use super::missing::missing_capabilities;
-use super::{Internet, KeyError, Keys, Kind, Named, Needs};
+use super::{Internet, KeyError, Keys, Kind, KindError, Named, Needs};
 
 /// An interface of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct AfXdp {
 
 impl Named for AfXdp {
     const NAME: &'static str = "af_xdp";
-    const DPDK: Option<u32> = Some(kind::AF_XDP);
+    const DRIVER: Option<&'static CStr> = Some(c"net_af_xdp");
 
     fn take(keys: &mut Keys) -> Result<Self, KeyError> {
         let netdev = keys.take_netdev()?;
@@ -26,8 +26,8 @@ impl Named for AfXdp {
 }
 
 impl Kind for AfXdp {
-    fn device(&self) -> Option<(u32, &Path)> {
-        Some((kind::AF_XDP, Path::new(&self.netdev)))
+    fn arguments(&self, _: u16, _: MacAddr) -> Result<Option<String>, KindError> {
+        Ok(Some(format!("net_af_xdp0,iface={}", self.netdev)))
     }
 
     /// It marks neighbours as used, and removes the BPF program at the end.

@@ -1,12 +1,12 @@
 //! Any device by DPDK's arguments: `net_...,key=value` or a PCI address.
 
-use std::path::Path;
+use std::ffi::CStr;
 
 use caps::Capability;
 use libc::c_long;
-use urdma_abi::port::kind;
+use urdma_underlay::MacAddr;
 
-use super::{Internet, KeyError, Keys, Kind, Named, Needs};
+use super::{Internet, KeyError, Keys, Kind, KindError, Named, Needs};
 
 /// Calls of drivers, which older processors have.
 #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,7 @@ pub struct Device {
 
 impl Named for Device {
     const NAME: &'static str = "device";
-    const DPDK: Option<u32> = Some(kind::DEVICE);
+    const DRIVER: Option<&'static CStr> = Some(c"");
 
     fn take(keys: &mut Keys) -> Result<Self, KeyError> {
         let device = keys.device.take().ok_or(KeyError::Missing("device"))?;
@@ -37,8 +37,8 @@ impl Named for Device {
 }
 
 impl Kind for Device {
-    fn device(&self) -> Option<(u32, &Path)> {
-        Some((kind::DEVICE, Path::new(&self.device)))
+    fn arguments(&self, _: u16, _: MacAddr) -> Result<Option<String>, KindError> {
+        Ok(Some(self.device.clone()))
     }
 
     /// Flow rules, raw queues, memory for DMA, I/O ports: its driver is not known.

@@ -6,12 +6,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `af_xdp`, `device`, `memif`, `tap`, `udp` | a kind each |
+//! | `error` | why one cannot be used |
 //! | `keys` | the keys of the configuration that kinds take |
 //! | `needs` | what a kind needs after the start, for the sandbox |
 //! | `missing` | capabilities that opening a port needs and the process lacks |
 
 mod af_xdp;
 mod device;
+mod error;
 mod keys;
 mod memif;
 mod missing;
@@ -19,12 +21,14 @@ mod needs;
 mod tap;
 mod udp;
 
-use std::path::Path;
+use std::ffi::CStr;
 
 use serde::Deserialize;
+use urdma_underlay::MacAddr;
 
 pub use self::af_xdp::AfXdp;
 pub use self::device::Device;
+pub use self::error::KindError;
 pub(crate) use self::keys::{KeyError, Keys, Role};
 pub use self::memif::Memif;
 pub(crate) use self::needs::{Internet, Needs};
@@ -35,9 +39,9 @@ pub use self::udp::Udp;
 pub(crate) trait Named: Sized {
     /// Its name in the configuration.
     const NAME: &'static str;
-    /// As what `liburdma_dpdk.so` checks whether it can be used here (`urdma_abi::port::kind`);
-    /// `None`: it is not of DPDK.
-    const DPDK: Option<u32>;
+    /// Its driver of DPDK, such as `net_tap`, or an empty name if only the device has one; `None`:
+    /// it is not of DPDK.
+    const DRIVER: Option<&'static CStr>;
 
     /// A port of this kind, with the keys that it takes.
     fn take(keys: &mut Keys) -> Result<Self, KeyError>;
@@ -45,8 +49,22 @@ pub(crate) trait Named: Sized {
 
 /// What a configured port has of its kind.
 pub(crate) trait Kind {
-    /// DPDK's kind and device; `None`: it is not of DPDK.
-    fn device(&self) -> Option<(u32, &Path)>;
+    /// DPDK's arguments for its device, which has this IP MTU and, if it is virtual, this address;
+    /// `None`: it is not of DPDK.
+    ///
+    /// # Errors
+    /// What the device needs cannot be had.
+    fn arguments(&self, _mtu: u16, _mac: MacAddr) -> Result<Option<String>, KindError> {
+        Ok(None)
+    }
+
+    /// What has to be done once DPDK has opened the device, whose address this is.
+    ///
+    /// # Errors
+    /// It cannot be done; the port is closed.
+    fn opened(&self, _mac: MacAddr) -> Result<(), KindError> {
+        Ok(())
+    }
 
     /// What urdmad needs for it after the start.
     fn needs(&self) -> Needs;
@@ -95,10 +113,17 @@ macro_rules! kinds {
         }
 
         impl PortKind {
-            /// The kinds of DPDK by name, with the numbers by which they are checked.
-            pub(crate) fn of_dpdk() -> impl Iterator<Item = (&'static str, u32)> {
-                let all = [$((<$name as Named>::NAME, <$name as Named>::DPDK),)+];
-                all.into_iter().filter_map(|(name, number)| Some((name, number?)))
+            /// The kinds of DPDK by name, with their drivers.
+            pub(crate) fn of_dpdk() -> impl Iterator<Item = (&'static str, &'static CStr)> {
+                let all = [$((<$name as Named>::NAME, <$name as Named>::DRIVER),)+];
+                all.into_iter().filter_map(|(name, driver)| Some((name, driver?)))
+            }
+
+            /// Whether it is a kind of DPDK.
+            pub(crate) fn is_of_dpdk(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as Named>::DRIVER.is_some(),)+
+                }
             }
 
             /// A port with the keys that it takes; `None` without a port.

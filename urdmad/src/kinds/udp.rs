@@ -1,6 +1,6 @@
 //! UDP sockets of the kernel, at the instance's addresses, without DPDK.
 
-use std::path::Path;
+use std::ffi::CStr;
 
 use super::{Internet, KeyError, Keys, Kind, Named, Needs};
 
@@ -10,7 +10,7 @@ pub struct Udp;
 
 impl Named for Udp {
     const NAME: &'static str = "udp";
-    const DPDK: Option<u32> = None;
+    const DRIVER: Option<&'static CStr> = None;
 
     fn take(_: &mut Keys) -> Result<Self, KeyError> {
         Ok(Self)
@@ -18,10 +18,6 @@ impl Named for Udp {
 }
 
 impl Kind for Udp {
-    fn device(&self) -> Option<(u32, &Path)> {
-        None
-    }
-
     /// Some sockets are made when they are needed.
     fn needs(&self) -> Needs {
         Needs {

@@ -100,11 +100,11 @@ fn library_path() -> PathBuf {
 
 /// The kinds of ports of DPDK, each with the reason for which it cannot be used here, if so.
 pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), PortError>)> {
-    PortKind::of_dpdk().map(|(name, number)| {
+    PortKind::of_dpdk().map(|(name, driver)| {
         let checked = load(name).and_then(|table| {
             said(|message, octets| {
-                // SAFETY: the message has room for `octets`.
-                unsafe { (table.check)(number, message, octets) }
+                // SAFETY: the driver is a string, and the message has room for `octets`.
+                unsafe { (table.check)(driver.as_ptr(), message, octets) }
             })
             .map(drop)
             .map_err(PortError::Driver)
@@ -126,45 +126,40 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> 
     }
 }
 
-/// Loads the library and opens the port.
+/// Loads the library and opens the port, whose device has these arguments.
 ///
 /// # Errors
 /// It cannot be used.
-pub(super) fn open(
-    request: &PortRequest<'_>,
-    mac: MacAddr,
-    (kind, device): (u32, &Path),
-) -> Result<OpenPort, PortError> {
+pub(super) fn open(request: &PortRequest<'_>, arguments: &str) -> Result<OpenPort, PortError> {
     let config = request.config;
+    let kind = config.kind.get();
+    let refused = |reason| PortError::refused(kind.cause(), reason);
     let table = load(config.kind.name())?;
-    let device = c_string(device)?;
+    let arguments = c_string(arguments)?;
+    let netdev = kind.shared_netdev().map(str::to_owned);
+    let shared_netdev = netdev.as_deref().map(c_string).transpose()?;
     let prefix = file_prefix(request.run_dir);
     let c_prefix = c_string(&prefix)?;
     let run_dir = c_string(request.run_dir)?;
     let log = request.log.map(c_string).transpose()?;
     let params = PortParams {
-        kind,
-        device: device.as_ptr(),
+        device: arguments.as_ptr(),
+        shared_netdev: shared_netdev.as_ref().map_or(null(), |name| name.as_ptr()),
         file_prefix: c_prefix.as_ptr(),
         run_dir: run_dir.as_ptr(),
         log: log.as_ref().map_or(null(), |log| log.as_ptr()),
         hugepages_mb: config.hugepages_mb.unwrap_or(0),
         mtu: config.mtu,
         lease_queues: config.lease_queues,
-        mac: mac.0,
     };
     let mut opened = MaybeUninit::<OpenedPort>::uninit();
     let note = said(|message, octets| {
         // SAFETY: all pointers are valid during the call.
         unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
     })
-    .map_err(|reason| match config.kind.get().cause() {
-        Some(cause) => PortError::Caused { cause, reason },
-        None => PortError::Driver(reason),
-    })?;
+    .map_err(refused)?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
-    let netdev = config.kind.get().shared_netdev().map(str::to_owned);
     let port = Dpdk {
         table,
         port: NonNull::new(opened.port).ok_or(PortError::None)?,
@@ -177,6 +172,8 @@ pub(super) fn open(
         verification: verification(netdev.as_deref()),
         netdev,
     };
+    kind.opened(port.mac)
+        .map_err(|error| refused(error.to_string()))?;
     // SAFETY: the name ends with a zero octet.
     let device = unsafe { CStr::from_ptr(opened.device.as_ptr()) };
     let device = device.to_string_lossy().into_owned();

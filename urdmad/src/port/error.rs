@@ -97,6 +97,14 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// A port that is not opened for this reason, which may have a cause.
+    pub(super) fn refused(cause: Option<String>, reason: String) -> Self {
+        match cause {
+            Some(cause) => Self::Caused { cause, reason },
+            None => Self::Driver(reason),
+        }
+    }
+
     /// No socket, of so many that are needed.
     pub(super) fn no_socket(errno: Errno, total: usize) -> Self {
         match errno {
