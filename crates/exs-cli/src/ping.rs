@@ -44,10 +44,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     );
     // Octets that were never written would all be read from the kernel's page of zeros.
     buffers.0.fill(1);
+    let mut begun = Instant::now();
     for _ in 0..arguments.count {
-        let begun = Instant::now();
         buffers = round_trip(&mut socket, buffers)?;
-        times.push(begun.elapsed());
+        let ended = Instant::now();
+        times.push(ended.duration_since(begun));
+        begun = ended;
     }
     times.sort_unstable();
     print_times(&times);

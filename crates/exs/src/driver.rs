@@ -23,6 +23,7 @@ use crate::ffi::queue_pair::{Batch, Local, Operation};
 use crate::ffi::verbs::{Completion, Found};
 use crate::link::{of, Link, Of};
 use crate::rings::Rings;
+use crate::spins::Spins;
 
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
@@ -97,6 +98,9 @@ pub(crate) struct Driver {
     recvs: VecDeque<(RecvId, Buffer)>,
     events: VecDeque<Event>,
     batch: Batch,
+    /// Slots of receives that are complete, to be posted again before the peer is told that they
+    /// are free. What has come is answered first.
+    free_slots: Vec<usize>,
     /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
     next: u64,
     oldest: u64,
@@ -110,6 +114,7 @@ pub(crate) struct Driver {
     last_end: Option<u64>,
     /// How long a thread that waits polls before it sleeps.
     poll: Duration,
+    spins: Spins,
     is_armed: bool,
     /// The connection is broken; what was received before is still taken.
     is_lost: bool,
@@ -136,6 +141,7 @@ impl Driver {
             recvs: VecDeque::new(),
             events: VecDeque::new(),
             batch: Batch::default(),
+            free_slots: Vec::new(),
             next: 0,
             oldest: 0,
             began: Instant::now(),
@@ -144,6 +150,7 @@ impl Driver {
             signal_every: (send_depth / 4).max(1),
             last_end: None,
             poll,
+            spins: Spins::default(),
             is_armed: false,
             is_lost: false,
             is_closed: false,
@@ -238,6 +245,8 @@ impl Driver {
             return Ok(Some(event));
         }
         let mut idle_since = None;
+        let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
+        let mut looks = None;
         // From the first moment without anything to do on.
         let mut until = None;
         loop {
@@ -249,6 +258,14 @@ impl Driver {
             }
             if self.advance() || !self.events.is_empty() || self.link.is_none() {
                 idle_since = None;
+                if let Some(looks) = looks.take() {
+                    self.spins.found(&looks);
+                }
+                continue;
+            }
+            let looks = looks.get_or_insert_with(|| self.spins.begin());
+            if may_spin && !self.is_armed && self.spins.again(looks) {
+                std::hint::spin_loop();
                 continue;
             }
             let now = Instant::now();
@@ -379,16 +396,20 @@ impl Driver {
         self.note(polled);
         let any = !found.is_empty();
         let timeout = self.stream.poll_timeout();
-        if any || timeout.is_some() {
+        // Octets that arrive while none are to be sent need no time.
+        let is_timed = || {
+            found
+                .iter()
+                .any(|completion| completion.immediate.is_none())
+        };
+        if timeout.is_some() || (any && (self.stream.has_unsent() || is_timed())) {
             self.read_clock();
         }
         for completion in found.iter() {
             self.handle(&completion);
         }
-        if let Some(link) = self.link.as_ref().filter(|_| any) {
-            // Before the peer can be told that the slots are free.
-            let posted = link.repost(&found);
-            self.note(posted);
+        if !any {
+            self.repost();
         }
         if any || timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
             self.drain();
@@ -431,6 +452,7 @@ impl Driver {
                         self.stream.handle_control(message, self.now_ns)
                     }
                 };
+                self.free_slots.push(slot);
             }
             Of::Send(number) => {
                 let count = (number + 1).saturating_sub(self.oldest);
@@ -491,6 +513,10 @@ impl Driver {
 
     /// Makes a work request, which is posted with others.
     fn request(&mut self, transmit: &Transmit) {
+        if matches!(transmit, Transmit::Control(_)) {
+            // It tells the peer that the slots are free.
+            self.repost();
+        }
         let Some(link) = &mut self.link else {
             return;
         };
@@ -521,6 +547,14 @@ impl Driver {
                 });
                 self.batch.push(id, octets, write_of(piece), signaled);
             }
+        }
+    }
+
+    /// Posts the slots of receives that are complete again.
+    fn repost(&mut self) {
+        if let Some(link) = self.link.as_ref().filter(|_| !self.free_slots.is_empty()) {
+            let posted = link.post_recvs(self.free_slots.drain(..));
+            self.note(posted);
         }
     }
 

@@ -51,6 +51,7 @@ mod link;
 mod registrations;
 mod rings;
 mod socket;
+mod spins;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 

@@ -115,16 +115,8 @@ impl Link {
         self.qp.post(batch)
     }
 
-    /// Posts the slots of receives that are complete again.
-    pub(crate) fn repost(&self, found: &Found) -> Result<(), Error> {
-        let done = found.iter().filter(|completion| completion.ok);
-        self.post_recvs(done.filter_map(|completion| match of(&completion) {
-            Of::Receive(slot) => Some(slot),
-            Of::Send(_) => None,
-        }))
-    }
-
-    fn post_recvs(&self, slots: impl Iterator<Item = usize>) -> Result<(), Error> {
+    /// Posts receives into these slots.
+    pub(crate) fn post_recvs(&self, slots: impl Iterator<Item = usize>) -> Result<(), Error> {
         let received = &self.received;
         self.qp
             .post_recvs(slots.map(|slot| (RECEIVE | slot as u64, received.whole(slot))))

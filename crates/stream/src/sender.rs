@@ -584,6 +584,11 @@ impl SendHalf {
             && self.sends.len() < self.max_sends
     }
 
+    /// Whether octets of sends are still to be transmitted.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.transfer.is_some() || self.cursor < self.sends.len()
+    }
+
     /// Whether short sends wait for others: unless that has changed with a send, nothing follows
     /// from the send.
     pub(crate) fn is_gathering(&self) -> bool {

@@ -322,6 +322,12 @@ impl Stream {
         self.sender.waits_until()
     }
 
+    /// Whether octets of sends are still to be transmitted. If not, a time that is late changes
+    /// nothing in [`Stream::poll_transmit`].
+    pub fn has_unsent(&self) -> bool {
+        self.sender.has_unsent()
+    }
+
     /// Whether short sends wait for others that carry them along; while they do, the stream need
     /// not be drained after a send. A driver whose user posts nothing for a while, as before it
     /// sleeps, calls [`Stream::stop_gathering`].
