@@ -12,14 +12,12 @@ use urdma_harness::process::Process;
 /// Limit of a build.
 const BUILD: Duration = Duration::from_secs(1200);
 
-/// An addition of one file.
+/// New files, and their lines in files that are there.
 struct Addition {
-    /// The file, in the folder of this test.
-    file: &'static str,
-    /// The folder that it is added to.
-    folder: &'static str,
-    /// The file that lists it, and its lines there, each after a line that is there.
-    list: (&'static str, &'static [(&'static str, &'static str)]),
+    /// The files, in the folder of this test, and where they are added.
+    files: &'static [(&'static str, &'static str)],
+    /// The files that list them, and the new lines, each after a line that is there.
+    lists: &'static [(&'static str, &'static [(&'static str, &'static str)])],
     /// The package, and its test that the addition brings.
     tested: (&'static str, &'static str),
 }
@@ -43,17 +41,19 @@ fn copy(from: &Path, to: &Path) {
 
 fn add(tree: &Path, addition: &Addition) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("extending");
-    let to = tree.join(addition.folder).join(addition.file);
-    std::fs::copy(here.join(addition.file), to).unwrap();
-    let (list, lines) = addition.list;
-    let list = tree.join(list);
-    let mut text = std::fs::read_to_string(&list).unwrap();
-    for (after, line) in lines {
-        let after = format!("\n{after}\n");
-        assert_eq!(text.matches(&after).count(), 1, "{after} in {list:?}");
-        text = text.replace(&after, &format!("{after}{line}\n"));
+    for (file, to) in addition.files {
+        std::fs::copy(here.join(file), tree.join(to)).unwrap();
     }
-    std::fs::write(list, text).unwrap();
+    for (list, lines) in addition.lists {
+        let list = tree.join(list);
+        let mut text = std::fs::read_to_string(&list).unwrap();
+        for (after, line) in *lines {
+            let after = format!("\n{after}\n");
+            assert_eq!(text.matches(&after).count(), 1, "{after} in {list:?}");
+            text = text.replace(&after, &format!("{after}{line}\n"));
+        }
+        std::fs::write(list, text).unwrap();
+    }
 }
 
 /// Adds it to a copy of the tree, where the test that it brings passes.
@@ -89,9 +89,11 @@ fn compiles_and_works(addition: &Addition) {
 #[ignore = "compiles a part of the tree: make test-all"]
 fn congestion_controller_is_a_file_and_lines_of_a_list() {
     compiles_and_works(&Addition {
-        file: "half_window.rs",
-        folder: "proto-trp/src/conn/stream/congestion",
-        list: (
+        files: &[(
+            "controller.rs",
+            "proto-trp/src/conn/stream/congestion/half_window.rs",
+        )],
+        lists: &[(
             "proto-trp/src/conn/stream/congestion.rs",
             &[
                 ("mod fixed_window;", "mod half_window;"),
@@ -101,7 +103,7 @@ fn congestion_controller_is_a_file_and_lines_of_a_list() {
                 ),
                 ("    FixedWindow,", "    /// Half of it.\n    HalfWindow,"),
             ],
-        ),
+        )],
         tested: (
             "proto-trp",
             "conn::stream::congestion::half_window::tests::algorithm_has_its_window",
@@ -113,16 +115,51 @@ fn congestion_controller_is_a_file_and_lines_of_a_list() {
 #[ignore = "compiles a part of the tree: make test-all"]
 fn port_kind_is_a_file_and_lines_of_a_list() {
     compiles_and_works(&Addition {
-        file: "null.rs",
-        folder: "urdmad/src/kinds",
-        list: (
+        files: &[("port_kind.rs", "urdmad/src/kinds/null.rs")],
+        lists: &[(
             "urdmad/src/kinds/mod.rs",
             &[
                 ("mod needs;", "mod null;"),
                 ("pub use self::memif::Memif;", "pub use self::null::Null;"),
                 ("    Memif,", "    /// Sends to nobody.\n    Null,"),
             ],
-        ),
+        )],
         tested: ("urdmad", "kinds::null::tests::configuration_names_the_kind"),
+    });
+}
+
+#[test]
+#[ignore = "compiles a part of the tree: make test-all"]
+fn kind_of_queue_pair_is_three_files_and_lines_of_their_lists() {
+    compiles_and_works(&Addition {
+        files: &[
+            ("kind/objects.rs", "crates/engine/src/objects/kinds/sink.rs"),
+            ("kind/data.rs", "crates/engine/src/data/kinds/sink.rs"),
+            ("kind/calls.rs", "crates/engine/src/engine/kinds/sink.rs"),
+        ],
+        lists: &[
+            (
+                "crates/engine/src/objects/kinds/mod.rs",
+                &[
+                    ("pub(crate) mod handled;", "pub(crate) mod sink;"),
+                    (
+                        "            dc: crate::objects::kinds::dc::DcTable,",
+                        "            sinks: crate::objects::kinds::sink::SinkTable,",
+                    ),
+                ],
+            ),
+            (
+                "crates/engine/src/data/kinds/mod.rs",
+                &[("mod kind;", "mod sink;")],
+            ),
+            (
+                "crates/engine/src/engine/kinds/mod.rs",
+                &[("mod dc;", "mod sink;")],
+            ),
+        ],
+        tested: (
+            "urdma-engine",
+            "engine::kinds::sink::tests::queue_pair_of_the_kind_is_there",
+        ),
     });
 }

@@ -90,12 +90,11 @@ pub use clock::StoppedClock;
 pub use daemon::attach::{Host, Parts, PlayedDaemon};
 pub use engine::Engine;
 pub use objects::cq::{CompletionTime, Cq, CqConfig, Notify};
-pub use objects::datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
-pub use objects::dc::DcRole;
 pub use objects::events::{
     AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink, Look, SetCall,
     Sleep, Waited,
 };
+pub use objects::kinds::public::*;
 pub use objects::local_events::send_local_events;
 pub use objects::mr::MrChange;
 pub use objects::qp::{Qp, QpConfig};

@@ -292,8 +292,7 @@ pub(super) fn start(
         lease: lease_state,
         limits: LIMITS,
     };
-    shard.qps.datagrams.path_mtu_octets = info.path_mtu_octets();
-    shard.qps.dc.max_datagram_octets = info.max_datagram_octets();
+    shard.qps.kinds.begin(&info);
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,

@@ -19,7 +19,7 @@ impl Engine {
         let shard = self.shard.lock();
         let live = || shard.qps.connected.iter().map(|entry| &entry.conn);
         let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
-        let (dc_targets, dc_contexts) = shard.qps.dc.count_targets();
+        let (dc_targets, dc_contexts) = shard.qps.kinds.dc.count_targets();
         ProcessReport {
             qps: shard.qps.count,
             qps_connected: saturated(connected),

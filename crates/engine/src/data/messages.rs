@@ -440,11 +440,7 @@ impl Shard {
             conn.peer_gone(&mut host);
             self.qps.wheel.set(index, entry.conn.next_deadline());
         }
-        let now = clock::now();
-        for index in self.qps.dc.indices() {
-            self.qps.dc.slot_gone(index, now, slot, &mut self.process);
-            self.qps.settle_dc(index);
-        }
+        self.slot_gone_of_kinds(clock::now(), slot);
         let mut closed = self.channels.close(slot);
         for index in closed
             .iter_mut()

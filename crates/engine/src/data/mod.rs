@@ -9,11 +9,11 @@
 //! | `packets` | packets that came over channels |
 //! | `packet_room` | room for packets in the messages of channels |
 //! | `daemon_path` | the path of packets over urdmad |
-//! | `datagrams` | unreliable datagrams: creation and end, out, in |
+//! | `kinds` | queue pairs that are not connections |
 
 pub(crate) mod counts;
 pub(crate) mod daemon_path;
-pub(crate) mod datagrams;
+pub(crate) mod kinds;
 pub(crate) mod messages;
 pub(crate) mod packet_room;
 pub(crate) mod packets;

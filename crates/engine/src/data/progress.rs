@@ -119,9 +119,7 @@ impl Shard {
         }
         while let Some(index) = self.qps.wheel.expired(now) {
             let Some(entry) = self.qps.connected.get_mut(index) else {
-                let process = &mut self.process;
-                self.qps.dc.handle_timeout(index, now, process);
-                self.qps.settle_dc(index);
+                self.handle_timeout_of_kind(index, now);
                 continue;
             };
             if entry.conn.next_deadline().is_some_and(|at| at <= now) {

@@ -5,14 +5,13 @@
 //! limited.
 
 use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
-use proto_trp::dc::DcArrival;
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use urdma_ucma::is_req;
 
 use crate::clock;
-use crate::objects::dc::{DcHandled, THIS_HOST};
 use crate::objects::entry::QpEntry;
+use crate::objects::kinds::handled::Handled;
 use crate::objects::note::Note;
 use crate::paths::origin::Origin;
 use crate::paths::packet_body::{PacketBody, AHEAD, CACHE_LINE};
@@ -174,7 +173,7 @@ impl Shard {
                 if kind != PacketType::Reset && self.qps.connected.get(index_of(fixed)).is_some() {
                     self.counters.malformed += 1;
                 } else {
-                    self.handle_dc(fixed, (head, body), origin);
+                    self.handle_other(fixed, (head, body), origin);
                 }
                 return 1;
             }
@@ -193,7 +192,7 @@ impl Shard {
         // the clock, and round trips would seem shorter than the path.
         let now = clock::now();
         let Some(entry) = self.qps.connected.get_mut(index) else {
-            self.handle_dc(fixed, (head, body), origin);
+            self.handle_other(fixed, (head, body), origin);
             return 1;
         };
         let is_from_peer = origin.meta().is_some_and(|meta| entry.source.sent(meta));
@@ -230,46 +229,42 @@ impl Shard {
         }
     }
 
-    /// Processes a datagram that no connection takes: for an initiator or a target of the
-    /// dynamically connected transport, or for no queue pair.
+    /// Processes a datagram that no connection takes: for a queue pair of another kind, or for
+    /// none.
     #[inline(never)]
-    fn handle_dc(
+    fn handle_other(
         &mut self,
         fixed: &[u8; trp::HEADER_LEN],
         (head, body): (&[u8], &PacketBody),
         origin: &Origin,
     ) {
-        let now = clock::now();
-        let Some(arrival) = arrival(origin) else {
+        if origin.sender().is_none() {
             self.counters.wrong_source += 1;
             return;
-        };
+        }
+        let (now, len) = (clock::now(), body.len());
         let datagram = Datagram {
             head,
-            len: body.len(),
+            len,
             body,
             congestion_experienced: origin.meta().is_some_and(|meta| meta.ecn == ECN_CE),
         };
-        let process = &mut self.process;
-        if PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset) {
-            let found = self.qps.dc.handle_reset(now, &arrival, &datagram, process);
-            match found {
-                Some(index) => self.qps.settle_dc(index),
-                None => self.counters.unknown_qp += 1,
-            }
-            return;
-        }
-        let index = index_of(fixed);
-        match self.qps.dc.handle(index, now, &arrival, &datagram, process) {
-            DcHandled::Done => {}
-            DcHandled::Answer(octets, len) => self.send_reset(now, origin, &octets[..len]),
-            DcHandled::NoQueuePair => {
+        let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
+        let found = if is_reset {
+            self.handle_reset_of_kind(now, origin, &datagram)
+        } else {
+            self.handle_of_kind(index_of(fixed), now, origin, &datagram)
+        };
+        match found {
+            Handled::Done => {}
+            Handled::Answer(octets, len) => self.send_reset(now, origin, &octets[..len]),
+            Handled::NoQueuePair => {
                 self.counters.unknown_qp += 1;
-                let offender = (head, body.len());
-                return self.answer_reset(now, offender, origin, ResetReason::NoQueuePair);
+                if !is_reset {
+                    self.answer_reset(now, (head, len), origin, ResetReason::NoQueuePair);
+                }
             }
         }
-        self.qps.settle_dc(index);
     }
 
     /// Sets the timer of the queue pair that took the last datagrams, and puts it into the ready
@@ -387,26 +382,6 @@ fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Ori
     let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
     let sent_reset = |meta| is_reset && entry.source.sent_reset(meta);
     entry.path.is_none() || origin.meta().is_some_and(sent_reset)
-}
-
-/// What a queue pair of the dynamically connected transport gets to know of a datagram's origin.
-#[cold]
-fn arrival(origin: &Origin) -> Option<DcArrival> {
-    Some(match origin {
-        Origin::Local(slot) => DcArrival {
-            address: THIS_HOST,
-            sender: *slot,
-            local: 0,
-        },
-        Origin::Remote(meta) | Origin::Leased(meta) => DcArrival {
-            address: meta.remote_ip.to_ip(),
-            sender: match meta.src_port {
-                port if port == udp_port(SlotId::DAEMON) => SlotId::DAEMON,
-                port => slot_of_source_port(port)?,
-            },
-            local: meta.gid_index,
-        },
-    })
 }
 
 /// The queue pair's index that a packet of a connection names.

@@ -4,14 +4,12 @@
 //! loop of a turn, [`run_turn`], is the same for every [`TransmitPath`].
 
 use proto_trp::conn::{Connection, Host, Time, TransmitPlan};
-use proto_trp::dc::DcPlan;
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{Qpn, SlotId};
 use urdma_ucma::ReqRoute;
 
 use super::daemon_path::DaemonPath;
-use super::packet_room::{self, NoRoom};
-use crate::objects::dc::THIS_HOST;
+use super::packet_room::NoRoom;
 use crate::objects::entry::QpEntry;
 use crate::objects::process::Process;
 use crate::paths::lease::{LeasePath, RouteId};
@@ -69,10 +67,8 @@ impl Shard {
             if let Some(entry) = self.qps.connected.get_mut(index) {
                 entry.is_queued = false;
                 self.give_turn(index, now);
-            } else if self.qps.dc.unqueue(index) {
-                self.give_dc_turn(index, now);
             } else {
-                self.transmit_datagrams(index, now);
+                self.give_turn_of_kind(index, now);
             }
         }
     }
@@ -106,86 +102,6 @@ impl Shard {
             self.qps.make_ready(index);
             self.is_blocked |= turn != Turn::More;
         }
-    }
-
-    /// Gives an initiator or a target one turn and publishes what it sent.
-    pub(crate) fn transmit_dc(&mut self, index: u16, now: Time) {
-        self.give_dc_turn(index, now);
-        self.publish();
-    }
-
-    /// Gives an initiator or a target one turn.
-    fn give_dc_turn(&mut self, index: u16, now: Time) {
-        if self.is_dead {
-            return;
-        }
-        let turn = self.take_dc_turn(index, now);
-        self.qps.wheel.set(index, self.qps.dc.next_deadline(index));
-        if turn != Turn::Done {
-            self.is_blocked |= turn != Turn::More;
-            self.qps.settle_dc(index);
-        }
-    }
-
-    fn take_dc_turn(&mut self, index: u16, now: Time) -> Turn {
-        for _ in 0..TURN {
-            let process = &mut self.process;
-            let Some(plan) = self.qps.dc.plan(index, now, process) else {
-                return Turn::Done;
-            };
-            let to = if plan.address == THIS_HOST {
-                plan.peer.slot()
-            } else {
-                SlotId::DAEMON
-            };
-            match self.make_room(to, plan.room) {
-                Ok(()) => self.send_dc(index, now, to, &plan),
-                Err(NoRoom::Full) => {
-                    self.counters.channel_full += 1;
-                    return Turn::Blocked;
-                }
-                Err(NoRoom::Dead) if plan.address == THIS_HOST => {
-                    let process = &mut self.process;
-                    self.qps.dc.slot_gone(index, now, to, process);
-                }
-                Err(NoRoom::Dead | NoRoom::NoChannel) => {
-                    // Lost, as in any network.
-                    let mut lost = vec![0; plan.room];
-                    let process = &mut self.process;
-                    let _ = self.qps.dc.write(index, now, &plan, &mut lost, process);
-                }
-            }
-        }
-        Turn::More
-    }
-
-    /// Sends the packet of a plan, for which there is room.
-    fn send_dc(&mut self, index: u16, now: Time, to: SlotId, plan: &DcPlan) {
-        let (Some(channel), Some(number)) = (self.channels.get_mut(to), self.qps.dc.number(index))
-        else {
-            return;
-        };
-        let Some(room) = packet_room::room(channel, plan.room) else {
-            return;
-        };
-        let process = &mut self.process;
-        let Some(transmit) = self.qps.dc.write(index, now, plan, room, process) else {
-            return;
-        };
-        if let Some(capture) = &mut self.capture {
-            capture.add(self.slot, to, &[&room[..transmit.len]]);
-        }
-        let written = Written {
-            len: transmit.len,
-            is_ecn_capable: transmit.ecn_capable,
-        };
-        let head = PacketHead::of(Meta {
-            ecn: written.ecn(),
-            ..metadata(plan.address, (number, plan.local), plan.peer.slot())
-        });
-        packet_room::publish(channel, plan.room, &head, written.len);
-        self.channels.note_doorbell(to);
-        self.counters.sent += 1;
     }
 
     /// Gives a queue pair a turn through urdmad.

@@ -16,10 +16,9 @@
 
 pub(crate) mod cm;
 pub(crate) mod control_socket;
-mod datagrams;
-mod dc;
 mod ended;
 mod introduce;
+mod kinds;
 mod lanes;
 mod qps;
 mod queues;

@@ -7,8 +7,7 @@
 //! | `entry` | a connected queue pair as the engine has it |
 //! | `qp_resources` | what a queue pair takes of other objects from its creation to its end |
 //! | `qp_host` | what a queue pair has of the process during one call |
-//! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
-//! | `dc` | initiators and targets of the dynamically connected transport |
+//! | `kinds` | queue pairs that are not connections |
 //! | `cq`, `srq` | completion queues, shared receive queues |
 //! | `direct` | completions that a post or a poll hands over without a queue |
 //! | `mr`, `window` | memory regions and their access checks; memory windows |
@@ -21,12 +20,11 @@
 //! | `trace` | what the flight recorder is told |
 
 pub(crate) mod cq;
-pub(crate) mod datagram;
-pub(crate) mod dc;
 pub(crate) mod direct;
 pub(crate) mod entry;
 pub(crate) mod events;
 pub(crate) mod index_table;
+pub(crate) mod kinds;
 pub(crate) mod local_events;
 pub(crate) mod mr;
 pub(crate) mod note;

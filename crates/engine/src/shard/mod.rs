@@ -249,8 +249,7 @@ impl Shard {
         for index in self.qps.connected.indices() {
             self.qps.fail(index, &mut self.process);
         }
-        self.qps.datagrams.fail_all(&mut self.process);
-        self.qps.dc.fail_all(clock::now(), &mut self.process);
+        self.qps.kinds.fail_all(clock::now(), &mut self.process);
     }
 }
 

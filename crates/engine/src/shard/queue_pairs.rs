@@ -13,10 +13,9 @@ use urdma_channel::OwnRecords;
 use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, SlotId};
 
-use crate::objects::datagram::DatagramTable;
-use crate::objects::dc::DcTable;
 use crate::objects::entry::QpEntry;
 use crate::objects::index_table::{IndexAllocator, IndexTable};
+use crate::objects::kinds::Kinds;
 use crate::objects::process::Process;
 use crate::objects::qp::{Counts, PolledTable, Qp, QpConfig};
 use crate::objects::qp_host::Delivery;
@@ -45,10 +44,8 @@ pub(crate) struct NewQp<'a> {
 /// See the module.
 pub(crate) struct QueuePairs {
     pub(crate) connected: IndexTable<QpEntry>,
-    /// Datagram queue pairs, whose indices are empty places of `connected`.
-    pub(crate) datagrams: DatagramTable,
-    /// Initiators and targets of the dynamically connected transport, likewise.
-    pub(crate) dc: DcTable,
+    /// Those of other kinds, whose indices are empty places of `connected`.
+    pub(crate) kinds: Kinds,
     /// The number of all of them.
     pub(crate) count: u32,
     indices: IndexAllocator,
@@ -68,8 +65,7 @@ impl QueuePairs {
         let first = indices.first();
         Self {
             connected: IndexTable::new(first),
-            datagrams: DatagramTable::new(first),
-            dc: DcTable::new(first),
+            kinds: Kinds::new(first),
             count: 0,
             indices,
             wheel: Wheel::new(first, now),
@@ -179,15 +175,6 @@ impl QueuePairs {
     pub(crate) fn set_timer(&mut self, index: u16) {
         if let Some(entry) = self.connected.get_mut(index) {
             self.wheel.set(index, entry.conn.next_deadline());
-        }
-    }
-
-    /// Sets the timer of an initiator or a target that has processed something, and puts it into
-    /// the ready list.
-    pub(crate) fn settle_dc(&mut self, index: u16) {
-        self.wheel.set(index, self.dc.next_deadline(index));
-        if self.dc.queue(index) {
-            self.ready.push_back(index);
         }
     }
 

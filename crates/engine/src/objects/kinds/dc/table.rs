@@ -7,11 +7,13 @@ use proto_trp::dc::{DcArrival, DcPlan};
 use proto_trp::wire::{ConnectionId, TrpHeader};
 use urdma_types::{Qpn, SlotId};
 
-use super::entry::{DcEntry, DcHandled};
+use super::entry::DcEntry;
 use crate::objects::index_table::{FirstIndex, IndexTable};
+use crate::objects::kinds::handled::Handled;
 use crate::objects::process::Process;
 use crate::objects::qp::Qp;
 use crate::paths::packet_body::PacketBody;
+use crate::types::Info;
 
 /// The initiators and targets of a process; a place is empty where no such queue pair has the
 /// index.
@@ -33,6 +35,16 @@ impl DcTable {
             by_id: HashMap::new(),
             max_datagram_octets: 0,
         }
+    }
+
+    /// Takes what it needs of the instance.
+    pub(crate) fn begin(&mut self, info: &Info) {
+        self.max_datagram_octets = info.max_datagram_octets();
+    }
+
+    /// Whether a queue pair has the index.
+    pub(crate) fn has(&self, index: u16) -> bool {
+        self.entries.get(index).is_some()
     }
 
     /// Adds the entry of a new queue pair.
@@ -68,9 +80,9 @@ impl DcTable {
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
         process: &mut Process,
-    ) -> DcHandled {
+    ) -> Handled {
         let Some(entry) = self.entries.get_mut(index) else {
-            return DcHandled::NoQueuePair;
+            return Handled::NoQueuePair;
         };
         entry.handle(now, arrival, datagram, process)
     }
@@ -130,10 +142,11 @@ impl DcTable {
         entry.is_some_and(|entry| !std::mem::replace(&mut entry.is_queued, true))
     }
 
-    /// Notes that a queue pair was taken from the ready list; false if it does not exist.
-    pub(crate) fn unqueue(&mut self, index: u16) -> bool {
-        let entry = self.entries.get_mut(index);
-        entry.map(|entry| entry.is_queued = false).is_some()
+    /// Notes that a queue pair was taken from the ready list.
+    pub(crate) fn unqueue(&mut self, index: u16) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.is_queued = false;
+        }
     }
 
     /// What the queue pair would send next.

@@ -13,5 +13,5 @@ pub(crate) mod entry;
 pub(crate) mod table;
 
 pub use entry::DcRole;
-pub(crate) use entry::{DcHandled, THIS_HOST};
+pub(crate) use entry::THIS_HOST;
 pub(crate) use table::DcTable;

@@ -11,8 +11,8 @@
 //! of its own, which packets of connections never reach: the type of a packet selects the table.
 //!
 //! A message is written into a frame and completed at once. When the receiver's ring is full it
-//! waits, for at most `PATIENCE_NS` (`data/datagrams/send.rs`), so that processes of one host lose
-//! nothing while both run. After that it is lost, as on any network.
+//! waits, for at most `PATIENCE_NS` (`data/kinds/datagram/send.rs`), so that processes of one host
+//! lose nothing while both run. After that it is lost, as on any network.
 
 pub(crate) mod handle;
 pub(crate) mod pair;

@@ -3,12 +3,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 
+use proto_trp::conn::Time;
+
 use super::pair::{DatagramEntry, Queues};
 use crate::objects::index_table::{FirstIndex, IndexTable};
 use crate::objects::process::Process;
 use crate::objects::qp::Qp;
 use crate::objects::qp_host::QpHost;
-use crate::types::{Access, EngineError, Gid, LIMITS};
+use crate::types::{Access, EngineError, Gid, Info, LIMITS};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or no queue
 /// pair.
@@ -33,6 +35,16 @@ impl DatagramTable {
         }
     }
 
+    /// Takes what it needs of the instance.
+    pub(crate) fn begin(&mut self, info: &Info) {
+        self.path_mtu_octets = info.path_mtu_octets();
+    }
+
+    /// Whether a queue pair has the index.
+    pub(crate) fn has(&self, index: u16) -> bool {
+        self.entries.get(index).is_some()
+    }
+
     pub(crate) fn get(&mut self, index: u16) -> Option<&mut DatagramEntry> {
         self.entries.get_mut(index)
     }
@@ -44,7 +56,7 @@ impl DatagramTable {
     }
 
     /// Fails every queue pair: urdmad has ended.
-    pub(crate) fn fail_all(&mut self, process: &mut Process) {
+    pub(crate) fn fail_all(&mut self, _: Time, process: &mut Process) {
         for entry in self.entries.iter_mut() {
             let (mut queues, mut host) = split(entry, process);
             queues.fail(&mut host);

@@ -8,8 +8,8 @@ use urdma_types::Qpn;
 
 use crate::clock;
 use crate::engine::Engine;
-use crate::objects::datagram::AddressHandle;
-use crate::objects::dc::entry::{DcEntry, DcRole, CONTEXTS_MAX, THIS_HOST};
+use crate::objects::kinds::datagram::AddressHandle;
+use crate::objects::kinds::dc::entry::{DcEntry, DcRole, CONTEXTS_MAX, THIS_HOST};
 use crate::objects::qp::{PolledTable, Qp, QpConfig};
 use crate::objects::qp_resources::{check_sizes, purge};
 use crate::objects::trace::DRIVER_TYPE;
@@ -46,7 +46,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         let (index, now) = (qp.number().index(), clock::now());
         let Shard { qps, process, .. } = &mut *shard;
-        let entry = qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = qps.kinds.dc.entry(qp).ok_or(EngineError::Invalid)?;
         let attributes = entry.attributes.with(change);
         entry.change(now, attributes, change.state, process)?;
         if change.state == Some(QpState::Reset) {
@@ -64,7 +64,7 @@ impl Engine {
             return (QpState::Error, QpAttributes::default());
         }
         let mut shard = self.shard.lock();
-        let entry = shard.qps.dc.entry(qp);
+        let entry = shard.qps.kinds.dc.entry(qp);
         entry.map_or((QpState::Reset, QpAttributes::default()), |entry| {
             (entry.state(), entry.attributes)
         })
@@ -82,10 +82,10 @@ impl Engine {
             // As a device would have by now.
             shard.drain(&self.info);
         }
-        let entry = shard.qps.dc.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = shard.qps.kinds.dc.entry(qp).ok_or(EngineError::Invalid)?;
         entry.close();
         shard.transmit_dc(index, clock::now());
-        shard.qps.dc.remove(qp);
+        shard.qps.kinds.dc.remove(qp);
         shard.give_back(qp);
         Ok(())
     }
@@ -96,7 +96,12 @@ impl Engine {
     /// As [`Engine::send_room`].
     pub fn dc_send_room(&self, qp: &Qp) -> Result<u32, PostError> {
         let mut shard = self.lock_for_post()?;
-        let entry = shard.qps.dc.entry(qp).ok_or(PostError::InvalidState)?;
+        let entry = shard
+            .qps
+            .kinds
+            .dc
+            .entry(qp)
+            .ok_or(PostError::InvalidState)?;
         if !entry.state().takes_send() {
             return Err(PostError::InvalidState);
         }
@@ -142,7 +147,7 @@ impl Engine {
         }
         let (index, now) = (qp.number().index(), clock::now());
         let Shard { qps, process, .. } = &mut *shard;
-        let entry = qps.dc.entry(qp).ok_or(PostError::InvalidState)?;
+        let entry = qps.kinds.dc.entry(qp).ok_or(PostError::InvalidState)?;
         if entry.sends_in_use(self.polled.get(index)) >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
         }
@@ -188,7 +193,7 @@ fn add(
     };
     let prepare = |_| ((), caps_of(config, role));
     shard.qps.add(&new, prepare, |qps, qp, ()| {
-        let entry = DcEntry::new(Arc::clone(qp), role, qps.dc.max_datagram_octets);
-        qps.dc.put(qp.number().index(), entry);
+        let entry = DcEntry::new(Arc::clone(qp), role, qps.kinds.dc.max_datagram_octets);
+        qps.kinds.dc.put(qp.number().index(), entry);
     })
 }

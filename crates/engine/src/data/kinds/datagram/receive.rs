@@ -7,8 +7,8 @@ use proto_trp::conn::{Completion, CompletionOp, Host, ProtectionError, Sge, Stat
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
-use crate::objects::datagram::pair::SGE_MAX;
-use crate::objects::datagram::table::split;
+use crate::objects::kinds::datagram::pair::SGE_MAX;
+use crate::objects::kinds::datagram::table::split;
 use crate::objects::qp_host::{ListKind, QpHost};
 use crate::objects::srq::NotTaken;
 use crate::paths::origin::Origin;
@@ -78,9 +78,9 @@ impl Shard {
         is_own: bool,
     ) {
         let mut place = 0;
-        while let Some(index) = self.qps.datagrams.member(group, place) {
+        while let Some(index) = self.qps.kinds.datagrams.member(group, place) {
             place += 1;
-            let sender = self.qps.datagrams.get(index).filter(|entry| {
+            let sender = self.qps.kinds.datagrams.get(index).filter(|entry| {
                 is_own && entry.qp.number().to_u32() == header.source_qpn && !entry.hears_itself
             });
             if sender.is_none() {
@@ -99,6 +99,7 @@ impl Shard {
         //# it.
         let Some(entry) = self
             .qps
+            .kinds
             .datagrams
             .get(index)
             .filter(|entry| entry.state.receives() && entry.attributes.qkey == header.qkey)

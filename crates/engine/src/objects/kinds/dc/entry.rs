@@ -8,9 +8,10 @@ use proto_trp::dc::{
     DcArrival, DcInitiator, DcInitiatorConfig, DcPlan, DcTarget, DcTargetAddress, DcTargetConfig,
     DcVerdict,
 };
-use proto_trp::wire::{ConnectionId, TrpHeader, DC_RESET_LEN};
+use proto_trp::wire::ConnectionId;
 use urdma_types::SlotId;
 
+use crate::objects::kinds::handled::Handled;
 use crate::objects::process::Process;
 use crate::objects::qp::{Counts, Polled, Qp};
 use crate::objects::qp_host::QpHost;
@@ -50,26 +51,6 @@ enum DcEnd {
         /// There is one in RTR.
         target: Option<Box<DcTarget>>,
     },
-}
-
-/// What is to be done after a packet.
-pub(crate) enum DcHandled {
-    /// The index belongs to no queue pair that takes packets.
-    NoQueuePair,
-    /// Nothing.
-    Done,
-    /// Send this RESET, of so many octets, to where the packet came from, at a limited rate.
-    Answer([u8; DC_RESET_LEN], usize),
-}
-
-impl DcHandled {
-    /// An answer.
-    fn reset(header: &TrpHeader) -> Self {
-        let mut octets = [0; DC_RESET_LEN];
-        header
-            .encode(&mut octets)
-            .map_or(Self::Done, |len| Self::Answer(octets, len))
-    }
 }
 
 /// One initiator or target.
@@ -242,24 +223,24 @@ impl DcEntry {
         arrival: &DcArrival,
         datagram: &Datagram<'_, PacketBody<'_>>,
         process: &mut Process,
-    ) -> DcHandled {
+    ) -> Handled {
         let is_init = self.state == QpState::Init;
         let (end, mut host) = self.parts(process);
         match end {
             DcEnd::Initiator(initiator) => {
                 let answer = initiator.handle_datagram(now, arrival, datagram, &mut host);
-                answer.map_or(DcHandled::Done, |reset| DcHandled::reset(&reset))
+                answer.map_or(Handled::Done, |reset| Handled::reset(&reset))
             }
             DcEnd::Target {
                 target: Some(target),
                 ..
             } => match target.handle_datagram(now, arrival, datagram, &mut host) {
-                DcVerdict::Taken | DcVerdict::Dropped => DcHandled::Done,
-                DcVerdict::Refused(reset) => DcHandled::Answer(reset, reset.len()),
+                DcVerdict::Taken | DcVerdict::Dropped => Handled::Done,
+                DcVerdict::Refused(reset) => Handled::Answer(reset, reset.len()),
             },
             // It is about to be ready.
-            DcEnd::Target { target: None, .. } if is_init => DcHandled::Done,
-            DcEnd::Target { target: None, .. } => DcHandled::NoQueuePair,
+            DcEnd::Target { target: None, .. } if is_init => Handled::Done,
+            DcEnd::Target { target: None, .. } => Handled::NoQueuePair,
         }
     }
 

@@ -8,9 +8,9 @@ use urdma_ipc::ControlError;
 
 use crate::clock;
 use crate::engine::Engine;
-use crate::objects::datagram::handle::{AddressHandle, HandleTarget};
-use crate::objects::datagram::pair::{DatagramAttributes, DatagramModify};
-use crate::objects::datagram::queue::{DatagramWr, SendRing};
+use crate::objects::kinds::datagram::handle::{AddressHandle, HandleTarget};
+use crate::objects::kinds::datagram::pair::{DatagramAttributes, DatagramModify};
+use crate::objects::kinds::datagram::queue::{DatagramWr, SendRing};
 use crate::objects::qp::{Qp, QpConfig};
 use crate::types::{EngineError, Gid, Pd, LIMITS};
 
@@ -32,11 +32,11 @@ impl Engine {
         let source = source.ok_or(EngineError::Invalid)?.gid;
         let target = self.resolve_target(destination)?;
         let mut shard = self.shard.lock();
-        if shard.qps.datagrams.handle_count >= LIMITS.max_ah {
+        if shard.qps.kinds.datagrams.handle_count >= LIMITS.max_ah {
             return Err(EngineError::NoMemory);
         }
         shard.process.pds.acquire(pd)?;
-        shard.qps.datagrams.handle_count += 1;
+        shard.qps.kinds.datagrams.handle_count += 1;
         Ok(Arc::new(AddressHandle {
             pd,
             source,
@@ -55,7 +55,7 @@ impl Engine {
         self.not_forked()?;
         let mut shard = self.shard.lock();
         shard.process.pds.release(handle.pd);
-        shard.qps.datagrams.handle_count -= 1;
+        shard.qps.kinds.datagrams.handle_count -= 1;
         Ok(())
     }
 
@@ -95,6 +95,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard
             .qps
+            .kinds
             .datagrams
             .entry(qp)
             .map_or((QpState::Reset, DatagramAttributes::default()), |entry| {
@@ -125,14 +126,14 @@ impl Engine {
         }
         // urdmad is notified in the order in which the table changes.
         let _told_in_order = self.lock_memberships();
-        let is_first = self.shard.lock().qps.datagrams.attach(qp, group)?;
+        let is_first = self.shard.lock().qps.kinds.datagrams.attach(qp, group)?;
         let Some(control) = self.daemon().filter(|_| is_first) else {
             return Ok(());
         };
         let joined = control.join_group(group.to_ip());
         joined.map_err(|error| {
             // No other caller has seen it attached, so detaching cannot fail.
-            let _ = self.shard.lock().qps.datagrams.detach(qp, group);
+            let _ = self.shard.lock().qps.kinds.datagrams.detach(qp, group);
             match error {
                 ControlError::Refused(_) => EngineError::NoMemory,
                 _ => EngineError::DeviceGone,
@@ -147,7 +148,7 @@ impl Engine {
     pub fn detach_from_group(&self, qp: &Qp, group: Gid) -> Result<(), EngineError> {
         self.not_forked()?;
         let _told_in_order = self.lock_memberships();
-        let is_last = self.shard.lock().qps.datagrams.detach(qp, group)?;
+        let is_last = self.shard.lock().qps.kinds.datagrams.detach(qp, group)?;
         if let Some(control) = self.daemon().filter(|_| is_last) {
             // If urdmad has ended, so has the membership.
             let _ = control.leave_group(group.to_ip());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proto_trp::conn::{Event, Host, QpState};
 
-use crate::objects::datagram::pair::{DatagramEntry, DatagramModify, Queues};
-use crate::objects::datagram::table::split;
+use crate::objects::kinds::datagram::pair::{DatagramEntry, DatagramModify, Queues};
+use crate::objects::kinds::datagram::table::split;
 use crate::objects::qp::{PolledTable, Qp, QpConfig};
 use crate::objects::qp_host::QpHost;
 use crate::objects::qp_resources::{check_sizes, purge, SHARED_IN_USE_MAX};
@@ -30,7 +30,7 @@ fn caps_of(config: &QpConfig) -> QpCaps {
 impl Shard {
     /// The queues of a datagram queue pair that exists, and its host.
     pub(crate) fn datagram_host(&mut self, qp: &Qp) -> Option<(Queues<'_>, QpHost<'_>)> {
-        let entry = self.qps.datagrams.entry(qp)?;
+        let entry = self.qps.kinds.datagrams.entry(qp)?;
         Some(split(entry, &mut self.process))
     }
 
@@ -53,7 +53,7 @@ impl Shard {
                 |_| ((), caps_of(config)),
                 |qps, qp, ()| {
                     let entry = DatagramEntry::new(Arc::clone(qp), config.hears_itself);
-                    qps.datagrams.entries.put(qp.number().index(), entry);
+                    qps.kinds.datagrams.entries.put(qp.number().index(), entry);
                 },
             )
         })
@@ -61,7 +61,12 @@ impl Shard {
 
     pub(crate) fn remove_datagram_qp(&mut self, qp: &Qp) -> Result<(), EngineError> {
         let index = qp.number().index();
-        let entry = self.qps.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = self
+            .qps
+            .kinds
+            .datagrams
+            .entry(qp)
+            .ok_or(EngineError::Invalid)?;
         if entry.group_count > 0 {
             return Err(EngineError::Busy);
         }
@@ -71,7 +76,7 @@ impl Shard {
                 lease.close_route(route);
             }
         }
-        self.qps.datagrams.entries.take(index);
+        self.qps.kinds.datagrams.entries.take(index);
         self.give_back(qp);
         Ok(())
     }
@@ -82,7 +87,12 @@ impl Shard {
         change: &DatagramModify,
         polled: &PolledTable,
     ) -> Result<(), EngineError> {
-        let entry = self.qps.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
+        let entry = self
+            .qps
+            .kinds
+            .datagrams
+            .entry(qp)
+            .ok_or(EngineError::Invalid)?;
         entry.change(change)?;
         match change.state {
             Some(QpState::Reset) => {

@@ -5,11 +5,13 @@ use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
+use crate::data::kinds::kind::Kind;
 use crate::data::packet_room::{self, NoRoom};
-use crate::objects::datagram::handle::{AddressHandle, HandleTarget};
-use crate::objects::datagram::pair::{DatagramEntry, Queues};
-use crate::objects::datagram::queue::Source;
-use crate::objects::datagram::table::split;
+use crate::objects::kinds::datagram::handle::{AddressHandle, HandleTarget};
+use crate::objects::kinds::datagram::pair::{DatagramEntry, Queues};
+use crate::objects::kinds::datagram::queue::Source;
+use crate::objects::kinds::datagram::table::split;
+use crate::objects::kinds::datagram::DatagramTable;
 use crate::objects::qp_host::QpHost;
 use crate::paths::lease::{LeasedBuffers, LeasedQueue, RouteId};
 use crate::paths::packet_path::Written;
@@ -44,21 +46,27 @@ enum Sent {
     Failed(Status),
 }
 
+impl Kind for DatagramTable {
+    fn give_turn(shard: &mut Shard, index: u16, now: Time) {
+        shard.transmit_datagrams(index, now);
+    }
+}
+
 impl Shard {
     /// Gives a datagram queue pair one turn; what waits for room is tried again by the background
     /// thread.
     pub(crate) fn transmit_datagrams(&mut self, index: u16, now: Time) {
-        if let Some(entry) = self.qps.datagrams.get(index) {
+        if let Some(entry) = self.qps.kinds.datagrams.get(index) {
             entry.is_queued = false;
         }
         for _ in 0..TURN {
-            let outcome = match self.qps.datagrams.get(index) {
+            let outcome = match self.qps.kinds.datagrams.get(index) {
                 Some(entry) if entry.state == QpState::Rts && entry.sends.len() > 0 => {
                     self.send_oldest(index)
                 }
                 _ => return,
             };
-            let Some(entry) = self.qps.datagrams.get(index) else {
+            let Some(entry) = self.qps.kinds.datagrams.get(index) else {
                 return;
             };
             let lost = entry
@@ -77,7 +85,7 @@ impl Shard {
                 }
                 Sent::Failed(status) => status,
             };
-            let Some(entry) = self.qps.datagrams.get(index) else {
+            let Some(entry) = self.qps.kinds.datagrams.get(index) else {
                 return;
             };
             let (mut queues, mut host) = split(entry, &mut self.process);
@@ -91,7 +99,7 @@ impl Shard {
 
     /// Puts a queue pair that has something to send into the ready list.
     fn queue_datagrams(&mut self, index: u16) {
-        if let Some(entry) = self.qps.datagrams.get(index) {
+        if let Some(entry) = self.qps.kinds.datagrams.get(index) {
             if !entry.is_queued && entry.sends.len() > 0 {
                 entry.is_queued = true;
                 self.qps.ready.push_back(index);
@@ -101,8 +109,8 @@ impl Shard {
 
     /// Sends the oldest request of a queue pair, which has one.
     fn send_oldest(&mut self, index: u16) -> Sent {
-        let path_mtu_octets = self.qps.datagrams.path_mtu_octets;
-        let Some(entry) = self.qps.datagrams.get(index) else {
+        let path_mtu_octets = self.qps.kinds.datagrams.path_mtu_octets;
+        let Some(entry) = self.qps.kinds.datagrams.get(index) else {
             return Sent::Gone;
         };
         let hop = match plan(entry, path_mtu_octets, self.lease.as_deref_mut()) {
@@ -135,9 +143,10 @@ impl Shard {
             // There is no process in the slot: lost.
             Err(NoRoom::Dead | NoRoom::NoChannel) => return Sent::Gone,
         }
-        let (Some(channel), Some(entry)) =
-            (self.channels.get_mut(to), self.qps.datagrams.get(index))
-        else {
+        let (Some(channel), Some(entry)) = (
+            self.channels.get_mut(to),
+            self.qps.kinds.datagrams.get(index),
+        ) else {
             return Sent::Gone;
         };
         let room =
@@ -175,7 +184,7 @@ impl Shard {
             return Sent::NoRoom;
         };
         let room = buffer.data_mut().get_mut(..packet.len);
-        let written = match (self.qps.datagrams.get(index), room) {
+        let written = match (self.qps.kinds.datagrams.get(index), room) {
             (Some(entry), Some(room)) => {
                 let (queues, mut host) = split(entry, &mut self.process);
                 packet.write(&queues, &mut host, room)
