@@ -122,7 +122,7 @@ impl Engine {
         shard.progress_for_poll(&self.info, || cq.has_completions());
         let taken = shard.direct.end(take);
         let has_found = taken > 0 || cq.has_completions();
-        if self.sleep_control.polled(&mut shard, has_found) {
+        if self.sleep_control.polled(&mut shard, cq, has_found) {
             drop(shard);
             self.sleep_control.give_way();
         }

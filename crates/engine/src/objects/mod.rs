@@ -10,6 +10,7 @@
 //! | `kinds` | queue pairs that are not connections |
 //! | `cq`, `srq` | completion queues, shared receive queues |
 //! | `direct` | completions that a post or a poll hands over without a queue |
+//! | `rounds` | how often a program has polled all its queues in vain |
 //! | `mr`, `window` | memory regions and their access checks; memory windows |
 //! | `xrc` | domains of extended reliable connections |
 //! | `process` | what all queue pairs of a process share |
@@ -32,6 +33,7 @@ pub(crate) mod process;
 pub(crate) mod qp;
 pub(crate) mod qp_host;
 pub(crate) mod qp_resources;
+pub(crate) mod rounds;
 pub(crate) mod srq;
 pub(crate) mod timer;
 pub(crate) mod trace;

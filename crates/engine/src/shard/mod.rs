@@ -25,6 +25,7 @@ use crate::objects::entry::QpEntry;
 use crate::objects::process::Process;
 use crate::objects::qp::{Counts, PolledTable, Qp, QpConfig};
 use crate::objects::qp_resources::{check_sizes, purge, SHARED_IN_USE_MAX};
+use crate::objects::rounds::Rounds;
 use crate::objects::trace;
 use crate::objects::xrc::{self, XrcRole};
 use crate::paths::batch::Batch;
@@ -64,6 +65,8 @@ pub(super) struct Shard {
     pub(super) polls_since_armed: u32,
     /// Polls in a row that found nothing.
     pub(super) empty_polls: u32,
+    /// Rounds of them.
+    pub(super) empty_rounds: Rounds,
     /// urdmad has ended: nothing is sent any more.
     pub(super) is_dead: bool,
     /// Records what happens to queue pairs.
@@ -97,6 +100,7 @@ impl Shard {
             is_blocked: false,
             polls_since_armed: 0,
             empty_polls: 0,
+            empty_rounds: Rounds::default(),
             is_dead: false,
             recorder: Recorder::default(),
         }

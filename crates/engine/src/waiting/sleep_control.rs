@@ -12,6 +12,7 @@ use urdma_channel::{Bells, OwnPage, Parked, Seat};
 use super::signals::SignalFile;
 use super::spins::Spins;
 use crate::clock;
+use crate::objects::cq::Cq;
 use crate::objects::events::events_raised;
 use crate::objects::local_events::LocalEvents;
 use crate::paths::lease_set;
@@ -24,6 +25,8 @@ pub(crate) const POLLS_TO_TAKE_OVER: u32 = 8;
 /// Empty polls in a row before the processor is yielded, about 20 us: by default, and when yielding
 /// helps (see [`SleepControl::give_way`]).
 const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
+/// Rounds of empty polls before a sleep in place of a yield.
+const ROUNDS_TO_DOZE: u32 = 8;
 /// A yield that returns sooner found no other thread that wanted the processor.
 const YIELD_IDLE_NS: u64 = 1_000;
 /// A yield that returns sooner ran a thread that yields too, such as the peer of this connection.
@@ -175,11 +178,11 @@ impl SleepControl {
         }
     }
 
-    /// Notes a poll of an application; `found` says whether it found a completion. Returns true
-    /// after so many empty polls that the processor should be yielded: on a busy machine the peer
-    /// may be waiting for this processor.
+    /// Notes a poll of an application; `found` says whether it found a completion. Returns true if
+    /// the thread should call [`SleepControl::give_way`], after several empty polls: on a busy
+    /// machine the peer may be waiting for this processor.
     #[inline]
-    pub(crate) fn polled(&self, shard: &mut Shard, found: bool) -> bool {
+    pub(crate) fn polled(&self, shard: &mut Shard, cq: &Cq, found: bool) -> bool {
         self.polls.store(
             self.polls.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
@@ -193,6 +196,7 @@ impl SleepControl {
             }
         } else {
             shard.empty_polls = shard.empty_polls.saturating_add(1);
+            shard.empty_rounds.note(cq);
         }
         let polls = if is_doorbell {
             shard.empty_polls
@@ -207,7 +211,14 @@ impl SleepControl {
             return false;
         }
         shard.empty_polls = POLLS_TO_TAKE_OVER;
-        true
+        // A sleep for each few of many queues would leave the others' completions waiting.
+        shard.empty_rounds.take(ROUNDS_TO_DOZE) || !self.dozes()
+    }
+
+    /// Whether an application sleeps at present instead of yielding.
+    #[cold]
+    fn dozes(&self) -> bool {
+        clock::now_ns() < self.doze_until.load(Ordering::Relaxed)
     }
 
     /// Yields the processor after many empty polls, and adapts to the outcome.
@@ -442,6 +453,7 @@ impl SleepControl {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::objects::cq::CqConfig;
 
     // A process that was offered a channel slept on, and the first message over it waited.
     #[test]
@@ -475,6 +487,33 @@ mod tests {
             control.armed(&mut engine.shard.lock());
         });
         assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+
+    /// How often a program sleeps that polls so many queues in turn, `rounds` times each, while
+    /// other programs compute.
+    fn sleeps(queues: usize, rounds: usize) -> usize {
+        let instance = crate::rig::instance();
+        let parts = crate::rig::parts(&instance, 1);
+        let engine = urdma_engine::Engine::start_without_thread(parts).unwrap();
+        let new = |_| engine.create_cq(CqConfig::with_depth(1)).unwrap();
+        let queues: Vec<_> = (0..queues).map(new).collect();
+        let control = &engine.sleep_control;
+        control
+            .polls_to_yield
+            .store(POLLS_TO_YIELD.1, Ordering::Relaxed);
+        control.doze_until.store(FOREVER, Ordering::Relaxed);
+        let mut shard = engine.shard.lock();
+        let polls = (0..rounds).flat_map(|_| &queues);
+        polls
+            .filter(|cq| control.polled(&mut shard, cq, false))
+            .count()
+    }
+
+    // Beside programs that compute, one that polled 256 queues slept 32 times in each round.
+    #[test]
+    fn program_that_polls_many_queues_looks_at_all_of_them_before_it_sleeps() {
+        assert_eq!(sleeps(256, 29), 4);
+        assert_eq!(sleeps(1, 96), 11);
     }
 
     #[test]
