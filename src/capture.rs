@@ -34,10 +34,10 @@ pub(crate) struct CaptureArgs {
     /// Only packets from or to this slot, of either host
     #[arg(long)]
     slot: Option<u8>,
-    /// Begin another file (FILE.1, FILE.2, ...) after so many octets, such as 100MB
+    /// Begin another file (FILE.1, FILE.2, ...) when one has this many octets, such as 100MB
     #[arg(long, value_parser = parse_octets)]
     file_size: Option<u64>,
-    /// Keep so many files, the last ones
+    /// Keep this number of files, the last ones
     #[arg(long, requires = "file_size", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
     /// The file to write; it must not exist

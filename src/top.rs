@@ -21,7 +21,7 @@ pub(crate) struct TopArgs {
     /// Seconds between two pictures
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
-    /// End after so many pictures; without it, Ctrl-C ends it
+    /// End after this number of pictures; without it, Ctrl-C ends it
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
     /// Connections of each process that are shown

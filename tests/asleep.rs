@@ -21,7 +21,7 @@ const TRANSPORTS: [&str; 3] = [
     "UCX_TLS=ud_verbs",
 ];
 
-/// Of these runs, one in so many is of each of the other tests.
+/// Of these runs, one of twenty is of each of the other tests.
 const RUNS_OF_ANOTHER: usize = 20;
 
 /// All other tests of ucx_perftest that exchange messages. The target of the one-sided ones sleeps

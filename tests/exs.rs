@@ -303,7 +303,7 @@ fn kill_one(hosts: [&Instance; 2], victim_is_server: bool, after: Duration) {
     }
 }
 
-/// Kills ends of streams at random moments, so many times on one host and between two.
+/// Kills ends of streams at random moments, `rounds` times on one host and between two.
 fn kill_ends(rounds: u32) {
     let _alone = alone();
     let mut random = std::process::id();

@@ -173,7 +173,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     one.down();
 }
 
-/// Kills either end of connections that are being made, so many times, at random moments.
+/// Kills either end of connections that are being made, `rounds` times, at random moments.
 fn kill_while_connecting(rounds: u32) {
     const PORT: &str = "7411";
     let _alone = alone();

@@ -90,7 +90,7 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
     }
 }
 
-/// As simulated by `crates/cm/tests/simulation.rs`, between two real processes: each of so many
+/// As simulated by `crates/cm/tests/simulation.rs`, between two real processes: each of the
 /// requests is answered in the time that doc/connections.md states, and nothing of any is left.
 fn connect_over_a_bad_link(requests: u32) {
     let _alone = alone();

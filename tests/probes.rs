@@ -328,7 +328,7 @@ impl Storm<'_> {
     }
 }
 
-/// Kills each end at each message so many times.
+/// Kills each end at each message, `times` times.
 fn kill_at_each_message(times: u32) {
     let _alone = alone();
     // The ends leave no files.

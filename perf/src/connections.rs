@@ -19,7 +19,7 @@ use crate::spec::{Compare, Goal, Spec};
 
 /// Time of a measurement.
 const WATCH_MS: u32 = 1_000;
-/// What is compared is measured in turn, so many times: the rates of a machine vary.
+/// What is compared is measured in turn, this number of times: the rates of a machine vary.
 const TURNS: u32 = 4;
 const TRACER_LIMIT: Duration = Duration::from_secs(30);
 /// What the tracer prints when it traces.

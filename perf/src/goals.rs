@@ -204,7 +204,7 @@ pub(crate) const fn calls(clients: u32, in_a_row: u32) -> Goal {
     }
 }
 
-/// Thousands of connections a second, of so many at a time: each is made, established, ended and
+/// Thousands of connections a second, of `at_once` at a time: each is made, established, ended and
 /// destroyed. One at a time, it is to take 120 us at most.
 pub(crate) const fn connections(at_once: u32) -> Goal {
     match at_once {
@@ -214,8 +214,8 @@ pub(crate) const fn connections(at_once: u32) -> Goal {
     }
 }
 
-/// Goodput over a link that loses so many packets in a million, as a share of the goodput without
-/// loss. Rates of loss without an entry are measured for information.
+/// Goodput over a link that loses `loss_ppm` packets in a million, as a share of the goodput
+/// without loss. Rates of loss without an entry are measured for information.
 pub(crate) const fn goodput(loss_ppm: u32) -> Goal {
     match loss_ppm {
         100 => AtLeast(0.98),

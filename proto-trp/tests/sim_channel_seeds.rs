@@ -10,7 +10,7 @@ use urdma_types::Rng;
 const STEPS_MAX: u32 = 3_000_000;
 /// Steps after which both ends of a broken connection have noticed.
 const BROKEN_STEPS: u32 = 20_000;
-/// Applications look at their completions after so many steps on average.
+/// Steps after which applications look at their completions, on average.
 const STEPS_PER_POLL: u64 = 6;
 
 fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {

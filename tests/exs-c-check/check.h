@@ -24,7 +24,7 @@ exs_event_t next_event(exs_qhandle_t qh);
 /* A socket that listens at the port. */
 int listen_at(int type, int port);
 
-/* Passes octets to or from so many sockets of the other process. */
+/* Passes octets to or from sockets of the other process. */
 void serve(int port, int sockets);
 void send_all(int port, int sockets, size_t octets);
 
@@ -56,7 +56,7 @@ struct pair {
 
 struct pair make_pair(int type, int port);
 void end_pair(const struct pair *pair);
-/* The next transfer must end like this, after so many octets. */
+/* The next transfer must end like this, after `length` octets. */
 void expect_octets(exs_qhandle_t queue, int type, int number, size_t length);
 /* The next event must be of this kind and have this errno. */
 exs_event_t expect(exs_qhandle_t queue, int type, int number);

@@ -1,8 +1,8 @@
 //! A process that attacks the other processes of its instance, and urdmad.
 //!
 //! It attaches as any process does, and then keeps no rule of doc/spec/channel.md. Each attack runs
-//! for so many seconds and prints one line: its name, what was tried how often, and how much of it
-//! was refused. The exit status is 1 if something was possible that must not be.
+//! for the given seconds and prints one line: its name, what was tried how often, and how much of
+//! it was refused. The exit status is 1 if something was possible that must not be.
 //!
 //! | file | attacks |
 //! |---|---|

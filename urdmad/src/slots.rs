@@ -7,7 +7,7 @@ use crate::fair;
 /// Identifies a control connection for the life of urdmad.
 pub type Token = u64;
 
-/// A shared instance keeps one of so many slots for the owner and root.
+/// A shared instance keeps one slot of sixteen for the owner and root.
 const KEPT_ONE_OF: usize = 16;
 /// An instance with fewer slots keeps none.
 const NONE_KEPT_BELOW: usize = 4;

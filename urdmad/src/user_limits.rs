@@ -16,7 +16,7 @@ pub(crate) struct UserLimits {
     unused: RateLimit,
     /// Those of the other users, and some that are unused again.
     used: HashMap<u32, RateLimit>,
-    /// With so many, those that are unused again are forgotten.
+    /// With this number of users, those whose limit is unused again are forgotten.
     forget_at: usize,
 }
 

@@ -191,7 +191,7 @@ fn place_of_a_client_stays_taken_until_what_it_has_sent_is_closed() {
         fs::read_dir(fds).unwrap().count()
     };
     let before = open_files();
-    // Has each of so many clients send copies of one socket, and waits until all are disconnected.
+    // Has each client send copies of one socket, and waits until all are disconnected.
     let send_to_all = |copies: usize| {
         let (socket, peer) = lingering();
         let mut clients = Vec::new();

@@ -236,7 +236,7 @@ impl<S: Steps> Channel<S> {
         }
     }
 
-    /// Says, before this process sleeps, that it must be woken when so many messages are settled,
+    /// Says, before this process sleeps, that it must be woken when `settled` messages are settled,
     /// as [`Room::publish`] counts them; None if it does not wait for that. Without room for an
     /// answer it is woken when there is some.
     pub fn set_wake_at(&mut self, settled: Option<u64>) {

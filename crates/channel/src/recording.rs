@@ -160,8 +160,8 @@ impl OwnRecording {
             _ => place(writer),
         };
         let at = offset_of(track) + EVENT_OCTETS * place;
-        // SAFETY: the track has so many events, at multiples of 32 within the mapping, which
-        // consist of atomics, valid in any bit pattern.
+        // SAFETY: `place` is below the events of a track, at multiples of 32 within the mapping,
+        // which consist of atomics, valid in any bit pattern.
         unsafe { self.0.at(at).cast().as_ref() }
     }
 }
@@ -173,7 +173,7 @@ fn place(writer: u64) -> usize {
     let after_first = if number < TRACK_EVENTS as u64 {
         number
     } else {
-        // The ring has so many places, too.
+        // The ring has as many places.
         number | KEPT_EVENTS as u64
     };
     // A place, below 16.

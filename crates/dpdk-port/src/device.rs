@@ -78,7 +78,7 @@ fn page_octets() -> u64 {
     u64::try_from(octets).unwrap_or(4096)
 }
 
-/// Whether so much of hugetlbfs can be had.
+/// Whether this much of hugetlbfs can be had.
 ///
 /// # Errors
 /// It cannot.

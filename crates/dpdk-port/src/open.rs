@@ -36,7 +36,7 @@ pub(crate) enum Steering {
     Peer,
     /// By rules of the NIC.
     Rules,
-    /// By the redirection table of the NIC, of so many entries.
+    /// By the redirection table of the NIC, which has this number of entries.
     Table(usize),
 }
 

@@ -60,7 +60,7 @@ impl<E> Queue<E> {
         Ok(Place(Some(Arc::clone(self))))
     }
 
-    /// The oldest events, at most so many; waits for at most so long for the first.
+    /// The oldest events, `most` at most; waits until `limit` for the first.
     pub(crate) fn dequeue(&self, most: usize, limit: Option<Duration>) -> Result<Vec<E>, Errno> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut inside = lock(&self.inside);

@@ -70,7 +70,7 @@ impl Endpoint {
         self.id.bind(address)
     }
 
-    /// Listens (exs_listen), with so many clients waiting at most.
+    /// Listens (exs_listen), with at most `backlog` clients waiting.
     ///
     /// # Errors
     /// If it has no address, or the port is in use.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port number.
 const HEADER_OCTETS: usize = 16;
-/// Messages and attributes are aligned to so many octets.
+/// Alignment of messages and attributes, octets.
 const ALIGNMENT: usize = 4;
 /// Length and type of an attribute.
 const ATTRIBUTE_HEADER_OCTETS: usize = 4;

@@ -72,7 +72,7 @@ impl Credits {
         low_word(self.received)
     }
 
-    /// Whether so many slots are free again that the peer should know.
+    /// Whether enough slots are free again for the peer to be told.
     pub(crate) fn owes_update(&self) -> bool {
         self.received - self.announced >= self.own_slots / 2
     }
@@ -86,7 +86,7 @@ impl Credits {
         Ok(())
     }
 
-    /// The peer has received so many messages, modulo 2^32.
+    /// The peer has received `received` messages, modulo 2^32.
     pub(crate) fn give_back(&mut self, received: u32) -> Result<(), PeerError> {
         let more = u64::from(received.wrapping_sub(low_word(self.returned)));
         if more > self.sent - self.returned {

@@ -13,11 +13,11 @@ use crate::types::{Buffer, RingNo};
 enum Offer {
     /// The peer has none.
     None,
-    /// It wishes a ring of so many octets.
+    /// It wishes a ring of this size, octets.
     Wanted(u64),
     /// RING is to be sent; without octets it refuses.
     Made(Buffer),
-    /// RING was sent: a ring of so many octets.
+    /// RING was sent: the size of the ring, octets.
     Said(u64),
 }
 
@@ -142,7 +142,7 @@ impl OwnRing {
         self.announced
     }
 
-    /// Whether so much is free that the peer should know.
+    /// Whether enough is free for the peer to be told.
     pub(crate) fn owes_update(&self) -> bool {
         let news = self.copied.saturating_sub(self.announced);
         news > 0 && news >= self.len_octets / 8

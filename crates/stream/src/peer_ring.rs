@@ -11,10 +11,10 @@ use crate::types::{Buffer, RingNo, Seq};
 
 /// A full ring is doubled if its octets are returned within this many times the least time.
 const PROMPT: u64 = 2;
-/// A ring is nearly full if one part of so many is free; about as much is free when the peer says
+/// A ring is nearly full if an eighth is free; about as much is free when the peer says
 /// that its octets are.
 const NEARLY: u64 = 8;
-/// A ring of which at most one part of so many was used is halved; of what is used, up to an eighth
+/// A ring of which at most a quarter was used is halved; of what is used, up to an eighth
 /// is free and not said to be ...
 const LITTLE: u64 = 4;
 /// ... when this many times its length was sent.
@@ -24,7 +24,7 @@ const LONG: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     None,
-    /// WANT of so many octets is to be sent.
+    /// WANT is to be sent, with this number of octets.
     Due(u64),
     /// It was sent.
     Said(u64),
@@ -104,7 +104,7 @@ impl PeerRing {
         at.checked_rem(self.buffer.len_octets).unwrap_or(0)
     }
 
-    /// Takes so many free octets: the position of the first.
+    /// Takes `octets` that are free: the position of the first.
     pub(crate) fn take(&mut self, octets: u64) -> u64 {
         let position = self.written;
         self.written += octets;
@@ -132,7 +132,7 @@ impl PeerRing {
         self.is_short = true;
     }
 
-    /// The peer has emptied so many octets. `least_ns`: the least time that an answer takes.
+    /// The peer has emptied octets. `least_ns`: the least time that an answer takes.
     pub(crate) fn handle_emptied(
         &mut self,
         emptied: u64,

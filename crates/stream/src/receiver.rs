@@ -404,7 +404,7 @@ impl RecvHalf {
         self.ring.oldest()
     }
 
-    /// Whether so much of the ring is free that the peer should know.
+    /// Whether enough of the ring is free for the peer to be told.
     pub(crate) fn owes_update(&self) -> bool {
         self.ring.owes_update()
     }

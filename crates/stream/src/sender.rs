@@ -15,13 +15,13 @@ use crate::types::{
 };
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
-/// Short sends wait to be carried by one RDMA Write while so many are in progress, for this time at
-/// most. A pair of sends, as of a head and a body, does not wait.
+/// Short sends wait to be carried by one RDMA Write while this number of transfers is in progress,
+/// for [`GATHER_NS`] at most. A pair of sends, as of a head and a body, does not wait.
 const GATHER_AFTER: usize = 4;
 /// The same in a flow of short sends, of which many are posted at once when those before complete:
 /// the first of them is sent alone, and not the next ones too.
 const GATHER_ON_AFTER: usize = 1;
-/// A flow of short sends ends when so many transfers in a row have carried a single send.
+/// A flow of short sends ends when this number of transfers in a row has carried a single send.
 const LONE_MAX: usize = 2;
 const GATHER_NS: u64 = 20_000;
 /// The most octets that are carried so: a longer transfer costs more than its work request.
@@ -541,8 +541,8 @@ impl SendHalf {
         })
     }
 
-    /// What the next transfer carries if there is so much room, and so much for short sends,
-    /// without the end of the ring in it: octets of the next send, or short sends as a whole.
+    /// What the next transfer carries in the room that there is, and, for short sends, in that
+    /// before the end of the ring: octets of the next send, or short sends as a whole.
     fn gather(&self, [room, contiguous]: [u64; 2]) -> (Parts, u64) {
         let first = &self.sends[self.cursor];
         let mut octets = first.left().min(room).min(TRANSFER_MAX_OCTETS);

@@ -15,10 +15,10 @@ const BUSY: u64 = 2;
 /// posts no receives.
 const PATIENCE: u64 = 4;
 const PATIENCE_NS: u64 = 5_000_000;
-/// An indirect transfer is preferred to direct ones that are shorter than this: to copy so many
+/// An indirect transfer is preferred to direct ones that are shorter than this: copying fewer
 /// octets takes less time than a transfer.
 pub(crate) const SHORT_OCTETS: u64 = 4096;
-/// The share of the last transfer in a mean is one part of so many.
+/// The last transfer is one part in eight of a mean.
 const MEAN_OF: u64 = 8;
 
 /// A transfer without answer: the number of its message, and when it was posted.
@@ -70,7 +70,7 @@ impl Sojourn {
         self.least_ns = self.least_ns.min(now_ns.saturating_sub(at_ns).max(1));
     }
 
-    /// The peer has received so many messages.
+    /// The peer has received `received` messages.
     pub(crate) fn answered(&mut self, received: u64, now_ns: u64) {
         while let Some(oldest) = self.unanswered.front().copied() {
             if oldest.number > received {

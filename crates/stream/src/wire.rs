@@ -148,7 +148,8 @@ pub enum Body {
     Pause(Seq),
     /// The answer: the adverts that are possible now have been sent.
     Resume,
-    /// The sender of this message asks for a ring of so many octets instead of the present one.
+    /// The sender of this message asks for a ring of this number of octets instead of the present
+    /// one.
     Want(u64),
     /// The answer: a ring with this number, or, without octets, a refusal.
     Ring(RingNo, Buffer),

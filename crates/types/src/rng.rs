@@ -72,7 +72,7 @@ impl Rng {
         ppm != 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// True in so many of a hundred cases.
+    /// True in `of_hundred` of a hundred cases.
     pub fn percent(&mut self, of_hundred: u64) -> bool {
         self.below(100) < of_hundred
     }

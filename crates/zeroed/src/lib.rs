@@ -117,7 +117,7 @@ impl<T: Zeroed> Deref for ZeroedSlice<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: it has so many elements, and zeroes are a value of each.
+        // SAFETY: it has `len` elements, and zeroes are a value of each.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
@@ -125,7 +125,7 @@ impl<T: Zeroed> Deref for ZeroedSlice<T> {
 impl<T: Zeroed> DerefMut for ZeroedSlice<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: it has so many elements, and zeroes are a value of each.
+        // SAFETY: it has `len` elements, and zeroes are a value of each.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }

@@ -5,7 +5,7 @@
 //! urdma-perf-processes client       another; its standard input is a socket of the target
 //! ```
 //!
-//! The numbers ascend. For each, processes are added until there are so many. A new one exchanges
+//! The numbers ascend. For each, processes are added until it is reached. A new one exchanges
 //! a few messages with the target and sleeps until it is told to send: all connections are in use,
 //! and two processes at a time take processor time. Then the target prints a line: the number,
 //! latency of sends and of writes (us) and rate of sends and of writes (millions a second) between
@@ -95,9 +95,9 @@ enum Order {
     /// Reply with an empty line; then answer each message by the same operation, up to one that is
     /// marked as the last.
     Answer(Operation),
-    /// Send so many messages.
+    /// Send this number of messages.
     Send(u32),
-    /// Send a message, write so many times, and send another.
+    /// Send a message, write this number of times, and send another.
     Write(u32),
 }
 

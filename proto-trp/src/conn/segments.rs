@@ -158,7 +158,7 @@ impl Connection {
         self.next_segment_up_to(self.peer.max_tagged, self.peer.max_untagged)
     }
 
-    /// As [`Connection::next_request_segment`], where segments have at most so many octets of
+    /// As [`Connection::next_request_segment`], where segments have at most the given octets of
     /// payload.
     #[inline(always)]
     pub(super) fn next_segment_up_to(

@@ -140,8 +140,8 @@ mod tests {
         (turns, rota)
     }
 
-    /// The octets that each of these sends in some rounds, in messages of so many packets of so
-    /// many octets.
+    /// The octets that each of several senders sends in some rounds. `messages` has, for each, the
+    /// packets of a message and the octets of a packet.
     fn octets_sent(messages: &[(usize, usize)], rounds: usize) -> Vec<usize> {
         let ids = slots(messages.len());
         let (mut turns, mut rota) = busy(&ids);

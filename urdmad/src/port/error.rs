@@ -105,7 +105,7 @@ impl PortError {
         }
     }
 
-    /// No socket, of so many that are needed.
+    /// No socket, of the `total` that are needed.
     pub(super) fn no_socket(errno: Errno, total: usize) -> Self {
         match errno {
             Errno::EMFILE | Errno::ENFILE => Self::Descriptors(total),
@@ -114,7 +114,7 @@ impl PortError {
         }
     }
 
-    /// No socket at this address, of so many that are needed.
+    /// No socket at this address, of the `total` that are needed.
     pub(super) fn not_bound(errno: Errno, ip: IpAddr, port: u16, total: usize) -> Self {
         match errno {
             Errno::EADDRINUSE => Self::InUse { ip, port },

@@ -129,7 +129,7 @@ fn find_address(
     Ok(LocalAddress { ip, interface })
 }
 
-/// Whether a process with these limits of open files has descriptors for clients beside so many
+/// Whether a process with these limits of open files has descriptors for clients beside these
 /// sockets, which are only precautions.
 fn leaves_room(sockets: usize, limits: Result<(u64, u64), Errno>) -> bool {
     limits.is_ok_and(|(limit, _)| 4 * sockets as u64 <= limit)

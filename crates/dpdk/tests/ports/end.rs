@@ -192,7 +192,7 @@ impl End {
         println!("{}", self.held.len());
     }
 
-    /// Sends so many of the frames that are held.
+    /// Sends the first `frames` of those that are held.
     fn send_held(&mut self, frames: usize) {
         let deadline = Instant::now() + PATIENCE;
         let mut burst: Burst = self.held.drain(..frames).collect();

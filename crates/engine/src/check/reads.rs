@@ -499,7 +499,7 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<u64, String> {
 
 /// How many schedules a test runs, unless `URDMA_SIM_SEEDS` says so.
 const USUAL_SEEDS: u64 = 400;
-/// Each fault is found by one of so many schedules.
+/// Schedules of which one finds each fault.
 const SEEDS_TO_FIND: u64 = 5000;
 
 #[test]

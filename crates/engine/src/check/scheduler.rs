@@ -40,7 +40,7 @@ pub(super) struct Scheduler {
 
 struct State {
     rng: Rng,
-    /// In so many of a hundred steps the thread goes on.
+    /// The steps of a hundred in which the thread goes on.
     stays_percent: u64,
     threads: Vec<Lane>,
     running: Option<usize>,

@@ -156,7 +156,7 @@ fn end_of_region(address: u64) -> Option<u64> {
 }
 
 /// Maps empty pages from `page` on, to `end` if nothing is mapped in between and the process may
-/// have so many, else fewer, at least one; false if the system refuses. One mapping has many pages,
+/// have as many, else fewer, at least one; false if the system refuses. One mapping has many pages,
 /// since a process may have some 65,000 mappings.
 fn map_from(page: u64, end: u64) -> bool {
     // SAFETY: a C string and numbers. Not by the C library's function, which is a cancellation

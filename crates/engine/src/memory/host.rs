@@ -37,7 +37,7 @@ pub(crate) fn gather_one(regions: &MrTable, qp: &Qp, sge: &Sge, out: &mut [u8]) 
     };
     let octets = sge.length as usize;
     let out = out[..octets].as_mut_ptr();
-    // SAFETY: `out` has so many octets; they are registered memory, so readable, which packet
+    // SAFETY: `out` has `octets` octets; they are registered memory, so readable, which packet
     // memory never is.
     unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), out, octets) };
     true

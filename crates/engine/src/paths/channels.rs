@@ -78,7 +78,7 @@ const PATIENCE: u8 = 8;
 const FIRST_WAITS: u8 = 2;
 const READS_PER_WAIT: u16 = 1024;
 const WAIT_NS: u64 = 10_000;
-/// One in so many empty polls looks at the counts, whose cache line the peer writes.
+/// Empty polls of which one looks at the counts, whose cache line the peer writes.
 const POLLS_A_LOOK: u32 = 8;
 
 impl Patience {
@@ -88,8 +88,8 @@ impl Patience {
         ahead_since_ns: 0,
     };
 
-    /// Whether the counts are to be read after so many empty polls; `is_ahead` says whether that
-    /// would complete anything.
+    /// Whether the counts are to be read after `empty_polls`; `is_ahead` says whether that would
+    /// complete anything.
     #[inline]
     fn is_over(&mut self, empty_polls: u32, is_ahead: impl FnOnce() -> bool) -> bool {
         if self.left == 0 {

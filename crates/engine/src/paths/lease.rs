@@ -208,7 +208,7 @@ impl LeasedQueue {
             }
         }
         let wanted = usize::from(count).min(self.outgoing.remaining_capacity());
-        // All or none: if there are not so many, one.
+        // All or none: if they are not there, one.
         if self.alloc_all(route, wanted, buffers) || self.alloc_all(route, 1, buffers) {
             Ok(())
         } else {
@@ -216,13 +216,13 @@ impl LeasedQueue {
         }
     }
 
-    /// Adds `count` buffers; false, and none, if there are not so many.
+    /// Adds `count` buffers; false, and none, if they are not there.
     #[inline]
     fn alloc_all(&mut self, route: RouteId, count: usize, buffers: &mut LeasedBuffers) -> bool {
         let held = buffers.len();
         assert!(count <= BURST - held, "more buffers than a burst");
         let wanted = u32::try_from(count).unwrap_or(0);
-        // SAFETY: so many places are behind those in use.
+        // SAFETY: the first `held` places are in use, and there are more.
         let free = unsafe { buffers.as_mut_ptr().add(held) };
         // SAFETY: there is room for `count` buffers, as which the places are written.
         let given =
@@ -230,7 +230,7 @@ impl LeasedQueue {
         if given != wanted {
             return false;
         }
-        // SAFETY: the library has stored so many.
+        // SAFETY: the library has stored `count` more.
         unsafe { buffers.set_len(held + count) };
         true
     }

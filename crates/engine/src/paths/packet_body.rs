@@ -123,8 +123,8 @@ impl<'a> PacketBody<'a> {
     pub(crate) fn copy_start(&self, start: &mut [u8; PREDICTED_OCTETS]) -> usize {
         let len = self.len.min(PREDICTED_OCTETS);
         if self.readable >= PREDICTED_OCTETS {
-            // SAFETY: so many octets are readable; a datagram and a local array do not overlap. A
-            // fixed length is a few vector moves.
+            // SAFETY: `PREDICTED_OCTETS` are readable; a datagram and a local array do not overlap.
+            // A fixed length is a few vector moves.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.data, start.as_mut_ptr(), PREDICTED_OCTETS);
             }
@@ -150,8 +150,8 @@ impl<'a> PacketBody<'a> {
         let readable = self.readable.saturating_sub(at);
         let (from, to) = (self.data.wrapping_add(at), out.as_mut_ptr());
         if readable >= SEGMENT_HEAD_LEN {
-            // SAFETY: so many octets are readable from there; a datagram and a local array do not
-            // overlap. A fixed length is a few vector moves.
+            // SAFETY: `SEGMENT_HEAD_LEN` octets are readable from there; a datagram and a local
+            // array do not overlap. A fixed length is a few vector moves.
             unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
         } else {
             // SAFETY: as above; less than the array.

@@ -489,8 +489,8 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(20));
     }
 
-    /// How often a program sleeps that polls so many queues in turn, `rounds` times each, while
-    /// other programs compute.
+    /// How often a program sleeps that polls `queues` in turn, `rounds` times each, while other
+    /// programs compute.
     fn sleeps(queues: usize, rounds: usize) -> usize {
         let instance = crate::rig::instance();
         let parts = crate::rig::parts(&instance, 1);

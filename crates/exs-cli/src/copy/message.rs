@@ -82,7 +82,7 @@ const REFUSALS: [Refusal; 5] = [
 /// What the receiver answers to an offer, and when it has all octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// It has so many octets, with this digest.
+    /// The octets that it has, and their digest.
     Has(u64, Sum),
     Refused(Refusal),
 }

@@ -170,7 +170,7 @@ impl Found {
     /// The completions, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
         self.entries[..self.count].iter().map(|entry| {
-            // SAFETY: the provider has written so many.
+            // SAFETY: the provider has written it.
             completion_of(unsafe { entry.assume_init_ref() })
         })
     }

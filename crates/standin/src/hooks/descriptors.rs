@@ -346,7 +346,7 @@ unsafe fn cm_command(buf: *const c_void, len: size_t) -> Option<u32> {
     if buf.is_null() || len < HEADER {
         return None;
     }
-    // SAFETY: the caller guarantees so many octets.
+    // SAFETY: the caller guarantees the octets of a header.
     let header = unsafe { buf.cast::<[u8; HEADER]>().read() };
     let [a, b, c, d, low, high, ..] = header;
     let command = u32::from_ne_bytes([a, b, c, d]);

@@ -261,7 +261,7 @@ impl SetWait {
         if count == 0 {
             return false;
         }
-        // SAFETY: the system call has filled so many.
+        // SAFETY: the system call has filled `count` entries.
         let events = unsafe { std::slice::from_raw_parts_mut(self.events, count) };
         let Some(at) = events.iter().position(|event| event.u64 == member()) else {
             return false;

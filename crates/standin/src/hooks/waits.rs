@@ -178,7 +178,7 @@ unsafe fn take_from_memory(fd: c_int, buf: *mut c_void, len: size_t) -> Option<T
     }
     let octets = event.to_ne_bytes();
     let len = len.min(octets.len());
-    // SAFETY: the caller's buffer has room for so many.
+    // SAFETY: the caller's buffer has room for `len` octets.
     unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), buf.cast(), len) };
     Some(Taken::Read(ssize_t::try_from(len).unwrap_or(0)))
 }

@@ -9,7 +9,7 @@ const RING_OCTETS: u64 = 1000;
 /// Transfers in progress behind which short sends wait.
 const IN_PROGRESS: usize = 4;
 
-/// End 0 has so many transfers in progress.
+/// End 0 has enough transfers in progress that short sends wait.
 fn busy() -> World {
     let mut world = World::new(&Plan::quiet(RING_OCTETS, LEN_OCTETS));
     for _ in 0..IN_PROGRESS {

@@ -70,7 +70,7 @@ impl Client {
         Ok(())
     }
 
-    /// Microseconds of each step of the last call, on average of so many connections.
+    /// Microseconds of each step of the last call, on average of these connections.
     pub(crate) fn steps_us(&self, connections: u64) -> [f64; STEPS.len()] {
         self.sums
             .map(|sum| sum.as_secs_f64() * 1e6 / connections.max(1) as f64)

@@ -218,7 +218,7 @@ impl End {
     /// Polls both ends until the last request of `self` is complete.
     ///
     /// # Errors
-    /// The request does not complete within so many polls that it never will.
+    /// The request does not complete within polls that are enough for any.
     pub(crate) fn wait_sent(&mut self, peer: &mut End) -> Result<(), String> {
         let mut polls = 0;
         while self.sent == 0 {

@@ -346,7 +346,7 @@ impl SendQueue {
             .map(|index| (index, self.get(index)))
     }
 
-    /// The next segment of the request whose turn it is, with at most so many octets of payload;
+    /// The next segment of the request whose turn it is, with at most the given octets of payload;
     /// `starts` if a request may begin. `None` if there is none, or the fence or the limit of reads
     /// (ORD) makes it wait.
     #[inline(always)]

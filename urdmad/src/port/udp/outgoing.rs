@@ -70,7 +70,7 @@ struct Senders {
     /// Places of the sockets that receive at urdmad's own port, by address.
     daemon: Vec<usize>,
     sources: Vec<Source>,
-    /// The first so many of them, which are never closed: the first source port of each slot.
+    /// The number of the first ones, which are never closed: the first source port of each slot.
     kept: usize,
     by_key: HashMap<(usize, u16), usize>,
     /// Source ports that another program has, in place of which the slot's first one is used.

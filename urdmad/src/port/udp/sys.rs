@@ -115,7 +115,7 @@ pub(super) fn set_octets(
     value: &[u8],
 ) -> Result<(), Errno> {
     let length = socklen_t::try_from(value.len()).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the kernel reads so many octets of the value.
+    // SAFETY: the kernel reads `length` octets of the value.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -176,7 +176,7 @@ pub(super) fn overflows(socket: &OwnedFd) -> u64 {
     const SO_MEMINFO: c_int = 55;
     let mut values = [0_u32; DROPS + 1];
     let mut length = octets_of::<[u32; DROPS + 1]>();
-    // SAFETY: the kernel writes at most so many octets of integers.
+    // SAFETY: the kernel writes at most `length` octets of integers.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -8,7 +8,7 @@ pub(crate) enum Handled {
     NoQueuePair,
     /// Nothing.
     Done,
-    /// Send this RESET, of so many octets, to where the packet came from, at a limited rate.
+    /// Send this RESET to where the packet came from, at a limited rate; the number is its length.
     Answer([u8; DC_RESET_LEN], usize),
 }
 

@@ -40,8 +40,8 @@ const SCHEDULING_NOISE_NS: u64 = 1_000_000;
 /// lengthen the wait for a processor.
 const SHORT_PATH_MIN_WINDOW: u32 = 64;
 
-/// Slow start ends after so many consecutive RTT samples above the threshold. HyStart++ (RFC 9406)
-/// takes the minimum of 8 samples of a round.
+/// Slow start ends after this number of consecutive RTT samples above the threshold. HyStart++
+/// (RFC 9406) takes the minimum of 8 samples of a round.
 const SLOW_START_SAMPLES: u32 = 4;
 /// The threshold exceeds the base RTT by base RTT / 4. HyStart++ has 1/8, but at least 4 ms.
 const SLOW_START_DELAY_DIVISOR: u64 = 4;
@@ -51,7 +51,7 @@ const BETA_SLOW_START: u32 = UNIT / 2;
 
 /// The growth of a window of w packets is GROWTH_UNIT * sqrt(w) / 2 per round.
 const GROWTH_UNIT: u32 = 16;
-/// The growth doubles with each round after so many consecutive rounds without a queue.
+/// The growth doubles with each round after this number of consecutive rounds without a queue.
 const EMPTY_ROUNDS: u32 = 3;
 /// The limit of that doubling, as a shift.
 const MAX_GROWTH_SHIFT: u32 = 12;
@@ -103,7 +103,7 @@ const SHALLOW_DRAIN: Drain = Drain {
     gain: UNIT / 2,
     rounds: 2,
 };
-/// An interval of so many round trips is long: a deep drain then costs little.
+/// An interval of this number of round trips is long: a deep drain then costs little.
 const LONG_INTERVAL_ROUNDS: u64 = 128;
 /// Another connection drains if the minimum RTT of a round falls by more than 1/24.
 const JOIN_DIVISOR: u64 = 24;
