@@ -175,6 +175,16 @@ fn reasons_of_sockets_with_tcp_are_those_of_the_page() {
 }
 
 #[test]
+fn version_of_recordings_is_that_of_the_page() {
+    let source = repository().join("crates/channel/src/recording.rs");
+    let source = std::fs::read_to_string(source).unwrap();
+    let (_, version) = source.split_once("\nconst VERSION: u32 = ").unwrap();
+    let (version, _) = version.split_once(';').unwrap();
+    let page = std::fs::read_to_string(repository().join("doc/tracing.md")).unwrap();
+    assert!(page.contains(&format!("**Format**, version {version},")));
+}
+
+#[test]
 fn links_of_pages_lead_to_files_and_headings() {
     let folders = [
         "",

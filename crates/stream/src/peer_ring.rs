@@ -132,7 +132,7 @@ impl PeerRing {
         self.is_short = true;
     }
 
-    /// The peer has emptied octets. `least_ns`: the least time that an answer takes.
+    /// The peer has emptied `emptied` octets in all; `least_ns` is the least time of an answer.
     pub(crate) fn handle_emptied(
         &mut self,
         emptied: u64,
