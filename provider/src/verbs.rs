@@ -1,7 +1,7 @@
 //! The plugin's interface to libibverbs: C entry points, validation, verbs objects.
 //!
 //! - [`device`]: registration, opening and closing the device, the table of operations;
-//! - [`library`]: the copies of libibverbs in this process;
+//! - [`library`]: the copies of libibverbs in this process, among the objects that are [`loaded`];
 //! - [`context`]: an opened device, and the objects that calls name; [`objects`]: the table of live
 //!   objects, which control calls look objects up in;
 //! - [`backend`]: the two device backends, as far as objects and events are concerned;
@@ -36,6 +36,7 @@ mod errno;
 mod event;
 mod ffi;
 mod library;
+mod loaded;
 mod mr;
 mod mw;
 mod objects;

@@ -8,7 +8,9 @@
 
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
+use std::ops::Range;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::abi::{self, PrivateAbi};
@@ -18,6 +20,7 @@ use rdma_core_sys::private::{
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
+use super::loaded::Objects;
 use super::qp::layout;
 
 /// A private function that every libibverbs exports under the same name.
@@ -137,22 +140,31 @@ impl Library {
 
 /// The load addresses of the copies that were found.
 static FOUND: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// How many objects had been loaded when all were searched the last time.
+static SEARCHED: AtomicU64 = AtomicU64::new(0);
 
 /// Registers the plugin with every loaded copy of libibverbs that it is not registered with; prints
 /// to standard error which copies it cannot serve.
 pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_ops) {
-    for name in loaded_objects() {
-        let Some(copy) = Candidate::find(&name) else {
+    let objects = Objects::loaded();
+    if objects.loads == SEARCHED.load(Ordering::Acquire) {
+        return;
+    }
+    for name in objects.names() {
+        let Some(copy) = Candidate::find(&objects, name) else {
             continue;
         };
+        if is_known(copy.at.start) {
+            continue;
+        }
         // The dynamic linker is not called while the list is locked: a thread inside the dynamic
         // linker may be about to take this lock.
         let met = copy.library(driver, ops);
         let mut list = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-        if list.contains(&copy.base) {
+        if list.contains(&copy.at.start) {
             continue;
         }
-        list.push(copy.base);
+        list.push(copy.at.start);
         // The copy is kept loaded: its devices and contexts need it, and its address must not be
         // reused while it is in the list.
         std::mem::forget(copy);
@@ -167,43 +179,27 @@ pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_o
             Err(sentence) => eprintln!("urdma: {sentence}"),
         }
     }
+    SEARCHED.store(objects.loads, Ordering::Release);
 }
 
-/// The names of all loaded objects, by which dlopen finds them; the program's is empty.
-fn loaded_objects() -> Vec<CString> {
-    unsafe extern "C" fn collect(
-        object: *mut libc::dl_phdr_info,
-        _size: usize,
-        names: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the dynamic linker passes an object, whose name is a C string or null, and the
-        // list that it was given.
-        unsafe {
-            let name = (*object).dlpi_name;
-            if !name.is_null() {
-                (*names.cast::<Vec<CString>>()).push(CStr::from_ptr(name).to_owned());
-            }
-        }
-        0
-    }
-    let mut names: Vec<CString> = Vec::new();
-    // SAFETY: `collect` takes the list that is passed to it.
-    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut names).cast()) };
-    names
+/// Whether the copy at this address has been found before.
+fn is_known(start: usize) -> bool {
+    let list = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    list.contains(&start)
 }
 
 /// A loaded object that is a libibverbs; the handle keeps it loaded.
 struct Candidate {
     handle: *mut c_void,
     name: CString,
-    /// Its load address.
-    base: usize,
+    /// Its addresses.
+    at: Range<usize>,
 }
 
 impl Candidate {
-    /// The object with this name if it is a libibverbs, or if it depends on one and resolves its
+    /// The libibverbs that the object with this name is, or on which it depends, if it resolves its
     /// functions.
-    fn find(name: &CStr) -> Option<Self> {
+    fn find(objects: &Objects, name: &CStr) -> Option<Self> {
         let path = if name.is_empty() {
             null()
         } else {
@@ -217,14 +213,14 @@ impl Candidate {
         let mut copy = Self {
             handle,
             name: name.to_owned(),
-            base: 0,
+            at: 0..0,
         };
         // SAFETY: a valid handle and a C string.
         let marker = unsafe { libc::dlsym(handle, SET_OPS.as_ptr()) };
-        let (base, file) = object_of(marker)?;
-        copy.base = base;
-        if !file.is_empty() {
-            copy.name = file;
+        let object = objects.of(marker.addr())?;
+        copy.at = object.at.clone();
+        if !object.name.is_empty() {
+            copy.name.clone_from(&object.name);
             copy.hold_itself();
         }
         Some(copy)
@@ -246,8 +242,7 @@ impl Candidate {
     fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: a valid handle and a C string.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
-        let (base, _) = object_of(address)?;
-        (base == self.base).then_some(address)
+        self.at.contains(&address.addr()).then_some(address)
     }
 
     /// # Safety
@@ -324,22 +319,6 @@ impl Drop for Candidate {
     }
 }
 
-/// Load address and file of the object that contains this address.
-fn object_of(address: *mut c_void) -> Option<(usize, CString)> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: zero is a valid value of every field.
-    let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: dladdr takes any address.
-    if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so it is a C string that the dynamic linker keeps as long as the object.
-    let file = unsafe { CStr::from_ptr(object.dli_fname) }.to_owned();
-    Some((object.dli_fbase as usize, file))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,19 +330,20 @@ mod tests {
         // SAFETY: a C string; loading libibverbs runs no code of it.
         let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "apt-get install libibverbs1");
-        Candidate::find(c"libibverbs.so.1").unwrap()
+        Candidate::find(&Objects::loaded(), c"libibverbs.so.1").unwrap()
     }
 
     #[test]
     fn libibverbs_loaded_is_found_once() {
         let system = system();
-        let bases: Vec<usize> = loaded_objects()
-            .iter()
-            .filter_map(|name| Some(Candidate::find(name)?.base))
-            .collect();
-        assert_eq!(bases, [system.base]);
-        assert!(Candidate::find(c"libc.so.6").is_none());
-        assert!(Candidate::find(c"no such object").is_none());
+        let objects = Objects::loaded();
+        let found = objects
+            .names()
+            .filter_map(|name| Candidate::find(&objects, name));
+        let found: Vec<_> = found.map(|copy| copy.at.clone()).collect();
+        assert_eq!(found, std::slice::from_ref(&system.at));
+        assert!(Candidate::find(&objects, c"libc.so.6").is_none());
+        assert!(Candidate::find(&objects, c"no such object").is_none());
     }
 
     #[test]
@@ -384,7 +364,7 @@ mod tests {
     fn libibverbs_without_a_known_abi_is_described() {
         // The program itself exports none of the functions.
         let mut copy = system();
-        copy.base = 1;
+        copy.at = 0..0;
         let sentence = copy.unknown_abi();
         assert!(sentence.contains("no recognisable private"), "{sentence}");
         assert!(sentence.contains("libibverbs.so.1"), "{sentence}");
