@@ -5,6 +5,18 @@ pub(super) fn random_u32() -> u32 {
     getrandom::u32().unwrap_or_else(|error| no_random_octets(error))
 }
 
+/// Unpredictable words, by one call of the system; as [`random_u32`].
+pub(super) fn random_words(words: &mut [u32]) {
+    let mut octets = vec![0; size_of_val(words)];
+    if let Err(error) = getrandom::fill(&mut octets) {
+        no_random_octets(error);
+    }
+    let (read, _) = octets.as_chunks();
+    for (word, octets) in words.iter_mut().zip(read) {
+        *word = u32::from_ne_bytes(*octets);
+    }
+}
+
 /// Eight unpredictable octets; as [`random_u32`].
 pub(super) fn random_u64() -> u64 {
     #[cfg(test)]

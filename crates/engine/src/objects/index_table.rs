@@ -41,14 +41,16 @@ pub(crate) struct IndexAllocator {
     returned: VecDeque<u16>,
     /// Places of indices that are or were in [`IndexAllocator::fresh`], at most [`PLACES`].
     known: u32,
-    random: fn() -> u32,
+    random: fn(&mut [u32]),
 }
 
 impl IndexAllocator {
-    /// All of them; the first is drawn from `random`.
-    pub(crate) fn new(random: fn() -> u32) -> Self {
+    /// All of them; `random` fills words, one of which the first is drawn from.
+    pub(crate) fn new(random: fn(&mut [u32])) -> Self {
+        let mut first = [0];
+        random(&mut first);
         Self {
-            first: FirstIndex(low16(random())),
+            first: FirstIndex(low16(first[0])),
             fresh: Vec::new(),
             returned: VecDeque::new(),
             known: 0,
@@ -91,9 +93,10 @@ impl IndexAllocator {
         // No queue pair has index 0.
         self.fresh.extend(indices.filter(|index| *index != 0));
         self.known = end;
-        for at in (1..self.fresh.len()).rev() {
-            let with = (self.random)() as usize % (at + 1);
-            self.fresh.swap(at, with);
+        let mut words = [0; BATCH as usize];
+        (self.random)(&mut words);
+        for (at, word) in (1..self.fresh.len()).zip(words) {
+            self.fresh.swap(at, word as usize % (at + 1));
         }
     }
 }
@@ -175,9 +178,9 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    fn counting() -> u32 {
+    fn counting(words: &mut [u32]) {
         static NEXT: AtomicU32 = AtomicU32::new(60_000);
-        NEXT.fetch_add(0x9E37_79B9, Ordering::Relaxed)
+        words.fill_with(|| NEXT.fetch_add(0x9E37_79B9, Ordering::Relaxed));
     }
 
     #[test]

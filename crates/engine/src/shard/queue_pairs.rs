@@ -24,7 +24,7 @@ use crate::objects::timer::Wheel;
 use crate::objects::xrc::XrcRole;
 use crate::paths::lease::RouteId;
 use crate::paths::path::{PeerPath, PeerSource};
-use crate::random::random_u32;
+use crate::random::random_words;
 use crate::types::{EngineError, QpCaps};
 
 /// Silence after which a connection to another host probes its peer: the peer's urdmad answers at
@@ -61,7 +61,7 @@ pub(crate) struct QueuePairs {
 impl QueuePairs {
     /// No queue pairs.
     pub(crate) fn new(now: Time) -> Self {
-        let indices = IndexAllocator::new(random_u32);
+        let indices = IndexAllocator::new(random_words);
         let first = indices.first();
         Self {
             connected: IndexTable::new(first),
