@@ -3,12 +3,12 @@
 //! All words are of 8 octets in network order. The header has 8: magic, epoch and zeroes; the seed;
 //! the number of buckets; four of zeroes; a digest of these seven.
 
-use urdma_types::mix;
+use urdma_types::{absorb, mix, scale};
 
 use crate::bucket::{BUCKET_LEN, HINT_BITS};
 use crate::error::{BadTable, CreateError};
 use crate::fault::{Fault, Faults};
-use crate::node::{absorb, NodeKey};
+use crate::node::NodeKey;
 
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 8;
@@ -41,11 +41,6 @@ pub(crate) struct Places {
     pub(crate) home: u32,
     pub(crate) other: u32,
     pub(crate) bit: u32,
-}
-
-/// The upper half of `hash`, scaled to 0..`range`.
-fn scale(hash: u64, range: u32) -> u32 {
-    u32::try_from(((hash >> 32) * u64::from(range)) >> 32).expect("less than range")
 }
 
 impl Geometry {

@@ -3,17 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
-use urdma_types::mix;
+use urdma_types::{absorb, mix};
 
 use crate::number::number;
 
 /// Target numbers are queue pair numbers.
 const NUMBER_MAX: u32 = (1 << 24) - 1;
-
-/// The digest of what `digest` is of, and a word.
-pub(crate) fn absorb(digest: u64, word: u64) -> u64 {
-    mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word)
-}
 
 /// Names a node: its address and port if that is IPv4, else a digest of them.
 ///

@@ -2,7 +2,9 @@
 //! both, a word each, and then both, padded with zeroes.
 
 use crate::fault::{Fault, Faults};
-use crate::geometry::{absorb, absorb_octets, word_at};
+use urdma_types::absorb;
+
+use crate::geometry::{absorb_octets, word_at};
 use crate::slot::BlockId;
 
 /// Octets before the key.

@@ -5,7 +5,7 @@
 //! these seven. The counter of extents follows in a cache line of its own, then buckets of 64
 //! octets, then blocks.
 
-use urdma_types::mix;
+use urdma_types::{absorb, mix, scale};
 
 use crate::error::GeometryError;
 
@@ -54,11 +54,6 @@ pub(crate) struct Places {
     pub(crate) fingerprint: u64,
 }
 
-/// The digest of what `digest` is of, and a word.
-pub(crate) fn absorb(digest: u64, word: u64) -> u64 {
-    mix(digest.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word)
-}
-
 /// The digest of octets, padded with zeroes to whole words.
 pub(crate) fn absorb_octets(digest: u64, octets: &[u8]) -> u64 {
     let words = octets.chunks(8).map(|chunk| {
@@ -73,11 +68,6 @@ pub(crate) fn absorb_octets(digest: u64, octets: &[u8]) -> u64 {
 pub(crate) fn word_at(octets: &[u8], index: usize) -> u64 {
     let word = octets[index * 8..].first_chunk().expect("8 octets");
     u64::from_ne_bytes(*word)
-}
-
-/// The upper half of `hash`, scaled to 0..`range`.
-fn scale(hash: u64, range: u32) -> u32 {
-    u32::try_from(((hash >> 32) * u64::from(range)) >> 32).expect("less than range")
 }
 
 impl Geometry {
@@ -114,7 +104,7 @@ impl Geometry {
         Ok(octets)
     }
 
-    /// The store whose header was read, in memory of so many octets.
+    /// The store whose header was read, in memory of `len_octets`.
     ///
     /// # Errors
     /// If it is none, or is not possible there.

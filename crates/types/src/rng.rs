@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::digest::mix;
+
 /// The seeds of a test of random runs: that of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says,
 /// or `usual`.
 pub fn seeds(usual: u64) -> Range<u64> {
@@ -10,14 +12,6 @@ pub fn seeds(usual: u64) -> Range<u64> {
         Some(seed) => seed..seed + 1,
         None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
     }
-}
-
-/// Spreads each bit of `value` over the result: the finalizer of splitmix64, a bijection.
-#[must_use]
-pub fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// A generator that gives the same numbers for the same seed everywhere (xoshiro256**).
