@@ -20,6 +20,8 @@ use urdma_tests::{
 
 #[path = "pool/metadata.rs"]
 mod metadata;
+#[path = "pool/store.rs"]
+mod store;
 
 /// What an end does, over what, and the address of the node and of a second one.
 const ROLE: &str = "URDMA_TEST_POOL_ROLE";
@@ -162,6 +164,11 @@ fn end() {
         "lies" => metadata::lie(address),
         "is deceived" => metadata::be_deceived(address),
         "is refused" => metadata::be_refused(address),
+        "store" => store::offer(address),
+        "worker 1" => store::work(address, 1),
+        "worker 2" => store::work(address, 2),
+        "worker 3" => store::work(address, 3),
+        "looks" => store::look(address),
         other => panic!("no role {other:?}"),
     }
 }

@@ -310,6 +310,14 @@ impl Client {
         self.memory(id)?.read(offset, to)
     }
 
+    /// Copies octets into registered memory.
+    ///
+    /// # Errors
+    /// If it is not registered, or the range is beyond it.
+    pub fn write(&self, id: LocalRegionId, offset: usize, octets: &[u8]) -> Result<(), Error> {
+        self.memory(id)?.write(offset, octets)
+    }
+
     /// Opens a virtual queue pair to the node at an address. If the node is not known, it waits for
     /// the first connection to it, for a READ of a metadata service's table, or for the answer of
     /// the node; if it is, no message is sent. At most `nodes_max` nodes are known: the least

@@ -9,7 +9,7 @@
 //! Files, each of which uses only those before it: `described`, regions in private data;
 //! `metadata`, what else is in that of a metadata service; `error`; `ffi`, which has all unsafe
 //! code; `probe`, of a connection; `registration`, of a node at a service; `node`; `service`;
-//! `replica`, a service as a client sees it; `client` and `own`.
+//! `replica`, a service as a client sees it; `client` and `own`; `store`, a key-value store.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod client;
@@ -23,6 +23,7 @@ mod probe;
 mod registration;
 mod replica;
 mod service;
+mod store;
 
 pub use client::{Client, Learned};
 pub use error::Error;
@@ -31,8 +32,10 @@ pub use metadata::Refusal;
 pub use node::Node;
 pub use own::Own;
 pub use service::{Limits, MetadataService};
+pub use store::{Store, StoreError};
 pub use urdma_node_table::{Answer, Found, Region, Target};
 pub use urdma_pool::{
     Access, CallError, Completion, Config, LocalRegionId, Operation, PostError, RemoteRegionId,
     Request, Status, Transport, UserId, VirtualId,
 };
+pub use urdma_store::{Geometry, GeometryError, OperationError};

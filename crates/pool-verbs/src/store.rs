@@ -1,0 +1,259 @@
+//! A key-value store in the memory of a node (`urdma-store`), over virtual queue pairs.
+
+use std::net::SocketAddr;
+
+use thiserror::Error as ThisError;
+use urdma_pool::{
+    Completion, LocalRegionId, Operation as Verb, RemoteRegionId, Request, Status, UserId,
+    VirtualId,
+};
+use urdma_store::{
+    Blocks, Geometry, GeometryError, Operation, OperationError, Outcome, Step, HEADER_LEN,
+};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::node::Node;
+
+/// Requests of an operation at a time.
+const DEPTH: u32 = 2;
+
+/// A call that failed.
+#[derive(Debug, ThisError)]
+pub enum StoreError {
+    /// A call of the client or the node.
+    #[error(transparent)]
+    Pool(#[from] Error),
+    /// There is no store, or none is possible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The operation has failed, and has changed nothing.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// A request failed: the operation may have been executed or not. The store can be used again.
+    #[error("a request of the operation ended with {0:?}; it may have been executed or not")]
+    Request(Status),
+}
+
+/// A store as a client works on it: by requests of one virtual queue pair, one operation at a time.
+#[derive(Debug)]
+pub struct Store {
+    id: VirtualId,
+    remote: RemoteRegionId,
+    remote_addr: u64,
+    local: LocalRegionId,
+    local_addr: u64,
+    geometry: Geometry,
+    blocks: Blocks,
+    /// What is to be written, and what was read: a copy of the registered memory.
+    buffer: Vec<u8>,
+}
+
+impl Store {
+    /// A node at an address that offers an empty store.
+    ///
+    /// # Errors
+    /// If the geometry is not possible, or the node cannot be created.
+    pub fn offer(at: SocketAddr, geometry: &Geometry) -> Result<Node, StoreError> {
+        let header = geometry.header()?;
+        let len = usize::try_from(geometry.len_octets()).map_err(|_| GeometryError::Range)?;
+        let node = Node::listen(at, len)?;
+        node.write(0, &header)?;
+        Ok(node)
+    }
+
+    /// Opens the store of the node at an address, for a user of the client.
+    ///
+    /// # Errors
+    /// If the node cannot be reached, or has no store. Nothing is left open then.
+    pub fn open(client: &mut Client, user: UserId, at: SocketAddr) -> Result<Self, StoreError> {
+        let (id, remote, remote_addr) = client.open(user, at, DEPTH)?;
+        let opened = Self::read_header(client, user, id, (remote, remote_addr));
+        if opened.is_err() {
+            client.close(id)?;
+        }
+        opened
+    }
+
+    fn read_header(
+        client: &mut Client,
+        user: UserId,
+        id: VirtualId,
+        (remote, remote_addr): (RemoteRegionId, u64),
+    ) -> Result<Self, StoreError> {
+        let local = client.register(user, HEADER_LEN)?;
+        let mut store = Self {
+            id,
+            remote,
+            remote_addr,
+            local,
+            local_addr: client.addr(local)?,
+            geometry: Geometry {
+                seed: 0,
+                buckets: 0,
+                blocks: 0,
+                block_octets: 0,
+                extent_blocks: 0,
+            },
+            blocks: Blocks::default(),
+            buffer: vec![0; HEADER_LEN],
+        };
+        let header = urdma_store::Request {
+            verb: urdma_store::Verb::Read,
+            offset: 0,
+            buffer_offset: 0,
+            len_octets: HEADER_LEN,
+        };
+        let read = store.execute(client, &[header]);
+        client.deregister(local)?;
+        read?;
+        let region = client.pool().remote(remote);
+        let has = region.map_or(0, |region| region.len_octets);
+        let header = store.buffer.first_chunk().ok_or(GeometryError::NoStore)?;
+        store.geometry = Geometry::new(header, has)?;
+        store.buffer = vec![0; store.geometry.buffer_len()];
+        store.local = client.register(user, store.buffer.len())?;
+        store.local_addr = client.addr(store.local)?;
+        Ok(store)
+    }
+
+    /// What the store is.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn get(&mut self, client: &mut Client, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let geometry = self.geometry;
+        self.run(
+            client,
+            Operation::get(&geometry, key),
+            |outcome| match outcome {
+                Outcome::Found(value) => Some(value.to_vec()),
+                _ => None,
+            },
+        )
+    }
+
+    /// Gives a key a value; whether it had one before.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn put(
+        &mut self,
+        client: &mut Client,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, StoreError> {
+        let geometry = self.geometry;
+        let operation = Operation::put(&geometry, key, value)?;
+        self.run(client, operation, |outcome| {
+            matches!(outcome, Outcome::Stored { replaced: true })
+        })
+    }
+
+    /// Deletes a key; whether it had a value.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn delete(&mut self, client: &mut Client, key: &[u8]) -> Result<bool, StoreError> {
+        let geometry = self.geometry;
+        self.run(client, Operation::delete(&geometry, key), |outcome| {
+            matches!(outcome, Outcome::Deleted { found: true })
+        })
+    }
+
+    /// Ends the use of the store. The free blocks of this client are lost to it.
+    ///
+    /// # Errors
+    /// If a call of verbs fails.
+    pub fn close(self, client: &mut Client) -> Result<(), StoreError> {
+        client.close(self.id)?;
+        Ok(client.deregister(self.local)?)
+    }
+
+    fn run<T>(
+        &mut self,
+        client: &mut Client,
+        mut operation: Operation<'_>,
+        take: impl FnOnce(Outcome<'_>) -> T,
+    ) -> Result<T, StoreError> {
+        loop {
+            let requests = operation.requests().clone();
+            self.execute(client, &requests)?;
+            let step = operation.handle(&mut self.blocks, &mut self.buffer)?;
+            if let Step::Done(outcome) = step {
+                return Ok(take(outcome));
+            }
+        }
+    }
+
+    /// Posts requests, and waits until all are complete. What they write is taken from the buffer,
+    /// and what they read is in it.
+    fn execute(
+        &mut self,
+        client: &mut Client,
+        requests: &[urdma_store::Request],
+    ) -> Result<(), StoreError> {
+        for (n, request) in requests.iter().enumerate() {
+            let octets = request.buffer_offset..request.buffer_offset + request.len_octets;
+            if request.verb == urdma_store::Verb::Write {
+                client.write(self.local, octets.start, &self.buffer[octets])?;
+            }
+            client.post(self.id, &self.request(n as u64, request))?;
+        }
+        for _ in requests {
+            let completion = self.wait(client)?;
+            if completion.status != Status::Success {
+                return self.recover(client, completion.status);
+            }
+        }
+        for request in requests {
+            let octets = request.buffer_offset..request.buffer_offset + request.len_octets;
+            if request.verb != urdma_store::Verb::Write {
+                client.read(self.local, octets.start, &mut self.buffer[octets])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self, id: u64, request: &urdma_store::Request) -> Request {
+        use urdma_store::Verb as Asked;
+        Request {
+            id,
+            operation: match request.verb {
+                Asked::Read => Verb::Read,
+                Asked::Write => Verb::Write,
+                Asked::CompareSwap { expected, swap } => Verb::CompareSwap { expected, swap },
+                Asked::FetchAdd { add } => Verb::FetchAdd { add },
+            },
+            local: self.local,
+            local_addr: self.local_addr + request.buffer_offset as u64,
+            remote: self.remote,
+            remote_addr: self.remote_addr + request.offset,
+            len_octets: u32::try_from(request.len_octets).unwrap_or(u32::MAX),
+            is_signaled: true,
+        }
+    }
+
+    fn wait(&self, client: &mut Client) -> Result<Completion, Error> {
+        loop {
+            if let Some(completion) = client.poll(self.id)? {
+                return Ok(completion);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Has the virtual queue pair work again after a request has failed.
+    fn recover(&self, client: &mut Client, status: Status) -> Result<(), StoreError> {
+        while client.pool().outstanding(self.id) > 0 {
+            self.wait(client)?;
+        }
+        client.reset(self.id)?;
+        Err(StoreError::Request(status))
+    }
+}
