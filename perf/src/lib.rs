@@ -18,6 +18,7 @@
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`pool`], [`elastic`] | virtual queue pairs: opening, reads, memory; short processes |
+//! | [`store`] | a key-value store over virtual queue pairs |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
 //! | [`processors`] | whether the machine's processors are near each other |
@@ -59,6 +60,7 @@ pub mod shares;
 pub mod simulator;
 pub mod sockets;
 pub mod spec;
+pub mod store;
 pub mod stream_programs;
 pub mod stream_sweep;
 pub mod streams;

@@ -19,7 +19,7 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     asleep, attach, connections, elastic, idle, links, lossy, peers, pool, processes, product, raw,
-    shares, simulator, sockets, stream_sweep, streams, ucx, valkey, workloads,
+    shares, simulator, sockets, store, stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -488,6 +488,7 @@ impl Plan {
         let host = host.map_err(Clone::clone);
         self.take_all(|| pool::measure(host.clone(), &programs, &scratch));
         self.take_all(|| elastic::measure(host.clone(), &programs, &scratch));
+        self.take_all(|| store::measure(host.clone(), &programs, &scratch));
     }
 
     /// Byte streams over a long link.

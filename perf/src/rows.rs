@@ -7,8 +7,8 @@ use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
 use crate::{
-    asleep, connections, elastic, links, lossy, pool, processes, shares, sockets, stream_sweep,
-    streams, ucx, valkey,
+    asleep, connections, elastic, links, lossy, pool, processes, shares, sockets, store,
+    stream_sweep, streams, ucx, valkey,
 };
 
 /// One comparison, evaluated.
@@ -56,6 +56,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(streams::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(elastic::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(store::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(pool::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(processes::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))
