@@ -50,7 +50,7 @@ fn stop(program: Process) {
     program.wait(SHORT).unwrap();
 }
 
-/// When no connection is open any more, rings have carried so many octets since `before`.
+/// When no connection is open any more, rings have carried `least` octets or more since `before`.
 fn expect_carried(one: &OneHost, before: u64, least: u64) {
     at_the_end(one);
     let carried = ring_octets(&one.host) - before;

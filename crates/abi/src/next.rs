@@ -74,8 +74,8 @@ macro_rules! next {
 }
 
 /// Declares the hooks of `__poll_chk` and `__ppoll_chk`: poll and ppoll where the compiler knows
-/// the size of the list. They call the hooks `poll` and `ppoll` of the module, or, if the list does
-/// not have so many entries, the next functions, in the module `$real`, which end the process.
+/// the size of the list. They call the hooks `poll` and `ppoll` of the module, or, if the list is
+/// shorter than the call says, the next functions, in the module `$real`, which end the process.
 #[macro_export]
 macro_rules! sized_polls {
     ($real:ident) => {

@@ -239,7 +239,7 @@ impl Client {
         &self.pool
     }
 
-    /// Registers so many octets for a user.
+    /// Registers `len_octets`, zero at first, for a user.
     ///
     /// # Errors
     /// If they cannot be registered.

@@ -42,7 +42,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Offers so many octets, zero at first, at an address.
+    /// Offers `len_octets`, zero at first, at an address.
     ///
     /// # Errors
     /// If there is no device with the address, the port is in use, or memory cannot be registered.

@@ -24,7 +24,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Connects to the node at an address, with memory for reads of so many octets.
+    /// Connects to the node at an address, with memory for reads of `len_octets`.
     ///
     /// # Errors
     /// If the node cannot be reached, or a call of verbs fails.

@@ -23,7 +23,7 @@ pub struct Config {
     /// Requests that a shared queue pair takes, 1 or more.
     pub sq_depth: u32,
     /// Entries of the completion queue that all shared queue pairs have, `sq_depth` or more. There
-    /// are at most so many queue pairs that it cannot overflow.
+    /// are no more queue pairs than it has room for.
     pub cq_depth: u32,
     /// What they are.
     pub transport: Transport,

@@ -242,7 +242,7 @@ impl Agent {
         let is_behind = self.connections.iter().any(|watched| watched.is_behind);
         let limit = if is_behind { LOOK_MS } else { -1 };
         let count = list.len() as libc::nfds_t;
-        // SAFETY: a list of so many entries.
+        // SAFETY: a list of `count` entries.
         unsafe { real::poll(list.as_mut_ptr(), count, limit) };
         bell::turn();
         if list[0].revents != 0 {

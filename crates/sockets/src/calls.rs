@@ -263,7 +263,7 @@ pub(crate) unsafe fn transfer_in_call(
     }
 }
 
-/// A call has ended that has moved so many octets: an error if there are none.
+/// A call has ended that has moved `done` octets: an error if there are none.
 fn ended(done: usize, errno: c_int) -> ssize_t {
     if done > 0 {
         moved_so_far(done)

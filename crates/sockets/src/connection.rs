@@ -26,7 +26,8 @@ const CLOSED: u8 = 7;
 /// States in which the end of the peer's stream has arrived: TIME_WAIT, CLOSE_WAIT, LAST_ACK,
 /// CLOSING.
 const WITH_END: [u8; 4] = [6, 8, 9, 11];
-/// After so many upgrades that were impossible, one is tried in so many calls.
+/// After [`UPGRADES_AT_ONCE`] upgrades that were impossible, one is tried in [`UPGRADES_EVERY`]
+/// calls.
 const UPGRADES_AT_ONCE: u32 = 4;
 const UPGRADES_EVERY: u32 = 16;
 /// Fields of SO_MEMINFO: `SK_MEMINFO_SNDBUF`, `SK_MEMINFO_WMEM_QUEUED`.

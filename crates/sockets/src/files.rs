@@ -64,7 +64,7 @@ impl File {
         }
     }
 
-    /// Whether so many octets have places; else the call is an error.
+    /// Whether `count` octets have places; else the call is an error.
     ///
     /// # Safety
     /// As [`Self::position`].
@@ -83,7 +83,7 @@ impl File {
         most: usize,
     ) -> Option<usize> {
         let len = most.min(PIECE_OCTETS);
-        // SAFETY: the kernel writes so many octets into the piece.
+        // SAFETY: the kernel writes at most `len` octets into the piece.
         let read =
             unsafe { libc::syscall(libc::SYS_pread64, self.fd, piece.as_mut_ptr(), len, at) };
         usize::try_from(read).ok()

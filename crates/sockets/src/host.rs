@@ -162,7 +162,7 @@ impl<'a> Call<'a> {
             while len > 0 {
                 let (from, room) = self.connection.place(self.peer(), at);
                 let step = len.min(room);
-                // SAFETY: so many octets of the ring, and a buffer of the caller.
+                // SAFETY: `step` octets of the ring, and a buffer of the caller.
                 unsafe { copy_nonoverlapping(from, to, step) };
                 // SAFETY: within the part.
                 to = unsafe { to.add(step) };
@@ -344,7 +344,7 @@ impl Host for Call<'_> {
             while len > 0 {
                 let (to, room) = self.connection.place(self.connection.end, at);
                 let step = len.min(room);
-                // SAFETY: the caller's octets, and so many octets of the ring.
+                // SAFETY: the caller's octets, and `step` octets of the ring.
                 unsafe { copy_nonoverlapping(from, to, step) };
                 // SAFETY: within the part.
                 from = unsafe { from.add(step) };

@@ -42,7 +42,7 @@ pub(crate) fn forks() -> u64 {
     FORKS.load(SeqCst)
 }
 
-/// Whether another process may have a descriptor that was made after so many forks.
+/// Whether another process may have a descriptor that was made after the first `forks` forks.
 pub(crate) fn is_lent(forks: u64) -> bool {
     if forks >= LATEST.load(SeqCst) {
         return false;

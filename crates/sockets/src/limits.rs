@@ -60,7 +60,7 @@ fn of(socket: c_int, name: c_int) -> Option<Duration> {
     let mut value = [0_i64; 2];
     let mut len: libc::socklen_t = 16;
     let at = value.as_mut_ptr().cast();
-    // SAFETY: the option has at most so many octets.
+    // SAFETY: the option has at most `len` octets.
     let rc = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, at, &raw mut len) };
     let [seconds, micros] = value.map(|part| u64::try_from(part).unwrap_or(0));
     let limit = Duration::from_secs(seconds).checked_add(Duration::from_micros(micros))?;

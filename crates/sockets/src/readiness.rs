@@ -10,7 +10,7 @@ use urdma_socket_switch::Word;
 use crate::connection::{Connection, FOR_THE_BELL};
 use crate::real;
 
-/// A connection is writable while its ring has so much room.
+/// Room in its ring, octets, with which a connection is writable.
 const ROOM: u64 = RING_OCTETS as u64 / 4;
 
 pub(crate) const IN: c_short = libc::POLLIN | libc::POLLRDNORM;

@@ -23,7 +23,7 @@ static EARLY: Counts = [const { AtomicU64::new(0) }; COUNT];
 static SHARED: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
 
 fn counts() -> &'static Counts {
-    // SAFETY: null, or a mapping of so many octets, which stays.
+    // SAFETY: null, or a mapping of the counts, which stays.
     unsafe { SHARED.load(SeqCst).as_ref() }.unwrap_or(&EARLY)
 }
 

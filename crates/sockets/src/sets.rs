@@ -35,7 +35,7 @@ use crate::{bell, lent, process, real};
 pub(crate) use ready::Events;
 use ready::{Ready, Source};
 
-/// Waits that find members with rings ready ask the kernel once in so many.
+/// Waits that find members with rings ready, of which one asks the kernel.
 const KERNEL_EVERY: u32 = 8;
 
 /// What the data of a registration of this library's names.
@@ -569,7 +569,7 @@ impl Set {
         let is_first = before == 0;
         self.with(|members| {
             for index in 0..count {
-                // SAFETY: the kernel has written so many entries.
+                // SAFETY: the kernel has written `count` entries.
                 let event = unsafe { reported.add(index).read_unaligned() };
                 match index_of(event.u64) {
                     None => events.push(event),

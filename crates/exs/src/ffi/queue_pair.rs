@@ -103,8 +103,8 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair for so many work requests, those of the send queue with so many elements at
-    /// most; completions of both directions go to `queue`.
+    /// A queue pair for these numbers of work requests, those of the send queue with at most
+    /// `send_elements` elements; completions of both directions go to `queue`.
     pub(crate) fn new(
         id: &Arc<Id>,
         domain: &Arc<Domain>,

@@ -129,7 +129,7 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    /// For so many requests.
+    /// For `sq_depth` requests.
     pub(crate) fn new(
         calls: Calls,
         domain: &Rc<Domain>,

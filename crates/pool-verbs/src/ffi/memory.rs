@@ -57,7 +57,7 @@ const ALL_RIGHTS: verbs::ibv_access_flags = verbs::IBV_ACCESS_LOCAL_WRITE
     | verbs::IBV_ACCESS_REMOTE_ATOMIC;
 
 impl Memory {
-    /// Registers so many octets, zero at first. A peer that is told the key has every right.
+    /// Registers `len_octets`, zero at first. A peer that is told the key has every right.
     pub(crate) fn new(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
         Self::allocate(domain, len_octets, ALL_RIGHTS)
     }

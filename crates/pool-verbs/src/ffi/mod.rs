@@ -270,7 +270,7 @@ impl Id {
         }
     }
 
-    /// Creates its queue pair, for so many requests.
+    /// Creates its queue pair, for `sq_depth` requests.
     pub(crate) fn create_queue_pair(
         &mut self,
         domain: &Rc<Domain>,
@@ -482,7 +482,7 @@ unsafe fn said(event: &rdmacm::rdma_cm_event) -> Said {
 /// A copy of the private data of an event.
 ///
 /// # Safety
-/// There are so many octets, or the pointer is null.
+/// There are `len` octets, or the pointer is null.
 unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
     let start: *const u8 = start.cast();
     if start.is_null() {
@@ -630,7 +630,7 @@ impl Queue {
         let count =
             usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
         for entry in found.iter().take(count) {
-            // SAFETY: the provider has written so many.
+            // SAFETY: the provider has written it.
             let completion = unsafe { entry.assume_init_ref() };
             each(completion.wr_id, status_of(completion.status));
         }

@@ -126,7 +126,7 @@ fn drain(processes: &mut Processes, rng: &mut Rng) -> Result<(), Finding> {
 
 /// How many schedules a test runs, unless `URDMA_SIM_SEEDS` says so.
 const USUAL_SEEDS: u64 = 2000;
-/// Each fault is found by one of so many schedules.
+/// Schedules of which one finds each fault.
 const SEEDS_TO_FIND: u64 = 20_000;
 
 #[test]

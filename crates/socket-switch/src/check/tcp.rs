@@ -79,7 +79,7 @@ impl Tcp {
         (self.received(receiver, len), octets)
     }
 
-    /// What a call returns that finds so many octets.
+    /// What a call returns that finds `len` octets.
     fn received(&self, receiver: End, len: usize) -> Received {
         let pipe = self.pipe(receiver.peer());
         if len > 0 {

@@ -73,7 +73,7 @@ fn entries(count: nfds_t) -> usize {
 /// Whether a list has a descriptor that is not the kernel's alone.
 ///
 /// # Safety
-/// It is null or has so many entries.
+/// The list is null or has `count` entries.
 unsafe fn has_hit(list: *const pollfd, count: nfds_t) -> bool {
     let mut has_hit = false;
     let count = if list.is_null() { 0 } else { entries(count) };
@@ -134,7 +134,7 @@ enum Attempt {
 /// poll(2) on a list of which an entry is not the kernel's alone.
 ///
 /// # Safety
-/// The list has so many entries, and the mask is null or one of the caller. A cancellation point.
+/// The list has `count` entries, and the mask is null or one of the caller. A cancellation point.
 pub(super) unsafe fn poll_ours(
     list: *mut pollfd,
     count: usize,
@@ -179,7 +179,7 @@ unsafe fn ask(
 /// All entries of a list move to TCP.
 ///
 /// # Safety
-/// It is null or has so many entries.
+/// The list is null or has `count` entries.
 pub(super) unsafe fn retire_list(list: *const pollfd, count: usize, reason: Reason) {
     let count = if list.is_null() { 0 } else { count };
     for index in 0..count {
@@ -312,7 +312,7 @@ impl<const ENTRIES: usize, const BELLS: usize> Lists<ENTRIES, BELLS> {
         let asked = (&raw mut self.asked).cast::<pollfd>();
         // SAFETY: within the array of bells, which the entries follow.
         let asked = unsafe { asked.add(BELLS - bells) };
-        // SAFETY: so many entries; a cancellation point.
+        // SAFETY: the list has the entries that are counted; a cancellation point.
         let result = unsafe { ask(asked, bells + self.count, left, mask) };
         let errno = real::errno();
         let _uncancelled = Disabled::new();

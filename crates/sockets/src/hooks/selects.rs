@@ -192,7 +192,7 @@ impl Named {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            // SAFETY: a list of so many entries, and the mask of the caller.
+            // SAFETY: a list of `len` entries, and the mask of the caller.
             let found = unsafe { poll_ours(list.as_mut_ptr(), len, left, mask) };
             if found < 0 {
                 return found;

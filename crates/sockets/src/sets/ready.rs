@@ -10,7 +10,7 @@ use std::ffi::c_int;
 
 use libc::epoll_event;
 
-/// After so many waits in which it was not ready a member is armed.
+/// Waits in which a member was not ready, after which it is armed.
 const MISSES: u32 = 8;
 /// Bits of the interest in a member that are not events.
 const ONE_SHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
@@ -41,7 +41,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// # Safety
-    /// The array has so many entries, and lives as long as this.
+    /// The array has `room` entries, and lives as long as this.
     pub(crate) unsafe fn new(at: *mut epoll_event, room: usize) -> Self {
         Self {
             at,

@@ -6,7 +6,7 @@ const LEN_OCTETS: u64 = 5000;
 const IDLE_NS: u64 = 1000;
 
 /// End 0 has used both adverts of end 1, after a transfer that was complete after a nanosecond and
-/// answered after so many, and has one send more.
+/// answered after `answer_ns`, and has one send more.
 fn without_adverts(answer_ns: u64) -> World {
     let mut world = World::new(&Plan::quiet(10 * LEN_OCTETS, LEN_OCTETS));
     advertise(&mut world, 2);

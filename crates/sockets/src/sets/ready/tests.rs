@@ -125,7 +125,7 @@ impl Both {
     /// What both report.
     fn wait(&mut self, is_last: bool) -> [Vec<(u64, u32)>; 2] {
         let mut lists = [[epoll_event { events: 0, u64: 0 }; MEMBERS]; 2];
-        // SAFETY: an array of so many entries.
+        // SAFETY: an array of `MEMBERS` entries.
         let mut events = unsafe { Events::new(lists[0].as_mut_ptr(), MEMBERS) };
         self.ready.look(&mut events, false);
         if is_last && events.count() == 0 {
