@@ -1,6 +1,7 @@
 //! Queue pairs that take packets and drop them, on the path of data.
 
 use proto_trp::conn::{Datagram, Time};
+use urdma_types::SlotId;
 
 use super::kind::Kind;
 use crate::objects::kinds::handled::Handled;
@@ -16,7 +17,7 @@ impl Kind for SinkTable {
         shard: &mut Shard,
         index: u16,
         _: Time,
-        _: &Origin,
+        _: (&Origin, SlotId),
         _: &Datagram<'_, PacketBody<'_>>,
     ) -> Handled {
         if let Some(taken) = shard.qps.kinds.sinks.taken.get_mut(index) {

@@ -238,10 +238,10 @@ impl Shard {
         (head, body): (&[u8], &PacketBody),
         origin: &Origin,
     ) {
-        if origin.sender().is_none() {
+        let Some(sender) = origin.sender() else {
             self.counters.wrong_source += 1;
             return;
-        }
+        };
         let (now, len) = (clock::now(), body.len());
         let datagram = Datagram {
             head,
@@ -251,9 +251,9 @@ impl Shard {
         };
         let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
         let found = if is_reset {
-            self.handle_reset_of_kind(now, origin, &datagram)
+            self.handle_reset_of_kind(now, (origin, sender), &datagram)
         } else {
-            self.handle_of_kind(index_of(fixed), now, origin, &datagram)
+            self.handle_of_kind(index_of(fixed), now, (origin, sender), &datagram)
         };
         match found {
             Handled::Done => {}

@@ -40,12 +40,10 @@ impl Kind for DcTable {
         shard: &mut Shard,
         index: u16,
         now: Time,
-        origin: &Origin,
+        from: (&Origin, SlotId),
         datagram: &Datagram<'_, PacketBody<'_>>,
     ) -> Handled {
-        let Some(arrival) = arrival(origin) else {
-            return Handled::Done;
-        };
+        let arrival = arrival(from);
         let (qps, process) = (&mut shard.qps, &mut shard.process);
         let handled = qps.kinds.dc.handle(index, now, &arrival, datagram, process);
         if !matches!(handled, Handled::NoQueuePair) {
@@ -57,12 +55,10 @@ impl Kind for DcTable {
     fn handle_reset(
         shard: &mut Shard,
         now: Time,
-        origin: &Origin,
+        from: (&Origin, SlotId),
         datagram: &Datagram<'_, PacketBody<'_>>,
     ) -> Handled {
-        let Some(arrival) = arrival(origin) else {
-            return Handled::Done;
-        };
+        let arrival = arrival(from);
         let (qps, process) = (&mut shard.qps, &mut shard.process);
         match qps.kinds.dc.handle_reset(now, &arrival, datagram, process) {
             Some(index) => {
@@ -74,14 +70,14 @@ impl Kind for DcTable {
     }
 }
 
-/// Where a packet came from; `None`: from no slot.
-fn arrival(origin: &Origin) -> Option<DcArrival> {
+/// Where a packet came from.
+fn arrival((origin, sender): (&Origin, SlotId)) -> DcArrival {
     let meta = origin.meta();
-    Some(DcArrival {
+    DcArrival {
         address: meta.map_or(THIS_HOST, |meta| meta.remote_ip.to_ip()),
-        sender: origin.sender()?,
+        sender,
         local: meta.map_or(0, |meta| meta.gid_index),
-    })
+    }
 }
 
 /// Sets the timer of a queue pair that has processed something, and puts it into the ready list.

@@ -37,11 +37,11 @@ macro_rules! dispatch {
                 &mut self,
                 index: u16,
                 now: Time,
-                origin: &Origin,
+                from: (&Origin, SlotId),
                 datagram: &Datagram<'_, PacketBody<'_>>,
             ) -> Handled {
                 $(if self.qps.kinds.$name.has(index) {
-                    return <$table as Kind>::handle(self, index, now, origin, datagram);
+                    return <$table as Kind>::handle(self, index, now, from, datagram);
                 })+
                 Handled::NoQueuePair
             }
@@ -50,10 +50,10 @@ macro_rules! dispatch {
             pub(crate) fn handle_reset_of_kind(
                 &mut self,
                 now: Time,
-                origin: &Origin,
+                from: (&Origin, SlotId),
                 datagram: &Datagram<'_, PacketBody<'_>>,
             ) -> Handled {
-                $(match <$table as Kind>::handle_reset(self, now, origin, datagram) {
+                $(match <$table as Kind>::handle_reset(self, now, from, datagram) {
                     Handled::NoQueuePair => {}
                     handled => return handled,
                 })+

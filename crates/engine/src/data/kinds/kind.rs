@@ -19,12 +19,12 @@ pub(super) trait Kind {
     /// Tells the queue pairs that the process that had a slot of this host has ended.
     fn slot_gone(_: &mut Shard, _: Time, _: SlotId) {}
 
-    /// Processes a packet for a queue pair.
+    /// Processes a packet for a queue pair, from this place and slot.
     fn handle(
         _: &mut Shard,
         _index: u16,
         _: Time,
-        _: &Origin,
+        _: (&Origin, SlotId),
         _: &Datagram<'_, PacketBody<'_>>,
     ) -> Handled {
         Handled::NoQueuePair
@@ -34,7 +34,7 @@ pub(super) trait Kind {
     fn handle_reset(
         _: &mut Shard,
         _: Time,
-        _: &Origin,
+        _: (&Origin, SlotId),
         _: &Datagram<'_, PacketBody<'_>>,
     ) -> Handled {
         Handled::NoQueuePair
