@@ -35,18 +35,24 @@ pub enum StoreError {
     Request(Status),
 }
 
-/// A store as a client works on it: by requests of one virtual queue pair, one operation at a time.
+/// A virtual queue pair to a node, and memory for its requests.
 #[derive(Debug)]
-pub struct Store {
+struct Path {
     id: VirtualId,
     remote: RemoteRegionId,
     remote_addr: u64,
     local: LocalRegionId,
     local_addr: u64,
-    geometry: Geometry,
-    blocks: Blocks,
     /// What is to be written, and what was read: a copy of the registered memory.
     buffer: Vec<u8>,
+}
+
+/// A store as a client works on it: by requests of one virtual queue pair, one operation at a time.
+#[derive(Debug)]
+pub struct Store {
+    path: Path,
+    geometry: Geometry,
+    blocks: Blocks,
 }
 
 impl Store {
@@ -82,20 +88,12 @@ impl Store {
         (remote, remote_addr): (RemoteRegionId, u64),
     ) -> Result<Self, StoreError> {
         let local = client.register(user, HEADER_LEN)?;
-        let mut store = Self {
+        let mut path = Path {
             id,
             remote,
             remote_addr,
             local,
             local_addr: client.addr(local)?,
-            geometry: Geometry {
-                seed: 0,
-                buckets: 0,
-                blocks: 0,
-                block_octets: 0,
-                extent_blocks: 0,
-            },
-            blocks: Blocks::default(),
             buffer: vec![0; HEADER_LEN],
         };
         let header = urdma_store::Request {
@@ -104,17 +102,21 @@ impl Store {
             buffer_offset: 0,
             len_octets: HEADER_LEN,
         };
-        let read = store.execute(client, &[header]);
+        let read = path.execute(client, &[header]);
         client.deregister(local)?;
         read?;
         let region = client.pool().remote(remote);
         let has = region.map_or(0, |region| region.len_octets);
-        let header = store.buffer.first_chunk().ok_or(GeometryError::NoStore)?;
-        store.geometry = Geometry::new(header, has)?;
-        store.buffer = vec![0; store.geometry.buffer_len()];
-        store.local = client.register(user, store.buffer.len())?;
-        store.local_addr = client.addr(store.local)?;
-        Ok(store)
+        let header = path.buffer.first_chunk().ok_or(GeometryError::NoStore)?;
+        let geometry = Geometry::new(header, has)?;
+        path.buffer = vec![0; geometry.buffer_len()];
+        path.local = client.register(user, path.buffer.len())?;
+        path.local_addr = client.addr(path.local)?;
+        Ok(Self {
+            path,
+            geometry,
+            blocks: Blocks::default(),
+        })
     }
 
     /// What the store is.
@@ -171,8 +173,8 @@ impl Store {
     /// # Errors
     /// If a call of verbs fails.
     pub fn close(self, client: &mut Client) -> Result<(), StoreError> {
-        client.close(self.id)?;
-        Ok(client.deregister(self.local)?)
+        client.close(self.path.id)?;
+        Ok(client.deregister(self.path.local)?)
     }
 
     fn run<T>(
@@ -183,14 +185,16 @@ impl Store {
     ) -> Result<T, StoreError> {
         loop {
             let requests = operation.requests().clone();
-            self.execute(client, &requests)?;
-            let step = operation.handle(&mut self.blocks, &mut self.buffer)?;
+            self.path.execute(client, &requests)?;
+            let step = operation.handle(&mut self.blocks, &mut self.path.buffer)?;
             if let Step::Done(outcome) = step {
                 return Ok(take(outcome));
             }
         }
     }
+}
 
+impl Path {
     /// Posts requests, and waits until all are complete. What they write is taken from the buffer,
     /// and what they read is in it.
     fn execute(

@@ -4,39 +4,20 @@ use std::collections::VecDeque;
 
 use super::device::{Broken, Device};
 use super::model::Model;
+use super::work::{check_work, excuse_flushed, fail, Local, Remote, STRIDE};
 use super::{Finding, Rng};
 use crate::fault::Fault;
 use crate::{
-    Access, Action, Config, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId, Pool,
-    PostError, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId,
+    Access, Action, Config, LocalRegion, NodeId, Operation, PhysicalId, Pool, PostError, Posted,
+    RemoteRegion, Request, Status, Transport, UserId,
 };
 
-/// Of each request's local memory.
-const STRIDE: u64 = 4096;
 /// Of each region.
 const REGION: u64 = 1 << 40;
 const USERS: u64 = 3;
 pub(super) const NODES: u64 = 3;
 /// Actions in a row that follow from one another.
 const ACTIONS_MAX: u32 = 1000;
-
-#[derive(Debug)]
-struct Local {
-    id: LocalRegionId,
-    region: LocalRegion,
-    /// Requests may name it; then it is registered for a while.
-    is_usable: bool,
-    is_registered: bool,
-}
-
-#[derive(Debug)]
-struct Remote {
-    id: RemoteRegionId,
-    region: RemoteRegion,
-    is_known: bool,
-    /// The node still permits what it has.
-    is_valid: bool,
-}
 
 /// What the checker has of a run.
 #[derive(Debug)]
@@ -67,10 +48,6 @@ pub(super) struct World {
     /// Counts these.
     clock: u64,
     next_serial: u64,
-}
-
-fn fail<T>(finding: impl Into<String>) -> Result<T, Finding> {
-    Err(finding.into())
 }
 
 impl World {
@@ -740,71 +717,5 @@ impl World {
 
     pub(super) fn completions(&self) -> usize {
         self.device.completions()
-    }
-}
-
-/// Whether a work request may be posted; the serial of its request.
-fn check_work(
-    work: &Transmit,
-    device: &Device,
-    model: &Model,
-    (locals, remotes): (&[Local], &[Remote]),
-    config: &Config,
-) -> Result<u64, Finding> {
-    let local = &locals[work.lkey as usize - 1];
-    let remote = &remotes[work.rkey as usize - 1];
-    let serial = work.local_addr.wrapping_sub(local.region.addr) / STRIDE;
-    let request = model.posted(serial)?;
-    let owner = model.owner(serial).unwrap();
-    let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
-    let qp = qp.ok_or("a work request for a queue pair that does not exist")?;
-    if !local.is_registered || local.region.user != owner.user {
-        return fail("a work request names memory that is not its user's");
-    }
-    let reaches = qp.node.is_none_or(|node| node == work.node);
-    if remote.region.node != work.node || owner.node != work.node || !reaches {
-        return fail("a work request goes to another node");
-    }
-    if (work.operation, work.remote_addr) != (request.operation, request.remote_addr)
-        || (request.is_signaled && !work.is_signaled)
-    {
-        return fail("a work request differs from the request");
-    }
-    let own = qp
-        .posted
-        .iter()
-        .filter(|posted| model.owner(posted.serial).unwrap().id == owner.id);
-    if own.count() >= config.in_flight_max as usize {
-        return fail("a virtual queue pair has more requests in flight than it may");
-    }
-    Ok(serial)
-}
-
-/// A work request that is posted to a queue pair which is in ERR: whether it has been executed is
-/// not known to the pool.
-fn excuse_flushed(
-    model: &mut Model,
-    device: &Device,
-    serial: u64,
-    work: &Transmit,
-    broken: Option<Broken>,
-) {
-    let owner = model.owner_index(serial).unwrap();
-    let at = device
-        .queue_pairs
-        .iter()
-        .position(|qp| qp.id == work.physical);
-    let mut sent = at.into_iter().flat_map(|at| device.sent(at));
-    if !work.operation.has_effect() {
-        return;
-    }
-    match broken {
-        None | Some(Broken::Refusal) => {}
-        Some(Broken::Event) => model.excuse(owner, Status::Flushed),
-        Some(Broken::Silence) => {
-            if sent.any(|sent| model.owner_index(sent.serial) == Some(owner)) {
-                model.excuse(owner, Status::RetryExceeded);
-            }
-        }
     }
 }
