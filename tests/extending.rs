@@ -121,7 +121,7 @@ fn port_kind_is_a_file_and_lines_of_a_list() {
             &[
                 ("mod needs;", "mod null;"),
                 ("pub use self::memif::Memif;", "pub use self::null::Null;"),
-                ("    Memif,", "    /// Sends to nobody.\n    Null,"),
+                ("    Memif,", "    /// Discards what is sent.\n    Null,"),
             ],
         )],
         tested: ("urdmad", "kinds::null::tests::configuration_names_the_kind"),

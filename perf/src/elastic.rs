@@ -4,12 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::pool::{figures, text, Run};
+use crate::pool::{figures, printed, text, Run};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -170,12 +169,6 @@ fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String,
         }
         Worker::Pool | Worker::Connections => run.nodes(&address, NODES_TEXT)?,
     };
-    let ended = start(&["workers", kind.name(), &address, WORKERS])?;
-    let ended = ended.wait(LIMIT).map_err(text)?;
-    serving.signal(Signal::SIGKILL).map_err(text)?;
-    serving.wait(LIMIT).map_err(text)?;
-    match ended.succeeded() {
-        true => Ok(ended.output),
-        false => Err(ended.describe()),
-    }
+    let workers = start(&["workers", kind.name(), &address, WORKERS])?;
+    printed(workers, vec![serving], LIMIT)
 }

@@ -279,14 +279,23 @@ impl<'a> Run<'a> {
         let arguments = [client.role, &address].into_iter();
         let arguments = arguments.chain(client.rest).chain(client.service);
         let arguments: Vec<&str> = arguments.collect();
-        let ended = self.start(PROGRAM, &arguments)?.wait(LIMIT).map_err(text)?;
-        for serving in serving {
-            serving.signal(Signal::SIGKILL).map_err(text)?;
-            serving.wait(LIMIT).map_err(text)?;
-        }
-        match ended.succeeded() {
-            true => Ok(ended.output),
-            false => Err(ended.describe()),
-        }
+        printed(self.start(PROGRAM, &arguments)?, serving, LIMIT)
+    }
+}
+
+/// What a client has printed when it ends, after which those that served it are killed.
+pub(crate) fn printed(
+    client: Process,
+    serving: Vec<Process>,
+    limit: Duration,
+) -> Result<String, String> {
+    let ended = client.wait(limit).map_err(text)?;
+    for serving in serving {
+        serving.signal(Signal::SIGKILL).map_err(text)?;
+        serving.wait(limit).map_err(text)?;
+    }
+    match ended.succeeded() {
+        true => Ok(ended.output),
+        false => Err(ended.describe()),
     }
 }

@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use urdma_harness::instance::Instance;
 
-use crate::pool::{figures, text, Run};
+use crate::pool::{figures, printed, text, Run};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -87,12 +86,6 @@ fn output(run: &Run, over: &str, port: u16) -> Result<String, String> {
     let address = format!("127.0.0.1:{port}");
     let mut node = run.start(PROGRAM, &["node", &address])?;
     node.wait_for_text(LISTENING, LIMIT).map_err(text)?;
-    let ended = run.start(PROGRAM, &["work", over, &address])?;
-    let ended = ended.wait(LIMIT).map_err(text)?;
-    node.signal(Signal::SIGKILL).map_err(text)?;
-    node.wait(LIMIT).map_err(text)?;
-    match ended.succeeded() {
-        true => Ok(ended.output),
-        false => Err(ended.describe()),
-    }
+    let worker = run.start(PROGRAM, &["work", over, &address])?;
+    printed(worker, vec![node], LIMIT)
 }

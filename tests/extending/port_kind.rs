@@ -1,4 +1,4 @@
-//! net_null: a port that sends to nobody. A test adds this kind to a copy of the tree.
+//! net_null: a port that discards what is sent. A test adds this kind to a copy of the tree.
 
 use std::ffi::CStr;
 
