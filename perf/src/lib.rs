@@ -61,6 +61,7 @@ pub mod simulator;
 pub mod sockets;
 pub mod spec;
 pub mod store;
+pub mod store_load;
 pub mod stream_programs;
 pub mod stream_sweep;
 pub mod streams;

@@ -19,7 +19,7 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     asleep, attach, connections, elastic, idle, links, lossy, peers, pool, processes, product, raw,
-    shares, simulator, sockets, store, stream_sweep, streams, ucx, valkey, workloads,
+    shares, simulator, sockets, store, store_load, stream_sweep, streams, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -489,6 +489,7 @@ impl Plan {
         self.take_all(|| pool::measure(host.clone(), &programs, &scratch));
         self.take_all(|| elastic::measure(host.clone(), &programs, &scratch));
         self.take_all(|| store::measure(host.clone(), &programs, &scratch));
+        self.take_all(|| store_load::measure(host.clone(), &programs, &scratch));
     }
 
     /// Byte streams over a long link.

@@ -8,7 +8,7 @@ use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
 use crate::{
     asleep, connections, elastic, links, lossy, pool, processes, shares, sockets, store,
-    stream_sweep, streams, ucx, valkey,
+    store_load, stream_sweep, streams, ucx, valkey,
 };
 
 /// One comparison, evaluated.
@@ -57,6 +57,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .chain(streams::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(elastic::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(store::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(store_load::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(pool::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(processes::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))

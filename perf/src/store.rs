@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use urdma_harness::instance::Instance;
+use urdma_pool_verbs::UserId;
 
 use crate::pool::{figures, printed, text, Run};
 use crate::samples::{Probe, Sample, Unit};
@@ -19,28 +20,46 @@ pub const REPLACE: &str = "replace ";
 pub const INSERT: &str = "insert ";
 /// Start of the line with the time from the start of a worker to its first answer, in microseconds.
 pub const FIRST: &str = "first ";
-const PROGRAM: &str = "urdma-perf-store";
+pub(crate) const PROGRAM: &str = "urdma-perf-store";
+/// The user of the pool.
+pub const USER: UserId = UserId(1);
+/// Keys of the store.
+pub const KEYS: u32 = 16_384;
+/// Octets of a value.
+const VALUE_OCTETS: usize = 64;
+/// Start of the line with the median time in which one more user of a worker's pool opens the
+/// store, has an answer and closes it, in microseconds.
+pub const NEW_USER: &str = "user ";
 const FIRST_PORT: u16 = 18_900;
 const LIMIT: Duration = Duration::from_secs(60);
 
-const fn probes(names: [&'static str; 4]) -> [(&'static str, Probe); 4] {
+/// What a key has after it was put so often before.
+pub fn value(n: u32, round: u32) -> [u8; VALUE_OCTETS] {
+    let mut value = [0; VALUE_OCTETS];
+    value[..4].copy_from_slice(&n.to_ne_bytes());
+    value[VALUE_OCTETS - 4..].copy_from_slice(&round.to_ne_bytes());
+    value
+}
+
+const fn probes(names: [&'static str; 5]) -> [(&'static str, Probe); 5] {
     const fn probe(name: &'static str) -> Probe {
         Probe {
             name,
             unit: Unit::Microseconds,
         }
     }
-    let [get, replace, insert, first] = names;
+    let [get, replace, insert, first, new_user] = names;
     [
         (GET, probe(get)),
         (REPLACE, probe(replace)),
         (INSERT, probe(insert)),
         (FIRST, probe(first)),
+        (NEW_USER, probe(new_user)),
     ]
 }
 
 /// What the queue pairs are on the command line, and what a run prints.
-const RUNS: [(&str, [(&str, Probe); 4]); 2] = [
+const RUNS: [(&str, [(&str, Probe); 5]); 2] = [
     (
         "connections",
         probes([
@@ -48,6 +67,7 @@ const RUNS: [(&str, [(&str, Probe); 4]); 2] = [
             "store over RC, put of a key that has a value",
             "store over RC, put of a new key",
             "store over RC, first answer of a new worker",
+            "store over RC, one more user: open, get, close",
         ]),
     ),
     (
@@ -57,6 +77,7 @@ const RUNS: [(&str, [(&str, Probe); 4]); 2] = [
             "store over DC, put of a key that has a value",
             "store over DC, put of a new key",
             "store over DC, first answer of a new worker",
+            "store over DC, one more user: open, get, close",
         ]),
     ),
 ];

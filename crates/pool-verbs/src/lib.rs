@@ -30,7 +30,7 @@ pub use error::Error;
 pub use ffi::Foreign;
 pub use metadata::Refusal;
 pub use node::Node;
-pub use own::Own;
+pub use own::{Own, OwnRead};
 pub use service::{Limits, MetadataService};
 pub use store::{Store, StoreError};
 pub use urdma_node_table::{Answer, Found, Region, Target};

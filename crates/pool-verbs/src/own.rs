@@ -13,7 +13,10 @@ use crate::described;
 use crate::error::Error;
 use crate::ffi::{Domain, Event, Id, Memory, Queue, Service};
 
-/// A connection to a [`crate::Node`], for one request at a time.
+/// Reads that are posted at a time at most.
+const DEPTH: u32 = 2;
+
+/// A connection to a [`crate::Node`], for reads that are posted together.
 #[derive(Debug)]
 pub struct Own {
     /// Dropped before the memory that it accesses.
@@ -21,6 +24,21 @@ pub struct Own {
     region: Region,
     memory: Memory,
     queue: Rc<Queue>,
+    /// Posted reads that have not ended.
+    outstanding: u32,
+    /// How the first one ended that failed.
+    failed: Option<Status>,
+}
+
+/// A read of a [`crate::Node`]'s memory into that of an [`Own`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRead {
+    /// The offset in the node's memory.
+    pub from: u64,
+    /// The offset in the own one.
+    pub to: usize,
+    /// How many octets.
+    pub len_octets: usize,
 }
 
 impl Own {
@@ -32,7 +50,7 @@ impl Own {
         let anchor = Id::new(Service::Connection)?;
         anchor.bind(SocketAddr::new(to.ip(), 0))?;
         let domain = Domain::new(anchor)?;
-        let queue = Queue::new(&domain, 1)?;
+        let queue = Queue::new(&domain, DEPTH)?;
         let memory = Memory::new(&domain, len_octets)?;
         let mut cm = Id::new(Service::Connection)?;
         cm.resolve_address(to)?;
@@ -41,7 +59,7 @@ impl Own {
             match cm.next_event()? {
                 Some(Event::AddressResolved) => cm.resolve_route()?,
                 Some(Event::RouteResolved) => {
-                    cm.create_queue_pair(&domain, &queue, 1)?;
+                    cm.create_queue_pair(&domain, &queue, DEPTH)?;
                     cm.connect(&[])?;
                 }
                 Some(Event::Established(private)) => {
@@ -51,6 +69,8 @@ impl Own {
                         region: region.ok_or(Error::Unreachable(to))?,
                         memory,
                         queue,
+                        outstanding: 0,
+                        failed: None,
                     });
                 }
                 Some(Event::Ended | Event::Rejected(_)) => break,
@@ -61,22 +81,72 @@ impl Own {
         Err(Error::Unreachable(to))
     }
 
+    /// The length of the node's memory.
+    pub fn offered_octets(&self) -> u64 {
+        self.region.len_octets
+    }
+
+    /// Posts a read.
+    ///
+    /// # Errors
+    /// If it is beyond the memory of either end, or the queue pair does not take it.
+    pub fn post(&mut self, read: &OwnRead) -> Result<(), Error> {
+        let region = self.region;
+        let ends = (read.to.checked_add(read.len_octets))
+            .zip(read.from.checked_add(read.len_octets as u64));
+        let fits = ends
+            .is_some_and(|(to, from)| to <= self.memory.len_octets() && from <= region.len_octets);
+        let len_octets = u32::try_from(read.len_octets).map_err(|_| Error::Memory)?;
+        if !fits {
+            return Err(Error::Memory);
+        }
+        let to = (self.memory.addr() + read.to as u64, self.memory.keys().0);
+        let from = (region.addr + read.from, region.rkey);
+        if self.outstanding == DEPTH || !self.cm.read_to(0, to, from, len_octets) {
+            return Err(Error::from_errno("ibv_post_send", libc::ENOMEM));
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// How the posted reads have ended, once all have; does not sleep.
+    ///
+    /// # Errors
+    /// If a call of verbs fails.
+    pub fn poll(&mut self) -> Result<Option<Status>, Error> {
+        let (outstanding, failed) = (&mut self.outstanding, &mut self.failed);
+        self.queue.poll(|_, status| {
+            *outstanding -= 1;
+            if status != Status::Success {
+                failed.get_or_insert(status);
+            }
+        })?;
+        let has_ended = self.outstanding == 0;
+        Ok(has_ended.then(|| self.failed.take().unwrap_or(Status::Success)))
+    }
+
     /// Reads the first octets of the node's memory, and polls until that has ended.
     ///
     /// # Errors
-    /// If a call of verbs fails, or the read is beyond the memory of either end.
-    pub fn read(&mut self, len_octets: u32) -> Result<Status, Error> {
-        let Region { rkey, addr, .. } = self.region;
-        if len_octets as usize > self.memory.len_octets() {
-            return Err(Error::Memory);
+    /// As [`Own::post`].
+    pub fn read(&mut self, len_octets: usize) -> Result<Status, Error> {
+        self.post(&OwnRead {
+            from: 0,
+            to: 0,
+            len_octets,
+        })?;
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(status);
+            }
         }
-        if !self.cm.read(0, &self.memory, (addr, rkey), len_octets) {
-            return Err(Error::from_errno("ibv_post_send", libc::EINVAL));
-        }
-        let mut ended = None;
-        while ended.is_none() {
-            self.queue.poll(|_, status| ended = Some(status))?;
-        }
-        Ok(ended.unwrap_or(Status::Flushed))
+    }
+
+    /// Copies octets out of the own memory.
+    ///
+    /// # Errors
+    /// If the range is beyond it.
+    pub fn copy(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.memory.read(offset, to)
     }
 }

@@ -89,7 +89,7 @@ fn work(kind: Worker, first: SocketAddr) -> Outcome<()> {
         Worker::Tcp => read_over_tcp(first),
         Worker::Connections => nodes_from(first).try_for_each(|node| {
             let mut own = Own::connect(node, READ_OCTETS as usize).map_err(text)?;
-            expect_success(own.read(READ_OCTETS).map_err(text)?)
+            expect_success(own.read(READ_OCTETS as usize).map_err(text)?)
         }),
         Worker::Pool => read_over_pool(first),
     }

@@ -235,7 +235,7 @@ fn read(to: SocketAddr, reader: Reader) -> Outcome<()> {
     let ns = match reader {
         Reader::Own => {
             let mut own = Own::connect(to, OFFERED).map_err(text)?;
-            time_reads(|| own.read(READ_OCTETS))?
+            time_reads(|| own.read(READ_OCTETS as usize))?
         }
         Reader::Connections => {
             let mut over = Virtual::new(to, connections).map_err(text)?;

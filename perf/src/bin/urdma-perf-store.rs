@@ -9,10 +9,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use urdma_perf::store::{FIRST, GET, INSERT, LISTENING, REPLACE};
+use urdma_perf::store::{value, FIRST, GET, INSERT, KEYS, LISTENING, NEW_USER, REPLACE, USER};
 use urdma_pool_verbs::{Client, Config, Geometry, Store, StoreError, Transport, UserId};
 
-const USER: UserId = UserId(1);
 /// Slots for 65,536 keys, of which a quarter is used.
 const GEOMETRY: Geometry = Geometry {
     seed: 1,
@@ -21,8 +20,7 @@ const GEOMETRY: Geometry = Geometry {
     block_octets: 128,
     extent_blocks: 256,
 };
-const KEYS: u32 = 16_384;
-const VALUE_OCTETS: usize = 64;
+const OTHER_USER: UserId = UserId(2);
 /// Turns of the node between looks for workers.
 const TURNS: u32 = 256;
 
@@ -69,13 +67,6 @@ fn serve(at: SocketAddr) -> Result<(), StoreError> {
     }
 }
 
-fn value(n: u32, round: u32) -> [u8; VALUE_OCTETS] {
-    let mut value = [0; VALUE_OCTETS];
-    value[..4].copy_from_slice(&n.to_ne_bytes());
-    value[VALUE_OCTETS - 4..].copy_from_slice(&round.to_ne_bytes());
-    value
-}
-
 /// The median of the times of a call for each key, in microseconds.
 fn median_us(mut call: impl FnMut(u32) -> Result<(), StoreError>) -> Result<f64, StoreError> {
     let mut ns = Vec::with_capacity(KEYS as usize);
@@ -109,6 +100,12 @@ fn work(at: SocketAddr, transport: Transport, began: Instant) -> Result<(), Stor
         assert_eq!(found.as_deref(), Some(&value(n, 1)[..]), "key {n}");
         Ok(())
     })?;
+    let new_user_us = median_us(|_| {
+        let mut other = Store::open(&mut client, OTHER_USER, at)?;
+        assert_eq!(other.get(&mut client, b"none")?, None);
+        other.close(&mut client)
+    })?;
+    println!("{NEW_USER}{new_user_us:.4}");
     println!("{FIRST}{first_us:.1}\n{INSERT}{insert_us:.4}");
     println!("{REPLACE}{replace_us:.4}\n{GET}{get_us:.4}");
     store.close(&mut client)

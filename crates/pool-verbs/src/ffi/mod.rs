@@ -322,10 +322,21 @@ impl Id {
     /// Posts a signaled RDMA Read of a remote address with its key into the beginning of memory;
     /// `false`: the queue pair does not take it.
     pub(crate) fn read(&self, wr_id: u64, to: &Memory, from: (u64, u32), len_octets: u32) -> bool {
+        self.read_to(wr_id, (to.addr(), to.keys().0), from, len_octets)
+    }
+
+    /// The same to a local address with its key.
+    pub(crate) fn read_to(
+        &self,
+        wr_id: u64,
+        to: (u64, u32),
+        from: (u64, u32),
+        len_octets: u32,
+    ) -> bool {
         let mut element = verbs::ibv_sge {
-            addr: to.addr(),
+            addr: to.0,
             length: len_octets,
-            lkey: to.keys().0,
+            lkey: to.1,
         };
         let mut wr = verbs::ibv_send_wr {
             wr_id,
