@@ -9,9 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
+use nix::libc;
 use nix::sys::eventfd::EventFd;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{kill, Signal};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::stat::fstat;
+use nix::unistd::Pid;
 use urdma_harness::pair::is_ready;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
@@ -65,6 +68,41 @@ fn ends_of_a_connection_get_the_same_memory() {
     drop(leaving);
     wait_until("the end", SHORT, || status(&observer).open == 0).unwrap();
     assert_eq!(status(&observer).joined, 1);
+    one.down();
+}
+
+/// A copy that urdmad keeps holds back the end of the connection.
+#[test]
+fn offer_is_answered_when_urdmad_has_closed_the_socket() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let (mut here, mut there) = connection();
+    let clients = [client(&one), client(&one)];
+    // A close of the last copy of this socket waits until its peer has read all.
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: SHORT.as_secs().try_into().unwrap(),
+    };
+    setsockopt(&here, sockopt::Linger, &linger).unwrap();
+    here.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    while let Ok(octets) = here.write(&[7; 1 << 16]) {
+        sent += octets;
+    }
+    let urdmad = Pid::from_raw(one.host.daemon_pid().unwrap().try_into().unwrap());
+    kill(urdmad, Signal::SIGSTOP).unwrap();
+    let of_here = offer(&clients[0], &here);
+    drop(here);
+    kill(urdmad, Signal::SIGCONT).unwrap();
+    assert_eq!(status(&clients[0]).joined, 0);
+    let ids = [of_here, offer(&clients[1], &there)];
+    let event = clients[1].next_event(Some(SHORT)).unwrap().unwrap().0;
+    assert_eq!(event, Event::SocketWaits { offer: ids[1] });
+    let mut read = Vec::new();
+    there.read_to_end(&mut read).unwrap();
+    assert_eq!(read.len(), sent);
+    let ends = [0, 1].map(|end| joined(&clients[end]).0.offer);
+    assert_eq!(ends, ids);
     one.down();
 }
 

@@ -347,8 +347,6 @@ def close_with_octets_unread_and_sent(one, other):
 
 
 def close_with_octets_peeked(one, other):
-    # urdmad may have a copy of the socket until a little after the meeting.
-    time.sleep(0.05)
     other.sendall(b"unread")
     yield of(one.recv, 9, PEEK)
     one.close()

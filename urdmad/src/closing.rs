@@ -5,7 +5,8 @@
 //! The socket of a client is closed with whatever is queued in it. One thread closes the sockets of
 //! all clients while another one that is about to end has copies of them: the kernel closes the
 //! files of a thread that ends without lingering. Descriptors that urdmad has received are closed
-//! by a thread for each client, whose place in the quota stays taken in the meantime.
+//! by a thread for each client, whose place in the quota stays taken in the meantime. The control
+//! thread is woken when the socket of an offer is closed.
 
 #![allow(unsafe_code)]
 
@@ -16,6 +17,9 @@ use std::{io, thread};
 
 use urdma_ipc::packet::PacketSocket;
 
+use crate::shared::Shared;
+use crate::sockets::OfferId;
+
 /// Refused connections that wait for their closing; beyond, no connection is accepted.
 const REFUSED_MAX: usize = 256;
 
@@ -24,6 +28,23 @@ const REFUSED_MAX: usize = 256;
 pub(crate) struct Closer {
     queue: Sender<Leaving>,
     pending: Pending,
+    /// The offers whose sockets are closed.
+    closed: Receiver<OfferId>,
+}
+
+/// How a thread reports that the socket of an offer is closed.
+#[derive(Debug, Clone)]
+struct Report {
+    closed: Sender<OfferId>,
+    shared: Arc<Shared>,
+}
+
+impl Report {
+    fn closed(&self, offer: OfferId) {
+        // The control thread ends after this only if urdmad does.
+        let _ = self.closed.send(offer);
+        self.shared.ring_control();
+    }
 }
 
 /// What is to be closed of one client.
@@ -31,6 +52,8 @@ pub(crate) struct Closer {
 struct Leaving {
     socket: Option<PacketSocket>,
     fds: Vec<OwnedFd>,
+    /// The offer whose socket is among the descriptors.
+    offer: Option<OfferId>,
     /// Declared last: the place is free when all of the above is closed.
     _place: Place,
 }
@@ -63,29 +86,51 @@ impl Closer {
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(shared: Arc<Shared>) -> io::Result<Self> {
         let (queue, leaving) = channel();
+        let (sender, closed) = channel();
+        let report = Report {
+            closed: sender,
+            shared,
+        };
         thread::Builder::new()
             .name("urdmad-close".to_owned())
-            .spawn(move || close_all(&leaving))?;
+            .spawn(move || close_all(&leaving, &report))?;
         Ok(Self {
             queue,
             pending: Pending::default(),
+            closed,
         })
     }
 
     /// Ends a connection of user `uid`, and has its socket closed, and descriptors that the client
     /// has sent.
     pub(crate) fn close(&self, uid: u32, socket: Option<PacketSocket>, fds: Vec<OwnedFd>) {
-        self.put(Some(uid), socket, fds);
+        self.put(Some(uid), socket, fds, None);
+    }
+
+    /// Has the socket of an offer closed, which [`Self::closed`] returns afterwards.
+    pub(crate) fn close_offered(&self, uid: u32, socket: OwnedFd, offer: OfferId) {
+        self.put(Some(uid), None, vec![socket], Some(offer));
+    }
+
+    /// The offers whose sockets have been closed since the last call.
+    pub(crate) fn closed(&self) -> Vec<OfferId> {
+        self.closed.try_iter().collect()
     }
 
     /// Ends a connection that has no place in the quota.
     pub(crate) fn close_refused(&self, socket: PacketSocket) {
-        self.put(None, Some(socket), Vec::new());
+        self.put(None, Some(socket), Vec::new(), None);
     }
 
-    fn put(&self, uid: Option<u32>, socket: Option<PacketSocket>, fds: Vec<OwnedFd>) {
+    fn put(
+        &self,
+        uid: Option<u32>,
+        socket: Option<PacketSocket>,
+        fds: Vec<OwnedFd>,
+        offer: Option<OfferId>,
+    ) {
         // First, so that a client which sees the end of its connection finds the place taken.
         self.pending.lock().push(uid);
         if let Some(socket) = &socket {
@@ -94,6 +139,7 @@ impl Closer {
         let leaving = Leaving {
             socket,
             fds,
+            offer,
             _place: Place(self.pending.clone(), uid),
         };
         // The thread ends after this queue only.
@@ -113,7 +159,7 @@ impl Closer {
 }
 
 /// The closing thread.
-fn close_all(queue: &Receiver<Leaving>) {
+fn close_all(queue: &Receiver<Leaving>, report: &Report) {
     let mut waiting: Vec<Leaving> = Vec::new();
     while let Ok(first) = queue.recv() {
         waiting.push(first);
@@ -121,7 +167,8 @@ fn close_all(queue: &Receiver<Leaving>) {
         let sockets = waiting.iter_mut().filter_map(|client| client.socket.take());
         close_sockets(sockets.collect());
         waiting.retain(|client| !client.fds.is_empty());
-        waiting = waiting.into_iter().filter_map(close_apart).collect();
+        let close = |client| close_apart(client, report.clone());
+        waiting = waiting.into_iter().filter_map(close).collect();
     }
 }
 
@@ -167,16 +214,24 @@ fn copy_descriptor_table() -> bool {
 }
 
 /// Closes descriptors of any kind in a thread of its own; gives them back if there is none.
-fn close_apart(client: Leaving) -> Option<Leaving> {
+fn close_apart(client: Leaving, report: Report) -> Option<Leaving> {
     let client = Arc::new(Mutex::new(Some(client)));
     let taken = Arc::clone(&client);
     let take = |client: &Mutex<Option<Leaving>>| {
         let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
         client.take()
     };
+    let close = move || {
+        let client = take(&taken);
+        let offer = client.as_ref().and_then(|client| client.offer);
+        drop(client);
+        if let Some(offer) = offer {
+            report.closed(offer);
+        }
+    };
     let spawned = thread::Builder::new()
         .name("urdmad-close".to_owned())
-        .spawn(move || drop(take(&taken)));
+        .spawn(close);
     match spawned {
         Ok(_) => None,
         Err(_) => take(&client),

@@ -121,6 +121,7 @@ impl Control {
         }
         self.serve_kernel();
         self.answer_resolved();
+        self.offers().answer_closed();
         self.drop_offenders();
         self.drop_broken();
         self.free_slots();

@@ -162,7 +162,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
-    let closer = Closer::start().map_err(system("start the closing thread"))?;
+    let closer = Closer::start(Arc::clone(&shared)).map_err(system("start the closing thread"))?;
     let mut kernel = KernelDevice::new(
         config,
         path.clone(),

@@ -110,6 +110,8 @@ struct Connection {
 pub(crate) struct Sockets {
     owner: u32,
     descriptors_max: usize,
+    /// Offers whose sockets are being closed, and what is known of their answers.
+    closing: BTreeMap<OfferId, Result<Offer, SocketReason>>,
     waiting: HashMap<Place, Offer>,
     connections: BTreeMap<u64, Connection>,
     known: BTreeMap<OfferId, Known>,
@@ -129,6 +131,7 @@ impl Sockets {
         Self {
             owner: Uid::effective().as_raw(),
             descriptors_max,
+            closing: BTreeMap::new(),
             waiting: HashMap::new(),
             connections: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -139,7 +142,7 @@ impl Sockets {
     }
 
     /// Counts an offer that is refused.
-    pub(crate) fn refuse(&mut self, reason: SocketReason) {
+    fn refuse(&mut self, reason: SocketReason) {
         self.counters.offered += 1;
         self.counters.refused += 1;
         self.reasons.count(reason);
@@ -159,34 +162,36 @@ impl Sockets {
         self.reasons.add(token, memory)
     }
 
-    /// Takes an offer.
-    ///
-    /// # Errors
-    /// Why the connection stays with TCP.
-    pub(crate) fn offer(&mut self, offer: Offer) -> Result<Outcome, SocketReason> {
-        let outcome = self.take(offer);
+    /// Takes an offer whose socket is about to be closed, or the reason of its refusal. It is
+    /// answered afterwards.
+    pub(crate) fn expect(&mut self, id: OfferId, offer: Result<Offer, SocketReason>) {
+        // A process that uses a number again has no use for the earlier offer.
+        self.forget(id);
+        let offer = offer.and_then(|offer| self.check(&offer).map(|()| offer));
+        self.closing.insert(id, offer);
+    }
+
+    /// The socket of an offer is closed: what becomes of it, or why the connection stays with TCP.
+    /// None if the process has no use for it any more.
+    pub(crate) fn closed(&mut self, id: OfferId) -> Option<Result<Outcome, SocketReason>> {
+        let offer = self.closing.remove(&id)?;
+        let outcome = offer.and_then(|offer| self.take(offer));
         match &outcome {
             Ok(_) => self.counters.offered += 1,
             Err(reason) => self.refuse(*reason),
         }
-        outcome
+        Some(outcome)
     }
 
-    fn take(&mut self, offer: Offer) -> Result<Outcome, SocketReason> {
+    /// Whether there is room for an offer.
+    fn check(&self, offer: &Offer) -> Result<(), SocketReason> {
         let place = offer.place;
-        if place == place.mirrored() {
+        let is_again = |earlier: &Offer| earlier.cookie == offer.cookie;
+        if place == place.mirrored() || self.offers_in_closing().any(is_again) {
             return Err(SocketReason::NotConnected);
         }
-        if let Some(waited) = self.waiting.remove(&place.mirrored()) {
-            return self.join(waited, offer);
-        }
-        if let Some(earlier) = self.waiting.get(&place) {
-            // The same socket again, or one that has its addresses after it.
-            if earlier.cookie == offer.cookie {
-                return Err(SocketReason::NotConnected);
-            }
-            let id = earlier.id;
-            self.forget(id);
+        if self.waiting.contains_key(&place.mirrored()) {
+            return Ok(());
         }
         if self.descriptors() + FDS_OF_OFFER > self.descriptors_max {
             return Err(SocketReason::NoRoom);
@@ -199,6 +204,26 @@ impl Sockets {
         let free = (self.descriptors_max - self.descriptors()) / FDS_OF_OFFER;
         if is_member && !fair::may_take(of_user, free) {
             return Err(SocketReason::NoRoom);
+        }
+        Ok(())
+    }
+
+    fn offers_in_closing(&self) -> impl Iterator<Item = &Offer> {
+        self.closing.values().flatten()
+    }
+
+    fn take(&mut self, offer: Offer) -> Result<Outcome, SocketReason> {
+        let place = offer.place;
+        if let Some(waited) = self.waiting.remove(&place.mirrored()) {
+            return self.join(waited, offer);
+        }
+        if let Some(earlier) = self.waiting.get(&place) {
+            // The same socket again, or one that has its addresses after it.
+            if earlier.cookie == offer.cookie {
+                return Err(SocketReason::NotConnected);
+            }
+            let id = earlier.id;
+            self.forget(id);
         }
         self.known.insert(offer.id, Known::Waits(place));
         self.waiting.insert(place, offer);
@@ -230,17 +255,20 @@ impl Sockets {
     }
 
     fn descriptors(&self) -> usize {
-        self.waiting.len() * FDS_OF_OFFER + self.connections.len()
+        let offers = self.waiting.len() + self.offers_in_closing().count();
+        offers * FDS_OF_OFFER + self.connections.len()
     }
 
     fn of_user(&self, uid: u32) -> usize {
-        let waiting = self.waiting.values().map(|offer| offer.uid);
+        let offers = self.waiting.values().chain(self.offers_in_closing());
+        let offers = offers.map(|offer| offer.uid);
         let open = self.connections.values().map(|connection| connection.uid);
-        waiting.chain(open).filter(|user| *user == uid).count()
+        offers.chain(open).filter(|user| *user == uid).count()
     }
 
     /// The process has no use for an offer any more.
     pub(crate) fn forget(&mut self, id: OfferId) {
+        self.closing.remove(&id);
         match self.known.remove(&id) {
             None => {}
             Some(Known::Waits(place)) => {
@@ -252,6 +280,7 @@ impl Sockets {
 
     /// The process has ended.
     pub(crate) fn forget_all(&mut self, token: Token) {
+        self.closing.retain(|(process, _), _| *process != token);
         let of_process = self.known.range((token, 0)..=(token, u64::MAX));
         let ids: Vec<OfferId> = of_process.map(|(id, _)| *id).collect();
         for id in ids {

@@ -10,7 +10,6 @@ use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::FromClient;
 use urdma_ipc::{Answer, CmPort, Refusal, RefusalKind, Request, Resolution, PROTOCOL_VERSION};
 
-use super::sockets::Offers;
 use super::state::{refuse, Control, Outcome};
 use crate::capture::Capture;
 use crate::client::AttachRequest;
@@ -36,11 +35,7 @@ impl Control {
             message.request,
             Request::SocketOffer | Request::SocketReasons
         ) {
-            let mut offers = Offers {
-                clients: &mut self.clients,
-                sockets: &mut self.sockets,
-                closer: &self.closer,
-            };
+            let mut offers = self.offers();
             return match message.request {
                 Request::SocketOffer => offers.take(token, message.id, fds),
                 _ => offers.take_reasons(token, fds),

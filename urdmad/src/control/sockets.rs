@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::closing::Closer;
 use crate::descriptors::is_region;
 use crate::slots::Token;
-use crate::sockets::{Joined, Offer, Outcome, Place, Sockets};
+use crate::sockets::{Joined, Offer, OfferId, Outcome, Place, Sockets};
 
 /// Memory of connections that a client may leave unread.
 const UNREAD_MAX: usize = 64;
@@ -33,7 +33,8 @@ pub(super) struct Offers<'a> {
 
 impl Offers<'_> {
     /// Takes the offer of a socket, with its bells. A client that sends other descriptors is
-    /// disconnected.
+    /// disconnected. The answer follows when urdmad has closed its copy of the socket, which would
+    /// hold back the end of the connection.
     pub(super) fn take(&mut self, token: Token, offer: u64, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&token) else {
             return;
@@ -46,28 +47,36 @@ impl Offers<'_> {
         };
         let uid = client.peer.uid();
         let (identity, socket) = identify(socket);
+        let id = (token, offer);
+        let identified = identity.map(|(place, cookie)| Offer {
+            id,
+            uid,
+            place,
+            cookie,
+            bells: [bell, agent],
+        });
+        let identified = identified.map_err(|_| SocketReason::NotConnected);
+        self.sockets.expect(id, identified);
         // The close may block as long as the program chooses.
-        self.closer.close(uid, None, vec![socket]);
-        let taken = match identity {
-            Err(_) => {
-                let reason = SocketReason::NotConnected;
-                self.sockets.refuse(reason);
-                Err(reason)
+        self.closer.close_offered(uid, socket, id);
+    }
+
+    /// Answers the offers whose sockets are closed.
+    pub(super) fn answer_closed(&mut self) {
+        for id in self.closer.closed() {
+            if let Some(taken) = self.sockets.closed(id) {
+                self.answer(id, taken);
             }
-            Ok((place, cookie)) => self.sockets.offer(Offer {
-                id: (token, offer),
-                uid,
-                place,
-                cookie,
-                bells: [bell, agent],
-            }),
-        };
+        }
+    }
+
+    fn answer(&mut self, (token, offer): OfferId, taken: Result<Outcome, SocketReason>) {
         match taken {
             Ok(Outcome::Waits) => self.tell(token, Event::SocketWaits { offer }),
             Ok(Outcome::Joined(joined)) => self.pass_memory(&joined),
             Err(reason) => {
                 let reason = reason.name();
-                tracing::debug!("a socket of user {uid} stays with TCP: {reason}");
+                tracing::debug!("a socket of client {token} stays with TCP: {reason}");
                 self.tell(token, Event::SocketRefused { offer });
             }
         }

@@ -16,6 +16,7 @@ use urdma_types::SlotId;
 
 use super::attaches::Attaches;
 use super::reaping::Reaping;
+use super::sockets::Offers;
 use super::statuses::Statuses;
 use crate::client::Client;
 use crate::closing::Closer;
@@ -85,6 +86,15 @@ impl Control {
             tracing::warn!("the data thread does not know the members of groups");
         }
         Answer::Done
+    }
+
+    /// For the offers of sockets.
+    pub(super) fn offers(&mut self) -> Offers<'_> {
+        Offers {
+            clients: &mut self.clients,
+            sockets: &mut self.sockets,
+            closer: &self.closer,
+        }
     }
 
     /// Sends an answer.

@@ -23,6 +23,13 @@ fn offer(id: OfferId, uid: u32, place: Place) -> Offer {
     }
 }
 
+/// The outcome of an offer whose socket is closed at once.
+fn sent(sockets: &mut Sockets, offer: Offer) -> Result<Outcome, SocketReason> {
+    let id = offer.id;
+    sockets.expect(id, Ok(offer));
+    sockets.closed(id).unwrap()
+}
+
 fn joined(outcome: Result<Outcome, SocketReason>) -> Joined {
     match outcome {
         Ok(Outcome::Joined(joined)) => *joined,
@@ -41,14 +48,14 @@ fn waits(outcome: Result<Outcome, SocketReason>) {
 #[test]
 fn mirrored_addresses_of_one_namespace_meet() {
     let mut sockets = Sockets::within(100);
-    waits(sockets.offer(offer((1, 7), A, place(20, 10))));
+    waits(sent(&mut sockets, offer((1, 7), A, place(20, 10))));
     let other_netns = Place {
         netns: 2,
         ..place(10, 20)
     };
-    waits(sockets.offer(offer((2, 1), B, other_netns)));
-    waits(sockets.offer(offer((2, 2), B, place(10, 21))));
-    let met = joined(sockets.offer(offer((2, 3), B, place(10, 20))));
+    waits(sent(&mut sockets, offer((2, 1), B, other_netns)));
+    waits(sent(&mut sockets, offer((2, 2), B, place(10, 21))));
+    let met = joined(sent(&mut sockets, offer((2, 3), B, place(10, 20))));
     assert_eq!((met.waited.id, met.offer.id), ((1, 7), (2, 3)));
     assert!(!met.is_waited_first);
     let status = status(&sockets);
@@ -59,7 +66,7 @@ fn mirrored_addresses_of_one_namespace_meet() {
 #[test]
 fn socket_that_is_connected_to_itself_is_refused() {
     let mut sockets = Sockets::within(100);
-    assert!(sockets.offer(offer((1, 1), A, place(10, 10))).is_err());
+    assert!(sent(&mut sockets, offer((1, 1), A, place(10, 10))).is_err());
     assert_eq!(status(&sockets).refused, 1);
 }
 
@@ -75,8 +82,8 @@ fn memory_has_a_fixed_length_and_two_refusals() {
 #[test]
 fn connection_is_open_until_both_ends_are_forgotten_and_its_octets_stay_counted() {
     let mut sockets = Sockets::within(100);
-    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
-    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
+    waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
+    let met = joined(sent(&mut sockets, offer((2, 1), B, place(20, 10))));
     let memory = File::from(met.memory);
     for (sender, octets) in [(End::First, 5_u64), (End::Second, 6)] {
         let at = Block::head_at(sender) as u64;
@@ -100,24 +107,76 @@ fn connection_is_open_until_both_ends_are_forgotten_and_its_octets_stay_counted(
 #[test]
 fn offers_end_with_their_process() {
     let mut sockets = Sockets::within(100);
-    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
-    waits(sockets.offer(offer((2, 1), A, place(11, 20))));
+    waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
+    waits(sent(&mut sockets, offer((2, 1), A, place(11, 20))));
     sockets.forget_all(1);
     assert_eq!(status(&sockets).waiting, 1);
-    waits(sockets.offer(offer((3, 1), B, place(20, 10))));
+    waits(sent(&mut sockets, offer((3, 1), B, place(20, 10))));
+}
+
+#[test]
+fn offer_meets_no_other_until_its_socket_is_closed() {
+    let mut sockets = Sockets::within(100);
+    sockets.expect((1, 1), Ok(offer((1, 1), A, place(10, 20))));
+    assert_eq!(
+        (sockets.of_user(A), sockets.descriptors()),
+        (1, FDS_OF_OFFER)
+    );
+    waits(sent(&mut sockets, offer((2, 1), B, place(20, 10))));
+    assert_eq!(status(&sockets).offered, 1);
+    let met = joined(sockets.closed((1, 1)).unwrap());
+    assert_eq!((met.waited.id, met.offer.id), ((2, 1), (1, 1)));
+    assert!(sockets.closed((1, 1)).is_none());
+}
+
+#[test]
+fn offer_that_is_forgotten_before_its_socket_is_closed_has_no_answer() {
+    let mut sockets = Sockets::within(100);
+    for number in 1..=2 {
+        let port = 10 + u16::try_from(number).unwrap();
+        sockets.expect((1, number), Ok(offer((1, number), A, place(port, 20))));
+    }
+    sockets.forget((1, 1));
+    assert_eq!(sockets.of_user(A), 1);
+    sockets.forget_all(1);
+    assert_eq!((sockets.of_user(A), sockets.descriptors()), (0, 0));
+    assert!(sockets.closed((1, 1)).is_none() && sockets.closed((1, 2)).is_none());
+}
+
+#[test]
+fn offer_with_the_number_of_an_earlier_one_replaces_it() {
+    let mut sockets = Sockets::within(100);
+    waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
+    waits(sent(&mut sockets, offer((1, 1), A, place(11, 20))));
+    assert_eq!(status(&sockets).waiting, 1);
+    sockets.forget_all(1);
+    assert_eq!((status(&sockets).waiting, sockets.of_user(A)), (0, 0));
+}
+
+#[test]
+fn sockets_that_are_being_closed_count_to_their_user() {
+    let mut sockets = Sockets::within(4 * PER_USER_MAX * FDS_OF_OFFER);
+    let number_max = u16::try_from(PER_USER_MAX).unwrap();
+    for port in 0..=number_max {
+        let id = (1, port.into());
+        sockets.expect(id, Ok(offer(id, A, place(port, 60_000))));
+    }
+    assert_eq!(sockets.of_user(A), PER_USER_MAX);
+    let last = sockets.closed((1, number_max.into())).unwrap();
+    assert_eq!(last.unwrap_err(), SocketReason::TooMany);
 }
 
 #[test]
 fn later_socket_with_the_same_addresses_replaces_the_earlier_one() {
     let mut sockets = Sockets::within(100);
-    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
+    waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
     let again = Offer {
         id: (1, 2),
         ..offer((1, 1), A, place(10, 20))
     };
-    assert!(sockets.offer(again).is_err());
-    waits(sockets.offer(offer((1, 3), A, place(10, 20))));
-    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
+    assert!(sent(&mut sockets, again).is_err());
+    waits(sent(&mut sockets, offer((1, 3), A, place(10, 20))));
+    let met = joined(sent(&mut sockets, offer((2, 1), B, place(20, 10))));
     assert_eq!(met.waited.id, (1, 3));
 }
 
@@ -130,7 +189,7 @@ fn one_user_leaves_room_for_others_and_all_for_urdmad() {
         loop {
             port += 1;
             let next = offer((1, port.into()), uid, place(port, 60_000));
-            match sockets.offer(next) {
+            match sent(sockets, next) {
                 Ok(_) => taken += 1,
                 Err(_) => return taken,
             }
@@ -155,7 +214,8 @@ fn reasons_of_a_process_stay_counted_whatever_it_writes() {
     assert_eq!(status(&sockets).reasons[&option], 7);
     written.write_all_at(&u64::MAX.to_ne_bytes(), at).unwrap();
     sockets.forget_all(1);
-    sockets.refuse(option);
+    sockets.expect((2, 1), Err(option));
+    assert_eq!(sockets.closed((2, 1)).unwrap().unwrap_err(), option);
     assert_eq!(status(&sockets).reasons[&option], u64::MAX);
 
     let short = File::from(new_memory().unwrap());
@@ -166,9 +226,9 @@ fn reasons_of_a_process_stay_counted_whatever_it_writes() {
 #[test]
 fn status_says_which_programs_have_rings_and_why_others_have_none() {
     let mut sockets = Sockets::within(100);
-    waits(sockets.offer(offer((1, 1), A, place(10, 20))));
-    let met = joined(sockets.offer(offer((2, 1), B, place(20, 10))));
-    waits(sockets.offer(offer((1, 2), A, place(11, 20))));
+    waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
+    let met = joined(sent(&mut sockets, offer((2, 1), B, place(20, 10))));
+    waits(sent(&mut sockets, offer((1, 2), A, place(11, 20))));
     let counts = new_memory().unwrap();
     let at = (SocketReason::Dup as u64) * 8;
     let written = File::from(counts.try_clone().unwrap());
@@ -204,8 +264,14 @@ fn status_says_which_programs_have_rings_and_why_others_have_none() {
 fn status_lists_the_busiest_connections() {
     let mut sockets = Sockets::within(10_000);
     for port in 0..100 {
-        waits(sockets.offer(offer((1, port.into()), 0, place(port, 60_000))));
-        let met = joined(sockets.offer(offer((2, port.into()), 0, place(60_000, port))));
+        waits(sent(
+            &mut sockets,
+            offer((1, port.into()), 0, place(port, 60_000)),
+        ));
+        let met = joined(sent(
+            &mut sockets,
+            offer((2, port.into()), 0, place(60_000, port)),
+        ));
         let head = u64::from(port).to_ne_bytes();
         let at = Block::head_at(End::First) as u64;
         File::from(met.memory).write_all_at(&head, at).unwrap();
