@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use clap::{Args, ValueEnum, ValueHint};
+use urdma_ipc::socket_rules::{SocketRules, SocketRulesError};
 
 use crate::error::Error;
 use crate::libraries::Libraries;
@@ -12,6 +13,8 @@ use crate::target::Target;
 
 /// Which call of a direction is the first that may give a connection rings.
 const SOCKETS_FROM: &str = "URDMA_SOCKETS_FROM";
+/// Which connections stay with TCP.
+const SOCKETS_EXCLUDE: &str = "URDMA_SOCKETS_EXCLUDE";
 
 /// Options of `urdma run`.
 #[derive(Debug, Args)]
@@ -29,10 +32,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CALL", env = SOCKETS_FROM, hide_env_values = true)]
     #[arg(default_value_t = 8)]
     sockets_from: u32,
+    /// With --sockets: connections that stay with TCP, by what one of their ends has: a port
+    /// (6379), ports (6000-6999), an address or network (10.0.0.0/8, ::1), or both
+    /// (127.0.0.1:6379, [::1]:6000-6999); several with commas between
+    #[arg(long, value_name = "RULES", env = SOCKETS_EXCLUDE, hide_env_values = true)]
+    #[arg(default_value = "", hide_default_value = true, value_parser = excluded)]
+    sockets_exclude: String,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
+}
+
+/// The value of `--sockets-exclude`, if it is rules.
+fn excluded(text: &str) -> Result<String, SocketRulesError> {
+    text.parse::<SocketRules>().map(|_| text.to_owned())
 }
 
 /// Use of leases.
@@ -83,6 +97,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
         .env("URDMA_PROVIDER", &libraries.plugin)
         .env("URDMA_LEASE", args.lease.as_str())
         .env(SOCKETS_FROM, args.sockets_from.to_string())
+        .env(SOCKETS_EXCLUDE, &args.sockets_exclude)
         .exec();
     Err(Error::sentence(format!(
         "cannot run {}: {error}",

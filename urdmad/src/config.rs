@@ -18,7 +18,8 @@ use serde::Deserialize;
 use toml::Spanned;
 use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
-use urdma_ipc::Personality;
+use urdma_ipc::socket_rules::SocketRuleError;
+use urdma_ipc::{Personality, SocketRule, SocketRules};
 use urdma_kernel::abi::DEVICE_OCTETS;
 
 use self::number::Number;
@@ -59,6 +60,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// Where metrics are served over HTTP, a loopback address; nowhere by default.
     pub metrics: Option<SocketAddr>,
+    /// TCP connections that get no rings.
+    pub sockets_excluded: SocketRules,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             kernel_device: None,
             sandbox: Sandbox::default(),
             metrics: None,
+            sockets_excluded: SocketRules::default(),
         }
     }
 }
@@ -320,6 +324,15 @@ struct RawConfig {
     kernel: Option<RawKernel>,
     sandbox: Option<Sandbox>,
     metrics: Option<RawMetrics>,
+    #[serde(default)]
+    sockets: RawSockets,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [sockets] of keys")]
+struct RawSockets {
+    #[serde(default)]
+    exclude: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -408,6 +421,13 @@ impl RawConfig {
             config.metrics =
                 Some(address.map_err(|error| source.error(&listen, error.to_string()))?);
         }
+        let rules = self.sockets.exclude.iter().map(|rule| {
+            let text = rule.get_ref();
+            let refused = |error: SocketRuleError| format!("\"{text}\": {error}");
+            let parsed = text.parse::<SocketRule>().map_err(refused);
+            parsed.map_err(|message| source.error(rule, message))
+        });
+        config.sockets_excluded = rules.collect::<Result<_, _>>()?;
         if let Some(slots) = self.slots {
             config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
         }

@@ -194,7 +194,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         next_token: 1,
         recordings,
         closer,
-        sockets: Sockets::new(),
+        sockets: Sockets::new(config.sockets_excluded.clone()),
         attaches: Attaches::new(),
         reaping: Reaping::default(),
         statuses: Statuses::default(),

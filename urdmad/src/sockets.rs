@@ -13,7 +13,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::unistd::Uid;
 use urdma_ipc::status::{SocketConnection, SocketProcess};
-use urdma_ipc::{SocketReason, SocketStatus};
+use urdma_ipc::{SocketReason, SocketRules, SocketStatus};
 use urdma_socket_switch::{layout, Block, End};
 
 use crate::fair;
@@ -110,6 +110,8 @@ struct Connection {
 pub(crate) struct Sockets {
     owner: u32,
     descriptors_max: usize,
+    /// What the configuration excludes.
+    excluded: SocketRules,
     /// Offers whose sockets are being closed, and what is known of their answers.
     closing: BTreeMap<OfferId, Result<Offer, SocketReason>>,
     waiting: HashMap<Place, Offer>,
@@ -122,15 +124,20 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// None yet.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(excluded: SocketRules) -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(limit, _)| limit);
-        Self::within(usize::try_from(limit / PART_OF_FILES).unwrap_or(usize::MAX))
+        let descriptors_max = usize::try_from(limit / PART_OF_FILES).unwrap_or(usize::MAX);
+        Self {
+            excluded,
+            ..Self::within(descriptors_max)
+        }
     }
 
     fn within(descriptors_max: usize) -> Self {
         Self {
             owner: Uid::effective().as_raw(),
             descriptors_max,
+            excluded: SocketRules::default(),
             closing: BTreeMap::new(),
             waiting: HashMap::new(),
             connections: BTreeMap::new(),
@@ -183,9 +190,12 @@ impl Sockets {
         Some(outcome)
     }
 
-    /// Whether there is room for an offer.
+    /// Whether an offer may have rings, and there is room for it.
     fn check(&self, offer: &Offer) -> Result<(), SocketReason> {
         let place = offer.place;
+        if self.excluded.exclude([place.local, place.remote]) {
+            return Err(SocketReason::Excluded);
+        }
         let is_again = |earlier: &Offer| earlier.cookie == offer.cookie;
         if place == place.mirrored() || self.offers_in_closing().any(is_again) {
             return Err(SocketReason::NotConnected);

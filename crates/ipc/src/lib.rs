@@ -5,7 +5,8 @@
 //! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
 //! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
 //!   [`process_counters`]: those of its counters that processes report; [`socket_reasons`]: why
-//!   sockets stay with TCP; [`fault`]: the parameters of `urdma fault`.
+//!   sockets stay with TCP; [`socket_rules`]: which do by configuration; [`fault`]: the parameters
+//!   of `urdma fault`.
 //! - [`capture`]: the options of a capture.
 //! - [`metrics`]: a status as text for Prometheus.
 //! - [`recordings`]: the flight recordings that urdmad has.
@@ -35,6 +36,7 @@ pub mod port_table;
 pub mod process_counters;
 pub mod recordings;
 pub mod socket_reasons;
+pub mod socket_rules;
 pub mod status;
 pub mod trust;
 
@@ -51,6 +53,7 @@ pub use port_table::{CmPort, PortSharing, PortTable};
 pub use process_counters::ProcessCounter;
 pub use recordings::{Ended, RecordingInfo};
 pub use socket_reasons::SocketReason;
+pub use socket_rules::{SocketRule, SocketRules};
 pub use status::{ProcessReport, SocketStatus, Status};
 
 /// Version of the control protocol, which must be the same on both sides.

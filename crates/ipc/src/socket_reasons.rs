@@ -12,6 +12,8 @@ named! {
     pub enum SocketReason {
         /// The addresses of its ends are not equal, and not both of the loopback interface.
         OtherHost = "other_host",
+        /// The configuration of the program or of urdmad excludes an address or port of it.
+        Excluded = "excluded",
         /// The other end was not offered while this one was.
         PeerAbsent = "peer_absent",
         /// No established connection of two sockets, or one that is offered already.

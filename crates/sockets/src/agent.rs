@@ -48,15 +48,22 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let _masked = Masked::sleeping();
     let before = real::errno();
     let is_lent = || cell.is_lent() || sets::is_lent(cell);
-    if process::run_dir().is_none() {
-        cell.advance(generation, State::Alone, State::Kernel);
-    } else if !is_of_this_host(fd) {
-        stays_with_tcp(cell, (generation, State::Alone), Some(Reason::OtherHost));
-    } else if has_least_octets(fd) {
-        stays_with_tcp(cell, (generation, State::Alone), Some(Reason::Option));
+    let ends = addresses(fd).filter(|ends| are_of_this_host(*ends));
+    let has_reason = |reason| {
+        stays_with_tcp(cell, (generation, State::Alone), Some(reason));
+        // urdmad gets to know it.
         if is_running() {
             bell::notice();
         }
+    };
+    if process::run_dir().is_none() {
+        cell.advance(generation, State::Alone, State::Kernel);
+    } else if ends.is_none() {
+        stays_with_tcp(cell, (generation, State::Alone), Some(Reason::OtherHost));
+    } else if ends.is_some_and(process::is_excluded) {
+        has_reason(Reason::Excluded);
+    } else if has_least_octets(fd) {
+        has_reason(Reason::Option);
     } else if is_lent() {
         cell.restart();
     } else if is_running() {
@@ -124,17 +131,17 @@ pub(crate) fn in_child() {
     PHASE.store(NONE, SeqCst);
 }
 
-/// Whether the addresses of both ends are the same, or both are of the loopback interface.
-fn is_of_this_host(fd: c_int) -> bool {
+/// The addresses of both ends.
+fn addresses(fd: c_int) -> Option<[SocketAddr; 2]> {
     // SAFETY: the program is in a call on the descriptor; it is not closed here.
     let stream = std::mem::ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
-    let ip = |address: std::io::Result<SocketAddr>| address.map(|of| of.ip().to_canonical());
-    match (ip(stream.local_addr()), ip(stream.peer_addr())) {
-        (Ok(local), Ok(remote)) => {
-            local == remote || [local, remote].iter().all(IpAddr::is_loopback)
-        }
-        _ => false,
-    }
+    Some([stream.local_addr().ok()?, stream.peer_addr().ok()?])
+}
+
+/// Whether the addresses of both ends are the same, or both are of the loopback interface.
+fn are_of_this_host(ends: [SocketAddr; 2]) -> bool {
+    let [local, remote] = ends.map(|end| end.ip().to_canonical());
+    local == remote || [local, remote].iter().all(IpAddr::is_loopback)
 }
 
 /// Whether receives wait for several octets (SO_RCVLOWAT), which the socket may have from its

@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, CStr, OsStr};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
+use urdma_ipc::SocketRules;
 use urdma_socket_switch::Owner;
 
 /// Bits of an owner's name that are the thread's.
@@ -19,6 +21,7 @@ static HOME_PID: AtomicI32 = AtomicI32::new(0);
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 static THREADS: AtomicU64 = AtomicU64::new(0);
 static RUN_DIR: OnceLock<PathBuf> = OnceLock::new();
+static EXCLUDED: OnceLock<SocketRules> = OnceLock::new();
 /// See [`offered_from`]. The meeting costs as much as some tens of round trips, and short
 /// connections are spared.
 static OFFERED_FROM: AtomicU32 = AtomicU32::new(8);
@@ -41,6 +44,18 @@ pub(crate) fn begin() {
     if let Some(from) = from.and_then(|value| value.parse().ok()) {
         OFFERED_FROM.store(from, SeqCst);
     }
+    if let Some(rules) = variable(c"URDMA_SOCKETS_EXCLUDE") {
+        match std::str::from_utf8(rules).map(str::parse) {
+            Ok(Ok(rules)) => _ = EXCLUDED.set(rules),
+            // What it is to exclude gets no rings.
+            _ => turn_off(),
+        }
+    }
+}
+
+/// Whether the configuration of the program excludes a connection with these ends.
+pub(crate) fn is_excluded(ends: [SocketAddr; 2]) -> bool {
+    EXCLUDED.get().is_some_and(|rules| rules.exclude(ends))
 }
 
 /// The call of a direction from which on a socket may be offered; 0: when it is connected.

@@ -240,6 +240,10 @@ fn config_bad_values_name_line_key_and_range() {
             "a.toml, line 4, key \"port.socket\": must be a path",
         ),
         (
+            "[sockets]\nexclude = [\"6379\", \"redis\"]",
+            "a.toml, line 2, key \"sockets.exclude\": \"redis\": write a port (6379), ports",
+        ),
+        (
             "[metrics]\nlisten = \"127.0.0.1:0\"",
             "a.toml, line 2, key \"metrics.listen\": \"127.0.0.1:0\" must be an address with a \
              port other than 0",
@@ -256,6 +260,13 @@ fn config_bad_values_name_line_key_and_range() {
         let said = sentence(text);
         assert!(said.starts_with(expected), "{text:?} gave {said:?}");
     }
+}
+
+#[test]
+fn config_excludes_the_connections_that_it_names() {
+    let config = parse("[sockets]\nexclude = [\"6379\", \"10.0.0.0/8\"]").unwrap();
+    assert_eq!(config.sockets_excluded, "6379,10.0.0.0/8".parse().unwrap());
+    assert_eq!(parse("").unwrap().sockets_excluded, SocketRules::default());
 }
 
 #[test]

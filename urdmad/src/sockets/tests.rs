@@ -167,6 +167,20 @@ fn sockets_that_are_being_closed_count_to_their_user() {
 }
 
 #[test]
+fn connection_that_the_configuration_excludes_is_refused_at_both_ends() {
+    let mut sockets = Sockets {
+        excluded: "127.0.0.0/8:20".parse().unwrap(),
+        ..Sockets::within(100)
+    };
+    for (id, place) in [((1, 1), place(10, 20)), ((2, 1), place(20, 10))] {
+        let refused = sent(&mut sockets, offer(id, A, place));
+        assert_eq!(refused.unwrap_err(), SocketReason::Excluded);
+    }
+    waits(sent(&mut sockets, offer((1, 2), A, place(10, 21))));
+    assert_eq!(status(&sockets).reasons[&SocketReason::Excluded], 2);
+}
+
+#[test]
 fn later_socket_with_the_same_addresses_replaces_the_earlier_one() {
     let mut sockets = Sockets::within(100);
     waits(sent(&mut sockets, offer((1, 1), A, place(10, 20))));
