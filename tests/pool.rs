@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
-    Client, Completion, Config, Error, LocalRegionId, Node, Operation, RemoteRegionId, Request,
-    Status, Transport, UserId, VirtualId,
+    Client, Completion, Config, Element, Error, LocalRegionId, Node, Operation, RemoteRegionId,
+    Request, Status, Transport, UserId, VirtualId,
 };
 use urdma_tests::{
     alone, descriptors_of, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults,
@@ -265,19 +265,30 @@ impl Reader {
         Request {
             id: offset as u64,
             operation,
-            local: self.local,
-            local_addr: self.client.addr(self.local).unwrap(),
             remote: self.remote,
             remote_addr: self.remote_addr + offset as u64,
-            len_octets: u32::try_from(READ).unwrap(),
             is_signaled: true,
         }
+    }
+
+    /// Octets of the own memory.
+    fn element(&self, offset: usize, len: usize) -> Element {
+        Element {
+            local: self.local,
+            addr: self.client.addr(self.local).unwrap() + offset as u64,
+            len_octets: u32::try_from(len).unwrap(),
+        }
+    }
+
+    fn post(&mut self, request: &Request) -> Result<(), Error> {
+        let all = self.element(0, READ);
+        self.client.post(self.qp, request, &[all])
     }
 
     /// Reads octets of the node.
     fn read(&mut self, offset: usize) -> Completion {
         let request = self.request(Operation::Read, offset);
-        self.client.post(self.qp, &request).unwrap();
+        self.post(&request).unwrap();
         self.wait()
     }
 
@@ -316,7 +327,7 @@ fn read_and_close(address: SocketAddr) {
     let mut reader = Reader::new(address);
     reader.expect_read(0);
     let beyond = reader.request(Operation::Write, OFFERED - READ + 1);
-    let refused = reader.client.post(reader.qp, &beyond);
+    let refused = reader.post(&beyond);
     assert!(matches!(refused, Err(Error::Post(_))), "{refused:?}");
     reader.client.close(reader.qp).unwrap();
     // The next ones have no connection of their own.
@@ -372,7 +383,7 @@ fn write_beside_a_node_that_is_gone(address: SocketAddr) {
         );
         if !is_lost {
             let request = reader.request(Operation::Read, 0);
-            reader.client.post(reader.qp, &request).unwrap();
+            reader.post(&request).unwrap();
         }
         let to_second = Request {
             remote,
@@ -380,7 +391,8 @@ fn write_beside_a_node_that_is_gone(address: SocketAddr) {
             ..reader.request(Operation::Write, 0)
         };
         for _ in 0..8 {
-            reader.client.post(qp, &to_second).unwrap();
+            let all = reader.element(0, READ);
+            reader.client.post(qp, &to_second, &[all]).unwrap();
         }
         if !is_lost {
             is_lost = reader.wait().status != Status::Success;

@@ -80,9 +80,10 @@ static int post(int node, enum ibv_wr_opcode opcode, void *addr, uint64_t offset
 		uint32_t length)
 {
 	struct end *end = &ends[node];
+	struct urdma_pool_sge sge = { .mr = end->mr, .addr = addr, .length = length };
 	struct urdma_pool_wr wr = {
 		.wr_id = 7, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
-		.mr = end->mr, .addr = addr, .length = length,
+		.sg_list = &sge, .num_sge = 1,
 		.remote = end->remote.id, .remote_addr = end->remote.addr + offset,
 		.compare_add = 1,
 	};

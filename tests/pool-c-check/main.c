@@ -52,6 +52,7 @@ struct end {
 	urdma_pool_qp_t qp;
 	urdma_pool_mr_t mr;
 	struct urdma_pool_remote remote;
+	struct urdma_pool_sge sge;
 	uint64_t words[WORDS];
 };
 
@@ -76,16 +77,23 @@ static void close_end(struct end *end)
 	REQUIRE(urdma_pool_dereg_mr(end->pool, end->mr) == 0);
 }
 
+static struct urdma_pool_sge element(struct end *end, int word, uint32_t length)
+{
+	struct urdma_pool_sge sge = { .mr = end->mr, .addr = &end->words[word], .length = length };
+
+	return sge;
+}
+
 /* A request for a word of both ends. */
 static struct urdma_pool_wr request(struct end *end, enum ibv_wr_opcode opcode, int word)
 {
 	struct urdma_pool_wr wr = {
 		.wr_id = 7, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
-		.mr = end->mr, .addr = &end->words[word], .length = sizeof(uint64_t),
-		.remote = end->remote.id,
+		.sg_list = &end->sge, .num_sge = 1, .remote = end->remote.id,
 		.remote_addr = end->remote.addr + sizeof(uint64_t) * (size_t)word,
 	};
 
+	end->sge = element(end, word, sizeof(uint64_t));
 	return wr;
 }
 
@@ -103,10 +111,97 @@ static struct urdma_pool_wc wait_for(struct end *end)
 static void execute(struct end *end, const struct urdma_pool_wr *wr, enum ibv_wc_opcode opcode)
 {
 	struct urdma_pool_wc wc;
+	uint32_t length = 0;
 
 	REQUIRE(urdma_pool_post(end->pool, end->qp, wr) == 0);
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
 	wc = wait_for(end);
-	REQUIRE(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode && wc.byte_len == wr->length);
+	REQUIRE(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode && wc.byte_len == length);
+}
+
+/* Words 20 to 25 of the node into four places of two regions, and back in another order. */
+static void use_elements(struct end *end)
+{
+	static uint64_t other[2];
+	struct urdma_pool_sge list[4];
+	struct urdma_pool_wr wr = request(end, IBV_WR_RDMA_READ, 20);
+	urdma_pool_mr_t mr;
+
+	REQUIRE(urdma_pool_reg_mr(end->pool, 1, other, sizeof(other), &mr) == 0);
+	list[0] = element(end, 40, 8);
+	list[1] = (struct urdma_pool_sge){ .mr = mr, .addr = other, .length = 16 };
+	list[2] = element(end, 30, 0);
+	list[3] = element(end, 50, 24);
+	end->words[30] = 1;
+	wr.sg_list = list;
+	wr.num_sge = 4;
+	execute(end, &wr, IBV_WC_RDMA_READ);
+	REQUIRE(end->words[40] == 20 && other[0] == 21 && other[1] == 22);
+	REQUIRE(end->words[50] == 23 && end->words[51] == 24 && end->words[52] == 25);
+	REQUIRE(end->words[30] == 1 && end->words[41] == 0 && end->words[53] == 0);
+	list[0] = element(end, 50, 24);
+	list[2] = element(end, 40, 8);
+	wr.num_sge = 3;
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	execute(end, &wr, IBV_WC_RDMA_WRITE);
+	wr = request(end, IBV_WR_RDMA_READ, 20);
+	end->sge = element(end, 20, 48);
+	execute(end, &wr, IBV_WC_RDMA_READ);
+	REQUIRE(end->words[20] == 23 && end->words[22] == 25 && end->words[23] == 21);
+	REQUIRE(end->words[24] == 22 && end->words[25] == 20);
+	/* As it was. */
+	for (int i = 20; i < 26; i++)
+		end->words[i] = (uint64_t)i;
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	execute(end, &wr, IBV_WC_RDMA_WRITE);
+	/* Nothing at all. */
+	wr.num_sge = 0;
+	execute(end, &wr, IBV_WC_RDMA_WRITE);
+	wr.sg_list = NULL;
+	wr.opcode = IBV_WR_RDMA_READ;
+	execute(end, &wr, IBV_WC_RDMA_READ);
+	REQUIRE(urdma_pool_dereg_mr(end->pool, mr) == 0);
+}
+
+/* Lists of which one element is impossible. */
+static void refuse_elements(struct end *end, struct end *other)
+{
+	struct urdma_pool_sge list[17];
+	struct urdma_pool_wr wr = request(end, IBV_WR_RDMA_READ, 0);
+
+	for (int i = 0; i < 17; i++)
+		list[i] = element(end, i, 8);
+	wr.sg_list = list;
+	for (wr.num_sge = 5; wr.num_sge <= 17; wr.num_sge++)
+		REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr.num_sge = -1;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr.num_sge = 4;
+	list[3] = element(other, 0, 8);
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	list[3] = element(end, WORDS - 1, 9);
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	list[3] = element(end, 0, UINT32_MAX);
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	list[3] = element(end, 0, 8);
+	list[3].mr++;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	list[3] = element(end, 0, 8);
+	/* Each is in its memory, but not all together in the node's. */
+	wr.remote_addr += 8 * (WORDS - 3);
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr = request(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 0);
+	wr.sg_list = list;
+	list[0] = element(end, 0, 4);
+	list[1] = element(end, 1, 4);
+	wr.num_sge = 2;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr.num_sge = 0;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	wr.num_sge = 1;
+	wr.sg_list = NULL;
+	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EFAULT);
 }
 
 static void serve(void)
@@ -149,8 +244,9 @@ static void use_operations(void)
 	wr.swap = 9;
 	execute(&end, &wr, IBV_WC_COMP_SWAP);
 	REQUIRE(end.words[9] == 95);
+	use_elements(&end);
 	wr = request(&end, IBV_WR_RDMA_READ, 0);
-	wr.length = sizeof(end.words);
+	end.sge.length = sizeof(end.words);
 	execute(&end, &wr, IBV_WC_RDMA_READ);
 	for (int i = 0; i < WORDS; i++)
 		REQUIRE(end.words[i] == (uint64_t)i);
@@ -197,15 +293,15 @@ static void refuse_requests(struct end *end, struct end *other)
 	wr.send_flags = IBV_SEND_INLINE;
 	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EOPNOTSUPP);
 	wr = request(end, IBV_WR_RDMA_READ, 0);
-	wr.mr = other->mr;
-	wr.addr = other->words;
+	end->sge = element(other, 0, 8);
 	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
 	wr = request(end, IBV_WR_RDMA_READ, WORDS - 1);
-	wr.length = 9;
+	end->sge.length = 9;
 	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
 	wr = request(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 0);
 	wr.remote_addr += 4;
 	REFUSED(urdma_pool_post(end->pool, end->qp, &wr), EINVAL);
+	refuse_elements(end, other);
 	REFUSED(urdma_pool_post(end->pool, end->qp, NULL), EFAULT);
 	REFUSED(urdma_pool_post(NULL, end->qp, &wr), EFAULT);
 	REFUSED(urdma_pool_post(end->pool, UINT64_MAX, &wr), EINVAL);
@@ -228,6 +324,9 @@ static void refuse(void)
 	struct urdma_pool *pool = create();
 	struct end end, other;
 
+	errno = 0;
+	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
+	attr = (struct urdma_pool_attr){ .max_sge = 17 };
 	errno = 0;
 	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
 	errno = 0;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use urdma_pool_verbs::{
-    Client, Completion, Config, Error, LocalRegionId, Node, Operation, RemoteRegionId, Request,
-    Status, Transport, UserId, VirtualId,
+    Client, Completion, Config, Element, Error, LocalRegionId, Node, Operation, RemoteRegionId,
+    Request, Status, Transport, UserId, VirtualId,
 };
 
 use super::{Progress, ADDRESSES, AREA, HOST, LIMIT, NODES, PROGRESS, ROLE, SERVICE};
@@ -203,14 +203,16 @@ impl Load {
                 let request = Request {
                     id: n as u64,
                     operation,
-                    local: end.local,
-                    local_addr: self.client.addr(end.local)? + local as u64,
                     remote: end.remote,
                     remote_addr: end.addr + remote as u64,
-                    len_octets: u32::try_from(len).unwrap(),
                     is_signaled: true,
                 };
-                match self.client.post(end.qp, &request) {
+                let element = Element {
+                    local: end.local,
+                    addr: self.client.addr(end.local)? + local as u64,
+                    len_octets: u32::try_from(len).unwrap(),
+                };
+                match self.client.post(end.qp, &request, &[element]) {
                     Ok(()) => *posted += 1,
                     Err(Error::Removed) => return Err(Error::Removed),
                     // It has failed, or the node has begun anew.

@@ -38,6 +38,7 @@ struct urdma_pool_attr {
 	uint32_t cq_depth; /* entries of the completion queue of all; 4096 */
 	uint32_t virtual_max; /* virtual queue pairs; 65536 */
 	uint32_t nodes_max; /* nodes that are known; 16384 */
+	uint32_t max_sge; /* elements of a request, up to 16; 4 */
 };
 
 /* The number of a virtual queue pair, or of registered memory. */
@@ -51,15 +52,21 @@ struct urdma_pool_remote {
 	uint64_t length;
 };
 
+/* Memory of this process in a request. */
+struct urdma_pool_sge {
+	urdma_pool_mr_t mr;
+	void *addr; /* in the memory of mr */
+	uint32_t length; /* 8 for atomics */
+};
+
 /* A request. */
 struct urdma_pool_wr {
 	uint64_t wr_id;
 	enum ibv_wr_opcode opcode; /* IBV_WR_RDMA_READ, _RDMA_WRITE, _ATOMIC_CMP_AND_SWP,
 				      _ATOMIC_FETCH_AND_ADD */
 	unsigned int send_flags; /* IBV_SEND_SIGNALED */
-	urdma_pool_mr_t mr;
-	void *addr; /* in the memory of mr */
-	uint32_t length; /* 8 for atomics */
+	const struct urdma_pool_sge *sg_list;
+	int num_sge; /* up to max_sge; 1 for atomics */
 	uint64_t remote; /* the id of the node's memory */
 	uint64_t remote_addr; /* in that memory */
 	uint64_t compare_add; /* atomics, as in struct ibv_send_wr */

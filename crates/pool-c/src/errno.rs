@@ -15,7 +15,11 @@ impl From<Error> for Errno {
             Error::Call { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
             Error::Library(_) => libc::EOPNOTSUPP,
             Error::Pool(error) => of_call(error),
-            Error::Config(_) | Error::Memory | Error::Metadata(_) | Error::Limits => libc::EINVAL,
+            Error::Config(_)
+            | Error::Elements(_)
+            | Error::Memory
+            | Error::Metadata(_)
+            | Error::Limits => libc::EINVAL,
             Error::Refused { .. } => libc::ECONNREFUSED,
             Error::Table(_) => libc::EPROTO,
             Error::Post(error) => of_post(error),
@@ -39,6 +43,7 @@ fn of_post(error: PostError) -> i32 {
         PostError::LocalAccess | PostError::RemoteAccess => libc::EACCES,
         PostError::Closed
         | PostError::InvalidState
+        | PostError::Elements
         | PostError::Length
         | PostError::Alignment
         | PostError::LocalRegion

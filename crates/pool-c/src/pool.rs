@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_reset(pool: *mut Pool, qp: u64) -> c_
 /// Posts a request.
 ///
 /// # Safety
-/// The pool is valid, and the request can be read.
+/// The pool is valid, and the request can be read, with its elements.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn urdma_pool_post(
     pool: *mut Pool,
@@ -195,7 +195,9 @@ pub(crate) unsafe extern "C" fn urdma_pool_post(
     call(-1, || {
         // SAFETY: as the caller says.
         let (mut client, wr) = unsafe { (Pool::lock(pool)?, given(wr)?) };
-        client.post(VirtualId::from_bits(qp), &wr.request()?)?;
+        // SAFETY: as the caller says.
+        let elements = unsafe { wr.elements() }?;
+        client.post(VirtualId::from_bits(qp), &wr.request()?, &elements)?;
         Ok(0)
     })
 }

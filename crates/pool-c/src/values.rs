@@ -5,10 +5,12 @@
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 
+use arrayvec::ArrayVec;
 use rdma_core_sys::verbs;
 use urdma_abi::address;
 use urdma_pool_verbs::{
-    Completion, Config, LocalRegionId, Operation, RemoteRegionId, Request, Status, Transport,
+    Completion, Config, Element, LocalRegionId, Operation, RemoteRegionId, Request, Status,
+    Transport, ELEMENTS_MAX,
 };
 
 use crate::errno::Errno;
@@ -26,6 +28,7 @@ pub(crate) struct Attr {
     cq_depth: u32,
     virtual_max: u32,
     nodes_max: u32,
+    max_sge: u32,
 }
 
 /// `struct urdma_pool_remote`.
@@ -36,15 +39,22 @@ pub(crate) struct Remote {
     pub(crate) length: u64,
 }
 
+/// `struct urdma_pool_sge`.
+#[repr(C)]
+pub(crate) struct GatherElement {
+    mr: u64,
+    addr: *mut c_void,
+    length: u32,
+}
+
 /// `struct urdma_pool_wr`.
 #[repr(C)]
 pub(crate) struct WorkRequest {
     wr_id: u64,
     opcode: verbs::ibv_wr_opcode,
     send_flags: u32,
-    mr: u64,
-    addr: *mut c_void,
-    length: u32,
+    sg_list: *const GatherElement,
+    num_sge: c_int,
     remote: u64,
     remote_addr: u64,
     compare_add: u64,
@@ -86,6 +96,8 @@ impl Attr {
             cq_depth: or(self.cq_depth, default.cq_depth),
             virtual_max: or(self.virtual_max, default.virtual_max),
             nodes_max: or(self.nodes_max, default.nodes_max),
+            elements_max: or(self.max_sge, default.elements_max),
+            read_elements_max: or(self.max_sge, default.read_elements_max),
             ..default
         })
     }
@@ -111,13 +123,34 @@ impl WorkRequest {
         Ok(Request {
             id: self.wr_id,
             operation,
-            local: LocalRegionId::from_bits(self.mr),
-            local_addr: self.addr.addr() as u64,
             remote: RemoteRegionId::from_bits(self.remote),
             remote_addr: self.remote_addr,
-            len_octets: self.length,
             is_signaled: self.send_flags & verbs::IBV_SEND_SIGNALED != 0,
         })
+    }
+
+    /// Its scatter-gather list.
+    ///
+    /// # Safety
+    /// There are `num_sge` elements, or the pointer is null.
+    pub(crate) unsafe fn elements(&self) -> Result<ArrayVec<Element, ELEMENTS_MAX>, Errno> {
+        let count = usize::try_from(self.num_sge).map_err(|_| Errno(libc::EINVAL))?;
+        if count > ELEMENTS_MAX {
+            return Err(Errno(libc::EINVAL));
+        }
+        if count > 0 && self.sg_list.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        let elements = (0..count).map(|n| {
+            // SAFETY: as the caller says.
+            let element = unsafe { &*self.sg_list.add(n) };
+            Element {
+                local: LocalRegionId::from_bits(element.mr),
+                addr: element.addr.addr() as u64,
+                len_octets: element.length,
+            }
+        });
+        Ok(elements.collect())
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use urdma_node_table::{Answer, NodeKey, Region, Target};
 use urdma_pool::{
-    Access, Action, Completion, Config, LocalRegion, LocalRegionId, NodeId, PhysicalId, Pool,
-    Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId, VirtualId,
+    Access, Action, Completion, Config, Element, LocalRegion, LocalRegionId, NodeId, PhysicalId,
+    Pool, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, Transport, UserId,
+    VirtualId,
 };
 
 use crate::described;
@@ -151,7 +152,7 @@ impl Client {
     /// # Errors
     /// If there is no such device, or the configuration does not work.
     pub fn new(from: IpAddr, config: &Config) -> Result<Self, Error> {
-        let pool = Pool::new(config)?;
+        config.validate()?;
         let calls = match config.transport {
             Transport::Connections { .. } => None,
             Transport::Initiators { .. } => Some(Calls::load()?),
@@ -159,10 +160,18 @@ impl Client {
         let anchor = Id::new(Service::Connection)?;
         anchor.bind(SocketAddr::new(from, 0))?;
         let domain = Domain::new(anchor)?;
+        let (elements, read_elements) = domain.elements_max()?;
+        if config.elements_max > elements {
+            return Err(Error::Elements(elements));
+        }
+        let config = Config {
+            read_elements_max: config.read_elements_max.min(read_elements),
+            ..*config
+        };
         let queue = Queue::new(&domain, config.cq_depth)?;
         Ok(Self {
-            pool,
-            config: *config,
+            pool: Pool::new(&config)?,
+            config,
             shared: Vec::new(),
             memory: HashMap::new(),
             nodes: Vec::new(),
@@ -551,12 +560,17 @@ impl Client {
         Ok(self.pool.reset(id)?)
     }
 
-    /// Posts a request.
+    /// Posts a request with its scatter-gather list.
     ///
     /// # Errors
     /// If it is refused, or the device was removed.
-    pub fn post(&mut self, id: VirtualId, request: &Request) -> Result<(), Error> {
-        self.pool.post(id, request)?;
+    pub fn post(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), Error> {
+        self.pool.post(id, request, elements)?;
         let settled = self.settle();
         self.device.domain.explain(settled)
     }
@@ -667,9 +681,9 @@ impl Client {
 
     fn create(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let Device { queue, domain } = &self.device;
-        let depth = self.config.sq_depth;
+        let (depth, elements) = (self.config.sq_depth, self.config.elements_max);
         let calls = self.calls.map_or_else(Calls::load, Ok);
-        let created = calls.and_then(|calls| Initiator::new(calls, domain, queue, depth));
+        let created = calls.and_then(|calls| Initiator::new(calls, domain, queue, depth, elements));
         match created {
             Ok(initiator) => {
                 let link = Link::Initiator(initiator);
@@ -726,7 +740,12 @@ impl Client {
         if let Link::Connection { cm, .. } = &mut self.shared[at].link {
             self.device.domain.expect(cm)?;
             let Device { queue, domain } = &self.device;
-            cm.create_queue_pair(domain, queue, self.config.sq_depth)?;
+            cm.create_queue_pair(
+                domain,
+                queue,
+                self.config.sq_depth,
+                self.config.elements_max,
+            )?;
             cm.connect(&[])?;
         }
         Ok(())

@@ -28,6 +28,9 @@ pub enum Error {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The configuration has more elements of a request than the device.
+    #[error("elements_max is greater than the {0} scatter-gather elements of the device")]
+    Elements(u32),
     /// A request.
     #[error(transparent)]
     Post(#[from] PostError),

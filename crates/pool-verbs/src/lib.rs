@@ -35,7 +35,7 @@ pub use service::{Limits, MetadataService};
 pub use store::{Store, StoreError};
 pub use urdma_node_table::{Answer, Found, Region, Target};
 pub use urdma_pool::{
-    Access, CallError, Completion, Config, LocalRegionId, Operation, PostError, RemoteRegionId,
-    Request, Status, Transport, UserId, VirtualId,
+    Access, CallError, Completion, Config, ConfigError, Element, LocalRegionId, Operation,
+    PostError, RemoteRegionId, Request, Status, Transport, UserId, VirtualId, ELEMENTS_MAX,
 };
 pub use urdma_store::{Geometry, GeometryError, OperationError};

@@ -220,7 +220,7 @@ impl Node {
     }
 
     fn accept(&mut self, mut client: Id) -> Result<(), Error> {
-        client.create_queue_pair(&self.domain, &self.queue, 1)?;
+        client.create_queue_pair(&self.domain, &self.queue, 1, 1)?;
         client.accept(&described::encode(&self.memory.region()))?;
         self.clients.push(client);
         Ok(())

@@ -59,7 +59,7 @@ impl Own {
             match cm.next_event()? {
                 Some(Event::AddressResolved) => cm.resolve_route()?,
                 Some(Event::RouteResolved) => {
-                    cm.create_queue_pair(&domain, &queue, DEPTH)?;
+                    cm.create_queue_pair(&domain, &queue, DEPTH, 1)?;
                     cm.connect(&[])?;
                 }
                 Some(Event::Established(private)) => {

@@ -163,7 +163,7 @@ pub(crate) fn connect(
             Some(Event::AddressResolved) => cm.resolve_route()?,
             Some(Event::RouteResolved) => {
                 domain.expect(cm)?;
-                cm.create_queue_pair(domain, queue, 1)?;
+                cm.create_queue_pair(domain, queue, 1, 1)?;
                 cm.connect(hello)?;
             }
             Some(Event::Established(private)) => {

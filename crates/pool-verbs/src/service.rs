@@ -328,7 +328,7 @@ impl MetadataService {
             return Ok(());
         };
         watch(&self.epoll, cm.descriptor(), token)?;
-        cm.create_queue_pair(&self.domain, &self.queue, 1)?;
+        cm.create_queue_pair(&self.domain, &self.queue, 1, 1)?;
         cm.accept(&encode_table(&self.region))
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use thiserror::Error as ThisError;
 use urdma_pool::{
-    Completion, LocalRegionId, Operation as Verb, RemoteRegionId, Request, Status, UserId,
+    Completion, Element, LocalRegionId, Operation as Verb, RemoteRegionId, Request, Status, UserId,
     VirtualId,
 };
 use urdma_store::{
@@ -97,7 +97,7 @@ impl Store {
             buffer: vec![0; HEADER_LEN],
         };
         let header = urdma_store::Request {
-            verb: urdma_store::Verb::Read,
+            verb: Verb::Read,
             offset: 0,
             buffer_offset: 0,
             len_octets: HEADER_LEN,
@@ -204,10 +204,11 @@ impl Path {
     ) -> Result<(), StoreError> {
         for (n, request) in requests.iter().enumerate() {
             let octets = request.buffer_offset..request.buffer_offset + request.len_octets;
-            if request.verb == urdma_store::Verb::Write {
+            if request.verb == Verb::Write {
                 client.write(self.local, octets.start, &self.buffer[octets])?;
             }
-            client.post(self.id, &self.request(n as u64, request))?;
+            let (request, element) = self.request(n as u64, request);
+            client.post(self.id, &request, &[element])?;
         }
         for _ in requests {
             let completion = self.wait(client)?;
@@ -217,30 +218,27 @@ impl Path {
         }
         for request in requests {
             let octets = request.buffer_offset..request.buffer_offset + request.len_octets;
-            if request.verb != urdma_store::Verb::Write {
+            if request.verb != Verb::Write {
                 client.read(self.local, octets.start, &mut self.buffer[octets])?;
             }
         }
         Ok(())
     }
 
-    fn request(&self, id: u64, request: &urdma_store::Request) -> Request {
-        use urdma_store::Verb as Asked;
-        Request {
-            id,
-            operation: match request.verb {
-                Asked::Read => Verb::Read,
-                Asked::Write => Verb::Write,
-                Asked::CompareSwap { expected, swap } => Verb::CompareSwap { expected, swap },
-                Asked::FetchAdd { add } => Verb::FetchAdd { add },
-            },
+    fn request(&self, id: u64, request: &urdma_store::Request) -> (Request, Element) {
+        let element = Element {
             local: self.local,
-            local_addr: self.local_addr + request.buffer_offset as u64,
+            addr: self.local_addr + request.buffer_offset as u64,
+            len_octets: u32::try_from(request.len_octets).unwrap_or(u32::MAX),
+        };
+        let request = Request {
+            id,
+            operation: request.verb,
             remote: self.remote,
             remote_addr: self.remote_addr + request.offset,
-            len_octets: u32::try_from(request.len_octets).unwrap_or(u32::MAX),
             is_signaled: true,
-        }
+        };
+        (request, element)
     }
 
     fn wait(&self, client: &mut Client) -> Result<Completion, Error> {

@@ -1,6 +1,7 @@
 //! The configuration of a pool.
 
 use crate::error::ConfigError;
+use crate::types::ELEMENTS_MAX;
 
 /// What the shared queue pairs of a pool are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub struct Config {
     pub in_flight_octets_max: u64,
     /// Octets that it is ahead of its share beside one request, while others have.
     pub lead_octets_max: u64,
+    /// Elements of a request, 1 to [`ELEMENTS_MAX`].
+    pub elements_max: u32,
+    /// Elements of an RDMA Read, for a device that takes fewer of them; 1 or more.
+    pub read_elements_max: u32,
     /// The longest message.
     pub message_octets_max: u32,
     /// The most work requests in a row of which only the last is signaled, 1 or more.
@@ -55,6 +60,8 @@ impl Default for Config {
             in_flight_max: 32,
             in_flight_octets_max: 1 << 20,
             lead_octets_max: 1 << 16,
+            elements_max: 4,
+            read_elements_max: 4,
             message_octets_max: 1 << 30,
             signal_every: 32,
         }
@@ -75,11 +82,16 @@ impl Config {
             ("nodes_max", self.nodes_max),
             ("virtual_max", self.virtual_max),
             ("in_flight_max", self.in_flight_max),
+            ("elements_max", self.elements_max),
+            ("read_elements_max", self.read_elements_max),
             ("message_octets_max", self.message_octets_max),
             ("signal_every", self.signal_every),
         ];
         if let Some((name, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
             return Err(ConfigError::Zero(name));
+        }
+        if self.elements_max as usize > ELEMENTS_MAX {
+            return Err(ConfigError::Elements(self.elements_max));
         }
         if self.cq_depth < self.sq_depth {
             return Err(ConfigError::CompletionQueue {

@@ -2,12 +2,17 @@
 
 use thiserror::Error;
 
+use crate::types::ELEMENTS_MAX;
+
 /// A configuration that does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// A depth or a limit is 0.
     #[error("{0} is 0; it has to be at least 1")]
     Zero(&'static str),
+    /// A request would have more elements than there may be.
+    #[error("elements_max is {0}; it has to be at most {ELEMENTS_MAX}")]
+    Elements(u32),
     /// The completion queue cannot hold the completions of one queue pair.
     #[error(
         "a completion queue of {cq} entries cannot serve a queue pair of {sq} requests: \
@@ -36,20 +41,23 @@ pub enum PostError {
     /// The virtual queue pair was opened without this operation: EOPNOTSUPP.
     #[error("the virtual queue pair was opened without this operation")]
     Operation,
+    /// It has more elements than configured, or, if it is an atomic, another number than one.
+    #[error("the number of elements is not possible for the operation")]
+    Elements,
     /// The message is longer than configured, or an atomic is not of 8 octets.
     #[error("the length is not possible for the operation")]
     Length,
     /// The remote address of an atomic is not a multiple of 8.
     #[error("an atomic needs a remote address that is a multiple of 8")]
     Alignment,
-    /// No local region of this user has the id.
+    /// No local region of this user has the id of an element.
     #[error("no local region of this user has the id")]
     LocalRegion,
-    /// The request goes beyond the local region.
-    #[error("the request goes beyond the local region")]
+    /// An element goes beyond its local region.
+    #[error("an element goes beyond its local region")]
     LocalBounds,
-    /// The local region is no destination: EACCES.
-    #[error("the local region is registered without the right to be written")]
+    /// A local region is no destination: EACCES.
+    #[error("a local region is registered without the right to be written")]
     LocalAccess,
     /// No region of the node has the id.
     #[error("no region of this node has the id")]

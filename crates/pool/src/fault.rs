@@ -7,6 +7,10 @@ pub(crate) enum Fault {
     NoRemoteBounds,
     /// Check 1: local bounds are not checked.
     NoLocalBounds,
+    /// Check 1: only the first element of a request is checked.
+    FirstElementChecked,
+    /// Check 1: the number of elements is not checked.
+    ElementsUnbounded,
     /// Check 1: the rights of the remote region are not checked.
     NoRights,
     /// Check 1: requests may name regions of other users.
@@ -54,6 +58,8 @@ pub(crate) enum Fault {
     RefusalsRepeated,
     /// There are more initiators than configured.
     InitiatorsUnbounded,
+    /// Only the memory of the first element of a request is released.
+    FirstElementReleased,
     /// Memory is released while posted requests use it.
     ReleasedEarly,
     /// Nodes are removed to which virtual queue pairs are open.

@@ -31,7 +31,7 @@ pub use config::{Config, Transport};
 pub use error::{CallError, ConfigError, PostError};
 pub use pool::{Pool, Stats};
 pub use types::{
-    Access, Action, Completion, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
-    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
-    VirtualId, VirtualState, ATOMIC_OCTETS,
+    Access, Action, Completion, Element, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
+    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId,
+    VirtualId, VirtualState, ATOMIC_OCTETS, ELEMENTS_MAX,
 };

@@ -13,7 +13,8 @@ pub(crate) struct InFlight {
     pub(crate) of: VirtualId,
     /// Where it goes.
     pub(crate) node: NodeId,
-    pub(crate) local: LocalRegionId,
+    /// How many elements it has.
+    pub(crate) pieces: usize,
 }
 
 /// A virtual queue pair that has something to send: the virtual time at which its next request
@@ -64,6 +65,8 @@ pub(crate) struct PhysicalQp {
     pub(crate) state: PhysicalState,
     /// What is posted, in order.
     pub(crate) in_flight: VecDeque<InFlight>,
+    /// The regions of the elements of these.
+    pub(crate) locals: VecDeque<LocalRegionId>,
     /// The number of the oldest of these.
     oldest: u32,
     /// Of those in flight, the ones that begin before all that were posted later: number and start.
@@ -96,6 +99,7 @@ impl PhysicalQp {
             generation: 0,
             state: PhysicalState::Down,
             in_flight: VecDeque::new(),
+            locals: VecDeque::new(),
             oldest: 0,
             earliest: VecDeque::new(),
             unsignaled: 0,
@@ -134,7 +138,8 @@ impl PhysicalQp {
         self.oldest.wrapping_add(posted)
     }
 
-    /// Notes a work request that is posted, which begins at `start`; the number that it has.
+    /// Notes a work request that is posted, which begins at `start`; the number that it has. The
+    /// caller adds its regions.
     pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) -> u64 {
         if self.in_flight.is_empty() {
             self.time = self.time.max(start);
@@ -150,7 +155,8 @@ impl PhysicalQp {
 
     /// Takes the last one back, which was not posted.
     pub(crate) fn take_back(&mut self) {
-        self.in_flight.pop_back();
+        let pieces = self.in_flight.pop_back().map_or(0, |last| last.pieces);
+        self.locals.truncate(self.locals.len() - pieces);
         let number = self.next_number();
         if self.earliest.back().is_some_and(|last| last.0 == number) {
             self.earliest.pop_back();
@@ -163,7 +169,7 @@ impl PhysicalQp {
         (place < self.in_flight.len()).then_some(place)
     }
 
-    /// Takes the oldest out.
+    /// Takes the oldest out. The caller releases its regions.
     pub(crate) fn pop(&mut self) -> Option<InFlight> {
         let oldest = self.in_flight.pop_front()?;
         if self

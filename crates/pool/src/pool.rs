@@ -10,9 +10,9 @@ use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::regions::{check_shape, needed, Regions};
 use crate::slots::{Id, Slots};
 use crate::types::{
-    Access, Action, Completion, LocalRegion, LocalRegionId, NodeId, PhysicalId, PhysicalState,
-    Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId, VirtualId,
-    VirtualState,
+    Access, Action, Completion, Element, LocalRegion, LocalRegionId, NodeId, PhysicalId,
+    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
+    VirtualId, VirtualState,
 };
 use crate::virtual_qp::{Queued, VirtualQp};
 
@@ -230,8 +230,8 @@ impl Pool {
     /// If it is closed.
     pub fn close(&mut self, id: VirtualId) -> Result<(), CallError> {
         let closed = self.virtuals.remove(id.0).ok_or(CallError::Unknown)?;
-        for request in closed.unposted() {
-            release(&mut self.regions, &mut self.actions, request.local);
+        for local in closed.unposted() {
+            release(&mut self.regions, &mut self.actions, local);
         }
         let shared = &mut self.physicals[usize::from(closed.physical)];
         shared.members -= 1;
@@ -306,6 +306,7 @@ impl Pool {
                 if self.faults.has(Fault::ConnectionsKept) {
                     shared.renew();
                     shared.in_flight.clear();
+                    shared.locals.clear();
                     shared.state = PhysicalState::Down;
                     return;
                 }
@@ -341,13 +342,18 @@ impl Pool {
         (shared.id() == id).then_some(shared.state)
     }
 
-    /// Takes a request.
+    /// Takes a request with its scatter-gather list.
     ///
     /// # Errors
     /// If it is refused; then it has no effect.
     #[inline]
-    pub fn post(&mut self, id: VirtualId, request: &Request) -> Result<(), PostError> {
-        let taken = self.check_and_push(id, request);
+    pub fn post(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let taken = self.check_and_push(id, request, elements);
         match taken {
             Ok(()) => self.list(id),
             Err(_) => self.stats.refused += 1,
@@ -355,7 +361,12 @@ impl Pool {
         taken
     }
 
-    fn check_and_push(&mut self, id: VirtualId, request: &Request) -> Result<(), PostError> {
+    fn check_and_push(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
         let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
         if poster.state != VirtualState::Ready {
             return Err(PostError::InvalidState);
@@ -363,17 +374,23 @@ impl Pool {
         if !poster.operations.includes(needed(request.operation)) {
             return Err(PostError::Operation);
         }
-        check_shape(request, self.config.message_octets_max)?;
-        let regions = &mut self.regions;
-        let keys = regions.check(poster.user, poster.node, request, self.faults)?;
-        if poster.is_full(self.faults) {
+        let (regions, faults) = (&mut self.regions, self.faults);
+        let len_octets = check_shape(request, elements, &self.config, faults)?;
+        let pieces = regions.check_local(poster.user, request.operation, elements, faults)?;
+        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
+        if poster.is_full(faults) {
             return Err(PostError::QueueFull);
         }
-        regions.use_local(request.local);
-        poster.push(Queued {
+        for piece in &pieces {
+            regions.use_local(piece.local);
+        }
+        let queued = Queued {
             request: *request,
-            keys,
-        });
+            rkey,
+            len_octets,
+            pieces: pieces.len(),
+        };
+        poster.push(queued, &pieces);
         Ok(())
     }
 
@@ -489,20 +506,26 @@ impl Pool {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return false;
         };
-        let Some(&Queued { request, keys }) = member.next(&self.config, self.faults) else {
+        let Some(&queued) = member.next(&self.config, self.faults) else {
             return false;
         };
+        let Queued { request, rkey, .. } = queued;
         shared.end_turn();
         member.is_listed = false;
-        member.finish = start + REQUEST_COST + u64::from(request.len_octets);
-        member.note_posted(&request);
+        member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
+        let elements = member.next_pieces(&queued).map(|piece| {
+            shared.locals.push_back(piece.local);
+            piece.sge
+        });
+        let elements = elements.collect();
+        member.note_posted(&queued);
         let before = shared.in_flight.back().map(|before| before.node);
         let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
         let node = kept.unwrap_or(member.node);
         let in_flight = InFlight {
             of: id,
             node,
-            local: request.local,
+            pieces: queued.pieces,
         };
         let wr_id = shared.push(in_flight, start);
         let physical = shared.id();
@@ -515,15 +538,13 @@ impl Pool {
             node,
             wr_id,
             operation: request.operation,
-            local_addr: request.local_addr,
-            lkey: keys.lkey,
+            elements,
             remote_addr: request.remote_addr,
-            rkey: keys.rkey,
-            len_octets: request.len_octets,
+            rkey,
             is_signaled: request.is_signaled || is_tail,
         };
         if post(&work) == Posted::Refused {
-            self.take_back(slot, id, &request);
+            self.take_back(slot, id, &queued);
             return false;
         }
         self.stats.posted += 1;
@@ -540,14 +561,14 @@ impl Pool {
     /// The queue pair does not take the work request that was to be posted: it has failed, and the
     /// request had no effect.
     #[cold]
-    fn take_back(&mut self, slot: u16, id: VirtualId, request: &Request) {
+    fn take_back(&mut self, slot: u16, id: VirtualId, queued: &Queued) {
         let shared = &mut self.physicals[usize::from(slot)];
         shared.take_back();
         if shared.is_unused && !self.faults.has(Fault::RefusalsRepeated) {
             shared.refusals += 1;
         }
         if let Some(member) = self.virtuals.get_mut(id.0) {
-            member.note_refused(request);
+            member.note_refused(queued);
         }
         self.list(id);
         self.begin_failing(slot);
@@ -591,8 +612,8 @@ impl Pool {
             return;
         };
         let (regions, actions) = (&mut self.regions, &mut self.actions);
-        member.fail(status, self.faults, |request| {
-            release(regions, actions, request.local);
+        member.fail(status, self.faults, |local| {
+            release(regions, actions, local);
         });
     }
 
@@ -649,10 +670,16 @@ impl Pool {
     /// Completes the oldest requests of a queue pair.
     fn retire(&mut self, slot: u16, count: usize) {
         for _ in 0..count {
-            let Some(InFlight { of, local, .. }) = self.physicals[usize::from(slot)].pop() else {
+            let shared = &mut self.physicals[usize::from(slot)];
+            let Some(InFlight { of, pieces, .. }) = shared.pop() else {
                 return;
             };
-            release(&mut self.regions, &mut self.actions, local);
+            let mut locals = shared.locals.drain(..pieces);
+            let first = locals.next();
+            let others = locals.filter(|_| !self.faults.has(Fault::FirstElementReleased));
+            for local in first.into_iter().chain(others) {
+                release(&mut self.regions, &mut self.actions, local);
+            }
             let id = self.receiver_of(of);
             match self.virtuals.get_mut(id.0) {
                 Some(member) => {

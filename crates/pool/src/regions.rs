@@ -1,11 +1,14 @@
 //! Check 1: what memory a request may name, and which memory requests in progress use.
 
+use arrayvec::ArrayVec;
+
+use crate::config::Config;
 use crate::error::{CallError, PostError};
 use crate::fault::{Fault, Faults};
 use crate::slots::Slots;
 use crate::types::{
-    Access, LocalRegion, LocalRegionId, NodeId, Operation, RemoteRegion, RemoteRegionId, Request,
-    UserId, ATOMIC_OCTETS,
+    Access, Element, LocalRegion, LocalRegionId, NodeId, Operation, RemoteRegion, RemoteRegionId,
+    Request, Sge, UserId, ATOMIC_OCTETS, ELEMENTS_MAX,
 };
 
 #[derive(Debug)]
@@ -17,12 +20,15 @@ struct Local {
     is_ending: bool,
 }
 
-/// The keys of a request that may be posted.
+/// An element that may be posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
+pub(crate) struct Piece {
+    pub(crate) local: LocalRegionId,
+    pub(crate) sge: Sge,
 }
+
+/// Those of a request.
+pub(crate) type Pieces = ArrayVec<Piece, ELEMENTS_MAX>;
 
 /// All regions.
 #[derive(Debug, Default)]
@@ -89,44 +95,82 @@ impl Regions {
         local.uses == 0 && local.is_ending && self.local.remove(id.0).is_some()
     }
 
-    /// Whether a request of this user to this node names memory that it may use so; its keys.
-    pub(crate) fn check(
+    /// Whether a request of this user may use local memory so; with its key.
+    fn check_element(
         &self,
         user: UserId,
-        node: NodeId,
-        request: &Request,
+        operation: Operation,
+        element: &Element,
         faults: Faults,
-    ) -> Result<Keys, PostError> {
-        let len = u64::from(request.len_octets);
-        let local = self.local.get(request.local.0);
+    ) -> Result<Piece, PostError> {
+        let Element {
+            local: id,
+            addr,
+            len_octets,
+        } = *element;
+        let local = self.local.get(id.0);
         let local = local.filter(|local| {
             let is_own = local.region.user == user || faults.has(Fault::NoOwner);
             is_own && !local.is_ending
         });
         let local = local.ok_or(PostError::LocalRegion)?.region;
-        if !contains(local.addr, local.len_octets, request.local_addr, len)
+        if !contains(local.addr, local.len_octets, addr, len_octets.into())
             && !faults.has(Fault::NoLocalBounds)
         {
             return Err(PostError::LocalBounds);
         }
-        if request.operation != Operation::Write && !local.access.write {
+        if operation != Operation::Write && !local.access.write {
             return Err(PostError::LocalAccess);
         }
+        Ok(Piece {
+            local: id,
+            sge: Sge {
+                addr,
+                len_octets,
+                lkey: local.lkey,
+            },
+        })
+    }
+
+    /// The elements of a request of this user, if each names memory that it may use so.
+    pub(crate) fn check_local(
+        &self,
+        user: UserId,
+        operation: Operation,
+        elements: &[Element],
+        faults: Faults,
+    ) -> Result<Pieces, PostError> {
+        let mut pieces = Pieces::new();
+        for element in elements {
+            let piece = match self.check_element(user, operation, element, faults) {
+                Err(_) if !pieces.is_empty() && faults.has(Fault::FirstElementChecked) => pieces[0],
+                checked => checked?,
+            };
+            pieces.try_push(piece).map_err(|_| PostError::Elements)?;
+        }
+        Ok(pieces)
+    }
+
+    /// Whether a request to this node names memory of it that it may use so; its key.
+    pub(crate) fn check_remote(
+        &self,
+        node: NodeId,
+        request: &Request,
+        len_octets: u32,
+        faults: Faults,
+    ) -> Result<u32, PostError> {
         let remote = self.remote.get(request.remote.0);
         let remote = remote.filter(|remote| remote.node == node || faults.has(Fault::NoNode));
         let remote = remote.ok_or(PostError::RemoteRegion)?;
-        if !contains(remote.addr, remote.len_octets, request.remote_addr, len)
-            && !faults.has(Fault::NoRemoteBounds)
+        let (at, len) = (request.remote_addr, len_octets.into());
+        if !contains(remote.addr, remote.len_octets, at, len) && !faults.has(Fault::NoRemoteBounds)
         {
             return Err(PostError::RemoteBounds);
         }
         if !remote.access.includes(needed(request.operation)) && !faults.has(Fault::NoRights) {
             return Err(PostError::RemoteAccess);
         }
-        Ok(Keys {
-            lkey: local.lkey,
-            rkey: remote.rkey,
-        })
+        Ok(remote.rkey)
     }
 }
 
@@ -139,17 +183,36 @@ pub(crate) fn needed(operation: Operation) -> Access {
     }
 }
 
-/// Whether the length and the alignment are possible.
-pub(crate) fn check_shape(request: &Request, message_octets_max: u32) -> Result<(), PostError> {
-    if !request.operation.is_atomic() {
-        let is_possible = request.len_octets <= message_octets_max;
-        return is_possible.then_some(()).ok_or(PostError::Length);
+/// Whether the number of elements, the length and the alignment are possible; the length.
+pub(crate) fn check_shape(
+    request: &Request,
+    elements: &[Element],
+    config: &Config,
+    faults: Faults,
+) -> Result<u32, PostError> {
+    let is_atomic = request.operation.is_atomic();
+    let most = match request.operation {
+        Operation::Read => config.elements_max.min(config.read_elements_max),
+        _ => config.elements_max,
+    };
+    let is_possible = match is_atomic {
+        true => elements.len() == 1,
+        false => elements.len() <= most as usize || faults.has(Fault::ElementsUnbounded),
+    };
+    if !is_possible {
+        return Err(PostError::Elements);
     }
-    if request.len_octets != ATOMIC_OCTETS {
+    let lengths = elements.iter().map(|element| u64::from(element.len_octets));
+    let len = u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)?;
+    if !is_atomic {
+        let is_possible = len <= config.message_octets_max;
+        return is_possible.then_some(len).ok_or(PostError::Length);
+    }
+    if len != ATOMIC_OCTETS {
         return Err(PostError::Length);
     }
     let is_aligned = request.remote_addr.is_multiple_of(u64::from(ATOMIC_OCTETS));
-    is_aligned.then_some(()).ok_or(PostError::Alignment)
+    is_aligned.then_some(len).ok_or(PostError::Alignment)
 }
 
 fn check_end(addr: u64, len_octets: u64) -> Result<(), CallError> {

@@ -17,7 +17,7 @@
 use crate::fault::Fault;
 use crate::physical_qp::{Executed, InFlight};
 use crate::pool::{release, Pool};
-use crate::types::{PhysicalId, PhysicalState, Status, VirtualId};
+use crate::types::{LocalRegionId, PhysicalId, PhysicalState, Status, VirtualId};
 
 /// Queue pairs in a row that may refuse their first work request; then the requests that wait fail,
 /// since the next one would refuse them, too.
@@ -43,6 +43,7 @@ impl Pool {
         let cause = shared.cause.take();
         let is_refusing = shared.refusals == REFUSALS_MAX;
         let mut left = std::mem::take(&mut shared.in_flight);
+        let mut locals = std::mem::take(&mut shared.locals);
         shared.renew();
         shared.state = PhysicalState::Down;
         let mut settled = Settled {
@@ -59,11 +60,11 @@ impl Pool {
             {
                 settled.executed = Executed::Nothing;
             }
-            self.settle(&in_flight, &settled);
+            self.settle(&in_flight, locals.drain(..in_flight.pieces), &settled);
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
-        shared.in_flight = left;
+        (shared.in_flight, shared.locals) = (left, locals);
         if is_refusing {
             shared.refusals = 0;
             self.fail_waiting(id.slot);
@@ -72,10 +73,17 @@ impl Pool {
         }
     }
 
-    fn settle(&mut self, in_flight: &InFlight, by: &Settled) {
+    fn settle(
+        &mut self,
+        in_flight: &InFlight,
+        locals: impl Iterator<Item = LocalRegionId>,
+        by: &Settled,
+    ) {
         let id = in_flight.of;
         let Some(member) = self.virtuals.get_mut(id.0) else {
-            release(&mut self.regions, &mut self.actions, in_flight.local);
+            for local in locals {
+                release(&mut self.regions, &mut self.actions, local);
+            }
             self.stats.closed += 1;
             return;
         };

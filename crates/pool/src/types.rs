@@ -1,9 +1,13 @@
 //! What callers name, and what they are told.
 
+use arrayvec::ArrayVec;
+
 use crate::slots::Id;
 
 /// Octets of an atomic operation.
 pub const ATOMIC_OCTETS: u32 = 8;
+/// Elements of a request that a pool can be configured for.
+pub const ELEMENTS_MAX: usize = 16;
 
 /// An owner of virtual queue pairs and local regions. The caller chooses the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,25 +153,41 @@ impl Operation {
     }
 }
 
-/// A request of a user.
+/// A request of a user, without its local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The user's number for it (`wr_id`).
     pub id: u64,
     /// What it does.
     pub operation: Operation,
-    /// The local region.
-    pub local: LocalRegionId,
-    /// The first local address.
-    pub local_addr: u64,
     /// The node's region.
     pub remote: RemoteRegionId,
     /// The first address at the node.
     pub remote_addr: u64,
-    /// The length; 8 for atomics.
-    pub len_octets: u32,
     /// Whether its success gives a completion; a failure always does.
     pub is_signaled: bool,
+}
+
+/// An element of the scatter-gather list of a request: local memory that it reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The local region.
+    pub local: LocalRegionId,
+    /// The first address.
+    pub addr: u64,
+    /// The length; 8 for atomics.
+    pub len_octets: u32,
+}
+
+/// An element as it is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// The first address.
+    pub addr: u64,
+    /// The length.
+    pub len_octets: u32,
+    /// The key of the local region.
+    pub lkey: u32,
 }
 
 /// How a request ended, as `ibv_wc_status`.
@@ -236,7 +256,7 @@ pub enum PhysicalState {
 }
 
 /// A work request that the driver posts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// To this queue pair.
     pub physical: PhysicalId,
@@ -246,16 +266,12 @@ pub struct Transmit {
     pub wr_id: u64,
     /// What it does.
     pub operation: Operation,
-    /// Its local address.
-    pub local_addr: u64,
-    /// The key of the local region.
-    pub lkey: u32,
+    /// Its scatter-gather list.
+    pub elements: ArrayVec<Sge, ELEMENTS_MAX>,
     /// Its remote address.
     pub remote_addr: u64,
     /// The key of the remote region.
     pub rkey: u32,
-    /// Its length.
-    pub len_octets: u32,
     /// Whether it has a completion.
     pub is_signaled: bool,
 }

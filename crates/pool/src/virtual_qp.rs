@@ -4,14 +4,21 @@ use std::collections::VecDeque;
 
 use crate::config::Config;
 use crate::fault::{Fault, Faults};
-use crate::regions::Keys;
-use crate::types::{Access, Completion, NodeId, Request, Status, UserId, VirtualState};
+use crate::regions::Piece;
+use crate::types::{
+    Access, Completion, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
+};
 
 /// A request that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
     pub(crate) request: Request,
-    pub(crate) keys: Keys,
+    /// The key of the node's region.
+    pub(crate) rkey: u32,
+    /// Of all elements.
+    pub(crate) len_octets: u32,
+    /// How many elements it has.
+    pub(crate) pieces: usize,
 }
 
 /// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
@@ -34,6 +41,9 @@ pub(crate) struct VirtualQp {
     /// Its requests; the first `posted` of them are posted.
     queue: VecDeque<Queued>,
     posted: u32,
+    /// The elements of all of them, in order.
+    pieces: VecDeque<Piece>,
+    posted_pieces: usize,
     /// Of those that are posted, the ones that must not be repeated.
     posted_effects: u32,
     completions: VecDeque<Completion>,
@@ -60,6 +70,8 @@ impl VirtualQp {
             state: VirtualState::Ready,
             queue: VecDeque::new(),
             posted: 0,
+            pieces: VecDeque::new(),
+            posted_pieces: 0,
             posted_effects: 0,
             completions: VecDeque::new(),
             depth,
@@ -83,8 +95,10 @@ impl VirtualQp {
         self.queue.len()
     }
 
-    pub(crate) fn push(&mut self, queued: Queued) {
+    /// Appends a request with its elements.
+    pub(crate) fn push(&mut self, queued: Queued, pieces: &[Piece]) {
         self.queue.push_back(queued);
+        self.pieces.extend(pieces);
     }
 
     /// The request that would be posted next, if one may be.
@@ -94,35 +108,44 @@ impl VirtualQp {
         (has_credit || faults.has(Fault::InFlightUnbounded)).then_some(next)
     }
 
+    /// The elements of the request that would be posted next.
+    pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = &Piece> {
+        let end = self.posted_pieces + next.pieces;
+        self.pieces.range(self.posted_pieces..end)
+    }
+
     /// Notes that the next request is posted.
-    pub(crate) fn note_posted(&mut self, request: &Request) {
+    pub(crate) fn note_posted(&mut self, queued: &Queued) {
         self.posted += 1;
-        self.posted_effects += u32::from(request.operation.has_effect());
+        self.posted_effects += u32::from(queued.request.operation.has_effect());
+        self.posted_pieces += queued.pieces;
     }
 
     /// Notes that the request that was posted last was refused by the queue pair.
-    pub(crate) fn note_refused(&mut self, request: &Request) {
+    pub(crate) fn note_refused(&mut self, queued: &Queued) {
         self.posted -= 1;
-        self.posted_effects -= u32::from(request.operation.has_effect());
+        self.posted_effects -= u32::from(queued.request.operation.has_effect());
+        self.posted_pieces -= queued.pieces;
     }
 
     /// Completes the oldest request.
     pub(crate) fn retire(&mut self, faults: Faults) {
-        let Some(Queued { request, .. }) = self.queue.pop_front() else {
+        let Some(queued) = self.queue.pop_front() else {
             return;
         };
-        self.note_refused(&request);
-        if request.is_signaled || faults.has(Fault::SignaledForAll) {
-            self.complete(&request, Status::Success);
+        self.note_refused(&queued);
+        self.pieces.drain(..queued.pieces);
+        if queued.request.is_signaled || faults.has(Fault::SignaledForAll) {
+            self.complete(&queued, Status::Success);
         }
     }
 
-    fn complete(&mut self, request: &Request, status: Status) {
+    fn complete(&mut self, queued: &Queued, status: Status) {
         self.completions.push_back(Completion {
-            id: request.id,
+            id: queued.request.id,
             status,
-            operation: request.operation,
-            len_octets: request.len_octets,
+            operation: queued.request.operation,
+            len_octets: queued.len_octets,
         });
     }
 
@@ -143,38 +166,43 @@ impl VirtualQp {
 
     /// Has all requests posted again.
     pub(crate) fn repeat(&mut self) {
-        (self.posted, self.posted_effects) = (0, 0);
+        (self.posted, self.posted_effects, self.posted_pieces) = (0, 0, 0);
     }
 
-    /// Enters Error: the oldest request ends with `status`, those behind it are flushed. Each is
-    /// given to `release`.
+    /// Enters Error: the oldest request ends with `status`, those behind it are flushed. The region
+    /// of each element is given to `release`.
     pub(crate) fn fail(
         &mut self,
         status: Status,
         faults: Faults,
-        mut release: impl FnMut(&Request),
+        mut release: impl FnMut(LocalRegionId),
     ) {
-        let kept = match faults.has(Fault::QueueKept) {
-            true => self.queue.split_off(self.posted as usize),
-            false => VecDeque::new(),
+        let (kept, kept_pieces) = match faults.has(Fault::QueueKept) {
+            true => (
+                self.queue.split_off(self.posted as usize),
+                self.pieces.split_off(self.posted_pieces),
+            ),
+            false => (VecDeque::new(), VecDeque::new()),
         };
         let mut ends_with = match faults.has(Fault::CauseFlushed) {
             true => Status::Flushed,
             false => status,
         };
-        while let Some(Queued { request, .. }) = self.queue.pop_front() {
-            self.complete(&request, ends_with);
+        while let Some(queued) = self.queue.pop_front() {
+            self.complete(&queued, ends_with);
             ends_with = Status::Flushed;
-            release(&request);
         }
-        self.queue = kept;
+        for piece in self.pieces.drain(..) {
+            release(piece.local);
+        }
+        (self.queue, self.pieces) = (kept, kept_pieces);
         self.repeat();
         self.state = VirtualState::Error;
     }
 
-    /// The requests that are not posted.
-    pub(crate) fn unposted(&self) -> impl Iterator<Item = &Request> {
-        let queued = self.queue.iter().skip(self.posted as usize);
-        queued.map(|queued| &queued.request)
+    /// The regions of the elements that are not posted.
+    pub(crate) fn unposted(&self) -> impl Iterator<Item = LocalRegionId> + use<'_> {
+        let pieces = self.pieces.range(self.posted_pieces..);
+        pieces.map(|piece| piece.local)
     }
 }

@@ -25,4 +25,4 @@ mod slot;
 pub use blocks::Blocks;
 pub use error::{GeometryError, OperationError};
 pub use geometry::{Geometry, BLOCK_OCTETS_MAX, BLOCK_OCTETS_MIN, HEADER_LEN};
-pub use operation::{Operation, Outcome, Request, Requests, Step, Verb, ATTEMPTS_MAX};
+pub use operation::{Operation, Outcome, Request, Requests, Step, ATTEMPTS_MAX};

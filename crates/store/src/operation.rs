@@ -1,6 +1,7 @@
 //! Operations: each says which requests to post, and takes what they brought.
 
 use arrayvec::ArrayVec;
+use urdma_pool::Operation as Verb;
 
 use crate::block::{self, block_len, BLOCK_HEADER_LEN};
 use crate::blocks::Blocks;
@@ -38,31 +39,10 @@ impl Geometry {
     }
 }
 
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// RDMA READ into the buffer.
-    Read,
-    /// RDMA WRITE from the buffer.
-    Write,
-    /// Atomic compare and swap; the word before it is placed into the buffer.
-    CompareSwap {
-        /// What the word is compared with.
-        expected: u64,
-        /// What replaces it if it is equal.
-        swap: u64,
-    },
-    /// Atomic fetch and add; the word before it is placed into the buffer.
-    FetchAdd {
-        /// What is added.
-        add: u64,
-    },
-}
-
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// What it does. Reads and the words before atomics are placed into the buffer.
     pub verb: Verb,
     /// The offset in the node's memory.
     pub offset: u64,

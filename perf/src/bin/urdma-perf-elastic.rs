@@ -17,7 +17,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike;
 use urdma_perf::elastic::{Worker, LISTENING, MEDIAN, NODES, PROCESSOR, RATE, READ_OCTETS, TAIL};
 use urdma_pool_verbs::{
-    Client, Config, Operation, Own, Request, Status, Transport, UserId, VirtualId,
+    Client, Config, Element, Operation, Own, Request, Status, Transport, UserId, VirtualId,
 };
 
 type Outcome<T> = Result<T, String>;
@@ -121,14 +121,16 @@ fn read_over_pool(first: SocketAddr) -> Outcome<()> {
         let request = Request {
             id: 1,
             operation: Operation::Read,
-            local,
-            local_addr,
             remote,
             remote_addr,
-            len_octets: READ_OCTETS,
             is_signaled: true,
         };
-        client.post(qp, &request).map_err(text)?;
+        let element = Element {
+            local,
+            addr: local_addr,
+            len_octets: READ_OCTETS,
+        };
+        client.post(qp, &request, &[element]).map_err(text)?;
         expect_success(wait(&mut client, qp)?)?;
         client.close(qp).map_err(text)?;
     }

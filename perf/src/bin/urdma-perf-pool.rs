@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use urdma_perf::pool::{Reader, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
 use urdma_pool_verbs::{
-    Client, Config, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request, Status,
-    Transport, UserId, VirtualId,
+    Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
+    Status, Transport, UserId, VirtualId,
 };
 
 const USER: UserId = UserId(1);
@@ -213,14 +213,16 @@ impl Virtual {
         let request = Request {
             id: 1,
             operation: Operation::Read,
-            local: self.local.0,
-            local_addr: self.local.1,
             remote: self.remote.0,
             remote_addr: self.remote.1,
-            len_octets: READ_OCTETS,
             is_signaled: true,
         };
-        self.client.post(self.qp, &request)?;
+        let element = Element {
+            local: self.local.0,
+            addr: self.local.1,
+            len_octets: READ_OCTETS,
+        };
+        self.client.post(self.qp, &request, &[element])?;
         loop {
             if let Some(completion) = self.client.poll(self.qp)? {
                 return Ok(completion.status);

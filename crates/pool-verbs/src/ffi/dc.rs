@@ -10,7 +10,7 @@ use rdma_core_sys::verbs;
 use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
 use urdma_pool::{Operation, Transmit};
 
-use super::{called_errno, Domain, Queue, RD_ATOMIC, RETRIES};
+use super::{called_errno, elements, Domain, Queue, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
 const LIBRARY: &CStr = c"liburdmadv.so.0";
@@ -129,12 +129,13 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    /// For `sq_depth` requests.
+    /// For `sq_depth` requests of so many elements.
     pub(crate) fn new(
         calls: Calls,
         domain: &Rc<Domain>,
         queue: &Rc<Queue>,
         sq_depth: u32,
+        elements_max: u32,
     ) -> Result<Self, Error> {
         let operations = verbs::IBV_QP_EX_WITH_RDMA_READ
             | verbs::IBV_QP_EX_WITH_RDMA_WRITE
@@ -147,7 +148,7 @@ impl Initiator {
             send_ops_flags: u64::from(operations),
             ..Default::default()
         };
-        (attributes.cap.max_send_wr, attributes.cap.max_send_sge) = (sq_depth, 1);
+        (attributes.cap.max_send_wr, attributes.cap.max_send_sge) = (sq_depth, elements_max);
         let dc = DcInitAttr {
             dc_type: dc_type::DCI,
             dct_access_key: 0,
@@ -197,7 +198,7 @@ impl Initiator {
         // SAFETY: by the caller's promise, here and below.
         let calls = unsafe { &mut *ex };
         let (start, complete) = (calls.wr_start?, calls.wr_complete?);
-        let set_sge = calls.wr_set_sge?;
+        let set_sge_list = calls.wr_set_sge_list?;
         let (read, write) = (calls.wr_rdma_read?, calls.wr_rdma_write?);
         let (swap, add) = (calls.wr_atomic_cmp_swp?, calls.wr_atomic_fetch_add?);
         calls.wr_id = work.wr_id;
@@ -205,6 +206,7 @@ impl Initiator {
             true => verbs::IBV_SEND_SIGNALED,
             false => 0,
         };
+        let elements = elements(work);
         let (rkey, addr) = (work.rkey, work.remote_addr);
         // SAFETY: in the order in which the calls of a request are made.
         unsafe {
@@ -219,7 +221,7 @@ impl Initiator {
                 Operation::FetchAdd { add: term } => add(ex, rkey, addr, term),
             }
             ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.raw.cast(), to.number, to.key);
-            set_sge(ex, work.lkey, work.local_addr, work.len_octets);
+            set_sge_list(ex, elements.len(), elements.as_ptr());
             Some(complete(ex))
         }
     }

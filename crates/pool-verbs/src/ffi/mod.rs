@@ -10,9 +10,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_core_sys::{rdmacm, verbs};
-use urdma_pool::{Operation, Status, Transmit};
+use urdma_pool::{Operation, Status, Transmit, ELEMENTS_MAX};
 
 use crate::error::Error;
 
@@ -270,12 +271,13 @@ impl Id {
         }
     }
 
-    /// Creates its queue pair, for `sq_depth` requests.
+    /// Creates its queue pair, for `sq_depth` requests of so many elements.
     pub(crate) fn create_queue_pair(
         &mut self,
         domain: &Rc<Domain>,
         queue: &Rc<Queue>,
         sq_depth: u32,
+        elements_max: u32,
     ) -> Result<(), Error> {
         let mut init = verbs::ibv_qp_init_attr {
             send_cq: queue.raw,
@@ -284,7 +286,7 @@ impl Id {
             ..Default::default()
         };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (sq_depth, 1);
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (elements_max, 1);
         // SAFETY: identifier, domain and queue live, and the attributes are ours.
         let status = unsafe { rdmacm::rdma_create_qp(self.raw, domain.raw, &mut init) };
         called("rdma_create_qp", status)?;
@@ -311,12 +313,8 @@ impl Id {
         if self.objects.is_none() {
             return false;
         }
-        let mut element = verbs::ibv_sge {
-            addr: work.local_addr,
-            length: work.len_octets,
-            lkey: work.lkey,
-        };
-        self.post_request(&mut work_request(work, &mut element))
+        let mut elements = elements(work);
+        self.post_request(&mut work_request(work, &mut elements))
     }
 
     /// Posts a signaled RDMA Read of a remote address with its key into the beginning of memory;
@@ -503,11 +501,21 @@ unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(start, usize::from(len)) }.to_vec()
 }
 
-fn work_request(work: &Transmit, element: &mut verbs::ibv_sge) -> verbs::ibv_send_wr {
+/// The scatter-gather list of a work request.
+fn elements(work: &Transmit) -> ArrayVec<verbs::ibv_sge, ELEMENTS_MAX> {
+    let elements = work.elements.iter().map(|element| verbs::ibv_sge {
+        addr: element.addr,
+        length: element.len_octets,
+        lkey: element.lkey,
+    });
+    elements.collect()
+}
+
+fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
     let mut wr = verbs::ibv_send_wr {
         wr_id: work.wr_id,
-        sg_list: element,
-        num_sge: 1,
+        sg_list: elements.as_mut_ptr(),
+        num_sge: i32::try_from(elements.len()).unwrap_or(i32::MAX),
         ..Default::default()
     };
     if work.is_signaled {
@@ -564,6 +572,18 @@ impl Domain {
                 is_removed: Cell::new(false),
             })),
         }
+    }
+
+    /// Elements that a request of the device may have, and an RDMA Read.
+    pub(crate) fn elements_max(&self) -> Result<(u32, u32), Error> {
+        let mut device = MaybeUninit::<verbs::ibv_device_attr>::zeroed();
+        // SAFETY: the identifier keeps the context open, and the result is ours.
+        let errno = unsafe { verbs::ibv_query_device(self.anchor.context()?, device.as_mut_ptr()) };
+        called_errno("ibv_query_device", errno)?;
+        // SAFETY: the call has written it, and every bit pattern of its fields is valid.
+        let device = unsafe { device.assume_init() };
+        let count = |count| u32::try_from(count).unwrap_or(0).max(1);
+        Ok((count(device.max_sge), count(device.max_sge_rd)))
     }
 
     /// Whether the device was removed; a system call until it was.

@@ -19,7 +19,7 @@ pub(super) enum Broken {
 }
 
 /// A work request whose place is not free yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) work: Transmit,
     pub(super) serial: u64,
@@ -77,7 +77,7 @@ impl Device {
             return Err("the send queue overflows".to_owned());
         }
         qp.posted.push_back(Posted {
-            work: *work,
+            work: work.clone(),
             serial,
             is_executed: false,
             is_acknowledged: false,
@@ -132,9 +132,9 @@ impl Device {
             return Ok(false);
         };
         next.is_acknowledged = true;
-        let work = next.work;
-        if work.is_signaled {
-            self.complete(work.wr_id, Status::Success)?;
+        let (wr_id, is_signaled) = (next.work.wr_id, next.work.is_signaled);
+        if is_signaled {
+            self.complete(wr_id, Status::Success)?;
         }
         Ok(true)
     }

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::Finding;
-use crate::types::{Access, Completion, NodeId, Request, Status, UserId, VirtualId};
+use crate::types::{Access, Completion, Element, NodeId, Request, Status, UserId, VirtualId};
 
 /// What is known of a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     owner: usize,
     request: Request,
+    elements: Vec<Element>,
     executed: u32,
     /// It has completed, or was dropped: it must not be executed any more.
     is_ended: bool,
@@ -62,12 +63,18 @@ impl Model {
     }
 
     /// A request was taken: the queue had a place.
-    pub(super) fn taken(&mut self, owner: usize, request: &Request) -> Result<(), Finding> {
+    pub(super) fn taken(
+        &mut self,
+        owner: usize,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), Finding> {
         let poster = &mut self.virtuals[owner];
         poster.waiting.push_back(request.id);
         let known = Known {
             owner,
             request: *request,
+            elements: elements.to_vec(),
             executed: 0,
             is_ended: false,
         };
@@ -95,7 +102,7 @@ impl Model {
     }
 
     /// A request is posted to a queue pair.
-    pub(super) fn posted(&self, serial: u64) -> Result<&Request, Finding> {
+    pub(super) fn posted(&self, serial: u64) -> Result<(&Request, &[Element]), Finding> {
         let known = self
             .requests
             .get(&serial)
@@ -103,7 +110,7 @@ impl Model {
         if known.is_ended {
             return Err(format!("request {serial} is posted after its end"));
         }
-        Ok(&known.request)
+        Ok((&known.request, &known.elements))
     }
 
     /// A node executes a request.
@@ -115,6 +122,7 @@ impl Model {
             request,
             executed,
             is_ended,
+            ..
         } = *known;
         if is_ended {
             return Err(format!("request {serial} is executed after its end"));
@@ -150,6 +158,10 @@ impl Model {
             if known.request.is_signaled {
                 return Err(format!("request {next} has no completion"));
             }
+        }
+        let elements = self.requests[&id].elements.iter();
+        if completion.len_octets != elements.map(|element| element.len_octets).sum::<u32>() {
+            return Err(format!("the completion of request {id} has another length"));
         }
         if status == Status::Success {
             let is_wanted = self.requests[&id].request.is_signaled;

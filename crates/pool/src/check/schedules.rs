@@ -28,6 +28,8 @@ fn random_config(rng: &mut Rng) -> Config {
         in_flight_max: rng.between(1, 6) as u32,
         in_flight_octets_max: rng.between(1, 20_000),
         lead_octets_max: rng.between(1, 20_000),
+        elements_max: rng.between(1, 4) as u32,
+        read_elements_max: rng.between(1, 4) as u32,
         message_octets_max: 1 << 20,
         signal_every: rng.between(1, 6) as u32,
     }
@@ -148,6 +150,9 @@ macro_rules! finds {
 finds! {
     finds_remote_bounds_that_are_not_checked: NoRemoteBounds,
     finds_local_bounds_that_are_not_checked: NoLocalBounds,
+    finds_elements_that_are_not_checked: FirstElementChecked,
+    finds_too_many_elements: ElementsUnbounded,
+    finds_memory_of_elements_that_is_not_released: FirstElementReleased,
     finds_rights_that_are_not_checked: NoRights,
     finds_memory_of_other_users: NoOwner,
     finds_memory_of_other_nodes: NoNode,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::fault::Fault;
 use crate::{
-    Access, Action, Config, LocalRegion, Operation, Pool, Posted, RemoteRegion, Request, Status,
-    UserId, VirtualId,
+    Access, Action, Config, Element, LocalRegion, Operation, Pool, Posted, RemoteRegion, Request,
+    Status, UserId, VirtualId,
 };
 
 const OTHERS: usize = 63;
@@ -15,6 +15,7 @@ const SHORT: u32 = 4096;
 struct Line {
     pool: Pool,
     request: Request,
+    element: Element,
     posted: VecDeque<u64>,
 }
 
@@ -41,12 +42,14 @@ impl Line {
         let request = Request {
             id: 0,
             operation: Operation::Read,
-            local: pool.add_local(local).unwrap(),
-            local_addr: 0,
             remote: pool.add_remote(remote).unwrap(),
             remote_addr: 0,
-            len_octets: SHORT,
             is_signaled: true,
+        };
+        let element = Element {
+            local: pool.add_local(local).unwrap(),
+            addr: 0,
+            len_octets: SHORT,
         };
         let first = pool.open(UserId(0), node, 1, Access::ALL).unwrap();
         let Some(Action::Connect(physical, _)) = pool.poll_action() else {
@@ -57,6 +60,7 @@ impl Line {
         Self {
             pool,
             request,
+            element,
             posted: VecDeque::new(),
         }
     }
@@ -67,11 +71,11 @@ impl Line {
     }
 
     fn fill(&mut self, id: VirtualId, len_octets: u32) {
-        let request = Request {
+        let element = Element {
             len_octets,
-            ..self.request
+            ..self.element
         };
-        while self.pool.post(id, &request).is_ok() {}
+        while self.pool.post(id, &self.request, &[element]).is_ok() {}
     }
 
     /// One request is executed.

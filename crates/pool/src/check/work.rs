@@ -3,7 +3,10 @@
 use super::device::{Broken, Device};
 use super::model::Model;
 use super::Finding;
-use crate::{Config, LocalRegion, LocalRegionId, RemoteRegion, RemoteRegionId, Status, Transmit};
+use crate::{
+    Config, Element, LocalRegion, LocalRegionId, RemoteRegion, RemoteRegionId, Sge, Status,
+    Transmit,
+};
 
 /// Of each request's local memory.
 pub(super) const STRIDE: u64 = 4096;
@@ -38,21 +41,36 @@ pub(super) fn check_work(
     (locals, remotes): (&[Local], &[Remote]),
     config: &Config,
 ) -> Result<u64, Finding> {
-    let local = &locals[work.lkey as usize - 1];
     let remote = &remotes[work.rkey as usize - 1];
-    let serial = work.local_addr.wrapping_sub(local.region.addr) / STRIDE;
-    let request = model.posted(serial)?;
+    let local_of = |element: &Sge| &locals[element.lkey as usize - 1];
+    // A request without an element goes to its own part of the remote region.
+    let (begin, addr) = match work.elements.first() {
+        Some(first) => (local_of(first).region.addr, first.addr),
+        None => (remote.region.addr, work.remote_addr),
+    };
+    let serial = addr.wrapping_sub(begin) / STRIDE;
+    let (request, elements) = model.posted(serial)?;
     let owner = model.owner(serial).unwrap();
     let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
     let qp = qp.ok_or("a work request for a queue pair that does not exist")?;
-    if !local.is_registered || local.region.user != owner.user {
+    let posted = work.elements.iter().map(|element| {
+        let local = local_of(element);
+        let is_own = local.is_registered && local.region.user == owner.user;
+        is_own.then_some(Element {
+            local: local.id,
+            addr: element.addr,
+            len_octets: element.len_octets,
+        })
+    });
+    let Some(posted) = posted.collect::<Option<Vec<Element>>>() else {
         return fail("a work request names memory that is not its user's");
-    }
+    };
     let reaches = qp.node.is_none_or(|node| node == work.node);
     if remote.region.node != work.node || owner.node != work.node || !reaches {
         return fail("a work request goes to another node");
     }
     if (work.operation, work.remote_addr) != (request.operation, request.remote_addr)
+        || posted != elements
         || (request.is_signaled && !work.is_signaled)
     {
         return fail("a work request differs from the request");

@@ -8,8 +8,8 @@ use super::work::{check_work, excuse_flushed, fail, Local, Remote, STRIDE};
 use super::{Finding, Rng};
 use crate::fault::Fault;
 use crate::{
-    Access, Action, Config, LocalRegion, NodeId, Operation, PhysicalId, Pool, PostError, Posted,
-    RemoteRegion, Request, Status, Transport, UserId,
+    Access, Action, Config, Element, LocalRegion, NodeId, Operation, PhysicalId, Pool, PostError,
+    Posted, RemoteRegion, Request, Status, Transport, UserId, ELEMENTS_MAX,
 };
 
 /// Of each region.
@@ -228,7 +228,6 @@ impl World {
         if locals.is_empty() || remotes.is_empty() {
             return Ok(());
         }
-        let local = locals[rng.below(locals.len() as u64) as usize];
         let remote = remotes[rng.below(remotes.len() as u64) as usize];
         let operation = match rng.below(6) {
             0..2 => Operation::Read,
@@ -243,79 +242,138 @@ impl World {
         let mut request = Request {
             id: serial,
             operation,
-            local: local.id,
-            local_addr: local.region.addr + serial * STRIDE,
             remote: remote.id,
             remote_addr: remote.region.addr + serial * STRIDE,
-            len_octets: if operation.is_atomic() {
-                8
-            } else {
-                rng.below(STRIDE) as u32
-            },
             is_signaled: rng.percent(50),
         };
-        if !is_careful {
+        let mut elements = self.elements(operation, &locals, is_careful, rng);
+        let last = elements.last_mut().filter(|_| !is_careful);
+        if let Some(last) = last {
             let beyond = REGION - rng.below(STRIDE);
-            match rng.below(6) {
+            match rng.below(7) {
                 0 => {
-                    request.local_addr = local.region.addr + beyond;
-                    request.len_octets = STRIDE as u32;
+                    let of = locals.iter().find(|local| local.id == last.local);
+                    last.addr = of.unwrap().region.addr + beyond;
+                    last.len_octets = STRIDE as u32;
                 }
-                1 => request.remote_addr = remote.region.addr + beyond,
+                1 => {
+                    request.remote_addr = remote.region.addr + beyond;
+                    last.len_octets = STRIDE as u32;
+                }
                 2 => request.remote_addr = remote.region.addr.wrapping_sub(8 * rng.below(3)),
-                3 => request.len_octets = rng.bits() as u32,
+                3 => last.len_octets = rng.bits() as u32,
                 4 => request.remote_addr = u64::MAX - rng.below(64),
+                5 => last.len_octets = u32::MAX - rng.below(16) as u32,
                 _ => {}
             }
         }
-        let is_valid = self.is_valid(at, &request, local, remote);
-        let posted = self.pool.post(self.model.virtuals[at].id, &request);
-        self.judge(at, &request, is_valid, posted)
+        let is_valid = self.is_valid(at, &request, &elements, remote);
+        let posted = self
+            .pool
+            .post(self.model.virtuals[at].id, &request, &elements);
+        self.judge(at, &request, &elements, is_valid, posted)
+    }
+
+    /// The scatter-gather list of the next request: parts of its own places in some of `locals`.
+    fn elements(
+        &self,
+        operation: Operation,
+        locals: &[&Local],
+        is_careful: bool,
+        rng: &mut Rng,
+    ) -> Vec<Element> {
+        let most = u64::from(match operation {
+            Operation::Read => self.config.elements_max.min(self.config.read_elements_max),
+            _ => self.config.elements_max,
+        });
+        let count = match rng.percent(60) {
+            true => 1,
+            false if rng.percent(10) => rng.below(ELEMENTS_MAX as u64 + 2),
+            false if is_careful && operation.is_atomic() => 1,
+            false if is_careful => rng.below(most + 1),
+            false => rng.below(ELEMENTS_MAX as u64 + 2),
+        };
+        let part = STRIDE / count.max(1);
+        let new = |n| {
+            let local = locals[rng.below(locals.len() as u64) as usize];
+            Element {
+                local: local.id,
+                addr: local.region.addr + self.next_serial * STRIDE + n * part,
+                len_octets: match operation.is_atomic() {
+                    true => 8,
+                    false => rng.below(part) as u32,
+                },
+            }
+        };
+        (0..count).map(new).collect()
     }
 
     /// Whether the request may be posted, as the regions say.
-    fn is_valid(&self, at: usize, request: &Request, local: &Local, remote: &Remote) -> bool {
+    fn is_valid(
+        &self,
+        at: usize,
+        request: &Request,
+        elements: &[Element],
+        remote: &Remote,
+    ) -> bool {
         let poster = &self.model.virtuals[at];
-        let is_atomic = request.operation.is_atomic();
-        let len = u128::from(request.len_octets);
-        let is_in = |addr: u64, at: u64| {
+        let lengths = elements
+            .iter()
+            .map(|element| u128::from(element.len_octets));
+        let len: u128 = lengths.sum();
+        let is_in = |addr: u64, at: u64, len: u128| {
             let (begin, at) = (u128::from(addr), u128::from(at));
             at >= begin && at + len <= begin + u128::from(REGION)
+        };
+        let is_own = |element: &Element| {
+            let of = self.locals.iter().find(|local| local.id == element.local);
+            of.is_some_and(|local| {
+                local.region.user == poster.user
+                    && local.is_usable
+                    && is_in(local.region.addr, element.addr, element.len_octets.into())
+            })
         };
         let has_right = |access: Access| match request.operation {
             Operation::Read => access.read,
             Operation::Write => access.write,
             _ => access.atomic,
         };
-        local.region.user == poster.user
-            && local.is_usable
+        let has_shape = match request.operation {
+            Operation::Read => elements.len() <= self.config.read_elements_max as usize,
+            Operation::Write => true,
+            _ => elements.len() == 1 && len == 8 && request.remote_addr.is_multiple_of(8),
+        };
+        has_shape
+            && elements.len() <= self.config.elements_max as usize
+            && elements.iter().all(is_own)
             && remote.region.node == poster.node
             && remote.is_known
-            && is_in(local.region.addr, request.local_addr)
-            && is_in(remote.region.addr, request.remote_addr)
+            && is_in(remote.region.addr, request.remote_addr, len)
             && has_right(remote.region.access)
             && has_right(poster.operations)
-            && request.len_octets <= self.config.message_octets_max
-            && (!is_atomic || (request.len_octets == 8 && request.remote_addr.is_multiple_of(8)))
+            && len <= u128::from(self.config.message_octets_max)
     }
 
     fn judge(
         &mut self,
         at: usize,
         request: &Request,
+        elements: &[Element],
         is_valid: bool,
         posted: Result<(), PostError>,
     ) -> Result<(), Finding> {
         match posted {
-            Ok(()) if !is_valid => fail(format!("{request:?} is taken")),
+            Ok(()) if !is_valid => fail(format!("{request:?} with {elements:?} is taken")),
             Ok(()) => {
                 self.next_serial += 1;
-                self.model.taken(at, request)
+                self.model.taken(at, request, elements)
             }
             // It has failed, which its user may not have polled yet.
             Err(PostError::InvalidState) => Ok(()),
             Err(PostError::QueueFull) if is_valid && self.model.may_be_full(at) => Ok(()),
-            Err(error) if is_valid => fail(format!("{request:?} is refused: {error}")),
+            Err(error) if is_valid => {
+                fail(format!("{request:?} with {elements:?} is refused: {error}"))
+            }
             Err(_) => Ok(()),
         }
     }
@@ -391,11 +449,9 @@ impl World {
                 let local = self.locals.iter_mut().find(|local| local.id == id);
                 let local = local.ok_or("unknown memory is deregistered")?;
                 let was_registered = std::mem::replace(&mut local.is_registered, false);
-                let is_used = self.device.queue_pairs.iter().any(|qp| {
-                    qp.posted
-                        .iter()
-                        .any(|posted| posted.work.lkey == local.region.lkey)
-                });
+                let posted = self.device.queue_pairs.iter().flat_map(|qp| &qp.posted);
+                let mut elements = posted.flat_map(|posted| &posted.work.elements);
+                let is_used = elements.any(|element| element.lkey == local.region.lkey);
                 if !was_registered || local.is_usable || is_used {
                     return fail("memory is deregistered twice, or in use");
                 }
@@ -544,7 +600,7 @@ impl World {
     pub(super) fn execute(&mut self, rng: &mut Rng) -> Result<bool, Finding> {
         let count = self.device.queue_pairs.len() as u64;
         let at = rng.below(count.max(1)) as usize;
-        let Some(next) = self.device.next_to_execute(at).copied() else {
+        let Some(next) = self.device.next_to_execute(at).cloned() else {
             return Ok(false);
         };
         let remote = &self.remotes[next.work.rkey as usize - 1];
@@ -614,7 +670,7 @@ impl World {
         };
         let (id, node) = (self.model.virtuals[at].id, self.model.virtuals[at].node);
         self.pool.close(id).map_err(|error| error.to_string())?;
-        if self.pool.post(id, &self.some_request()) != Err(PostError::Closed) {
+        if self.pool.post(id, &self.some_request(), &[]) != Err(PostError::Closed) {
             return fail("a virtual queue pair takes requests after it was closed");
         }
         let device = &self.device;
@@ -630,11 +686,8 @@ impl World {
         Request {
             id: 0,
             operation: Operation::Read,
-            local: self.locals[0].id,
-            local_addr: 0,
             remote: self.remotes[0].id,
             remote_addr: 0,
-            len_octets: 0,
             is_signaled: true,
         }
     }

@@ -1,9 +1,10 @@
 //! The memory of a node, and the requests of a client that are being executed.
 
+use urdma_pool::Operation as Verb;
 use urdma_types::Rng;
 
 use crate::geometry::word_at;
-use crate::{Request, Requests, Verb};
+use crate::{Request, Requests};
 
 /// The memory, in words.
 pub(super) struct Memory {
