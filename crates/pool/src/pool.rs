@@ -275,7 +275,9 @@ impl Pool {
             Some(slot) => slot,
             None => self.take_from_its_node()?,
         };
-        self.physicals[usize::from(slot)].node = Some(node);
+        let shared = &mut self.physicals[usize::from(slot)];
+        // What the node before has refused says nothing of this one.
+        (shared.node, shared.refusals) = (Some(node), 0);
         let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
         known.physicals.push(slot);
         Ok(slot)

@@ -49,7 +49,10 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Access, Action, CallError, Config, NodeId, Pool, Transport, UserId, VirtualId};
+    use crate::{
+        Access, Action, CallError, Config, NodeId, Operation, Pool, Posted, RemoteRegion, Request,
+        Transport, UserId, VirtualId,
+    };
 
     const SQ_DEPTH: u32 = 4;
     const CONNECTIONS: u32 = 3;
@@ -83,6 +86,24 @@ mod tests {
         }
     }
 
+    /// A READ without octets.
+    fn read_of(pool: &mut Pool, node: NodeId) -> Request {
+        let region = RemoteRegion {
+            node,
+            addr: 0,
+            len_octets: 8,
+            rkey: 1,
+            access: Access::ALL,
+        };
+        Request {
+            id: 1,
+            operation: Operation::Read,
+            remote: pool.add_remote(region).unwrap(),
+            remote_addr: 0,
+            is_signaled: true,
+        }
+    }
+
     fn open(pool: &mut Pool, node: NodeId) -> Result<VirtualId, CallError> {
         pool.open(UserId(0), node, 1, Access::ALL)
     }
@@ -103,6 +124,35 @@ mod tests {
             assert!(node.index() < 5 && pool.physicals.len() <= CONNECTIONS as usize);
         }
         assert_eq!((pool.nodes(), pool.stats().removed), (5, 9_995));
+    }
+
+    /// Two connections have refused their first requests, and the second is being destroyed, when
+    /// the place goes to another node.
+    #[test]
+    fn refusals_of_a_node_do_not_count_for_the_next_one_in_its_place() {
+        let mut pool = pool_of(5);
+        let nodes: Vec<NodeId> = (0..4).map(|_| pool.add_node().unwrap()).collect();
+        let mut connected = 0;
+        let _others = [open(&mut pool, nodes[1]), open(&mut pool, nodes[2])];
+        let refusing = open(&mut pool, nodes[0]).unwrap();
+        drive(&mut pool, &mut connected);
+        let read = read_of(&mut pool, nodes[0]);
+        pool.post(refusing, &read, &[]).unwrap();
+        pool.transmit(|_| Posted::Refused);
+        drive(&mut pool, &mut connected);
+        pool.transmit(|_| Posted::Refused);
+        pool.close(refusing).unwrap();
+        let next = open(&mut pool, nodes[3]).unwrap();
+        let read = read_of(&mut pool, nodes[3]);
+        pool.post(next, &read, &[]).unwrap();
+        drive(&mut pool, &mut connected);
+        assert_eq!(pool.poll(next), None, "its node was not asked");
+        let mut posted = 0;
+        pool.transmit(|_| {
+            posted += 1;
+            Posted::Accepted
+        });
+        assert_eq!(posted, 1);
     }
 
     #[test]
