@@ -110,9 +110,9 @@ checkpatch:
 
 # Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port dpdk-sys \
-	dv engine exs exs-c exs-cli ipc lease metad node-table pool pool-c pool-verbs \
+	dv engine exs exs-c exs-cli ipc lease memfd metad node-table pool pool-c pool-verbs \
 	rdma-core-sys socket-switch sockets standin store stream trace trp-sim types ucma \
-	underlay) \
+	underlay waiting) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 

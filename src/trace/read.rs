@@ -69,8 +69,9 @@ fn words_of(record: &[u8]) -> [u64; EVENT_WORDS] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use urdma_channel::OwnRecording;
+
+    use super::*;
     use urdma_trace::recorder::Message;
     use urdma_trace::{CmMessage, CmState, Direction, Kind, Link, Recorder};
 
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_kind_is_refused() {
-        let (_page, memory) = urdma_channel::OwnPage::create().unwrap();
+        let (_page, memory) = urdma_waiting::OwnPage::create().unwrap();
         let error = read(&File::from(memory)).unwrap_err();
         assert!(error.to_string().contains("no recording"), "{error}");
     }

@@ -11,7 +11,8 @@ use nix::sys::mman::ProtFlags;
 use nix::sys::socket::MsgFlags;
 use nix::sys::stat::{fchmod, fstat, Mode};
 use nix::unistd::ftruncate;
-use urdma_channel::{ChannelConfig, Waker};
+use urdma_channel::ChannelConfig;
+use urdma_waiting::Waker;
 
 use crate::attach::PAGE;
 use crate::memory::{can_copy, can_splice_into, can_take_descriptor, can_trace, Memory};

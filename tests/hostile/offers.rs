@@ -10,10 +10,11 @@ use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::memfd::MFdFlags;
 use nix::sys::socket::{sendmsg, ControlMessage, MsgFlags};
-use urdma_channel::{ChannelConfig, WakeSocket};
+use urdma_channel::ChannelConfig;
 use urdma_ipc::message::Request;
 use urdma_ipc::RefusalKind;
 use urdma_ipc::{ControlClient, ControlError};
+use urdma_waiting::WakeSocket;
 
 use crate::attach::{page, Region, Session};
 use crate::conversation::{Conversation, Outcome, CLOSING};

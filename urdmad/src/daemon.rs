@@ -13,10 +13,11 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{umask, Mode};
 use nix::unistd::{chown, Uid};
-use urdma_channel::{OwnDirectory, OwnPage};
+use urdma_channel::OwnDirectory;
 use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::{Event, RunDir};
+use urdma_waiting::OwnPage;
 
 use crate::closing::Closer;
 use crate::config::{Access, Config};

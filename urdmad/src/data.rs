@@ -45,10 +45,11 @@ use std::time::{Duration, Instant};
 
 use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
 use proto_trp::wire::{Meta, PacketHead};
-use urdma_channel::{Bells, CellOctets, OwnPage, CELL_DATA};
+use urdma_channel::{CellOctets, CELL_DATA};
 use urdma_cm::cookie::Cookies;
 use urdma_ipc::Resolution;
 use urdma_types::{slot_of_port, Ip16, SlotId};
+use urdma_waiting::{Bells, OwnPage};
 
 use crate::identity::Identity;
 use crate::port::{PacketPort, QueueError};

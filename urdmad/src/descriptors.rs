@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::fstat;
-use urdma_channel::Waker;
+use urdma_waiting::Waker;
 
 /// The seals without which a region is not passed on: its length is fixed, and no descriptor of it
 /// can be written through.

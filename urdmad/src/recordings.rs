@@ -302,7 +302,7 @@ mod tests {
     fn memory_of_another_length_is_not_kept_after_its_process() {
         let now = Instant::now();
         let mut recordings = Recordings::new(OWNER);
-        let (_page, memory) = urdma_channel::OwnPage::create().unwrap();
+        let (_page, memory) = urdma_waiting::OwnPage::create().unwrap();
         assert!(recordings.add(1, info(OWNER), memory));
         assert_eq!(recordings.list(None, now).len(), 1);
         recordings.end(1, false, now);

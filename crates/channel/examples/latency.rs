@@ -10,9 +10,10 @@
 use std::time::Instant;
 
 use urdma_channel::{
-    CellOctets, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, PeerPage,
-    PeerRegion, CELL_DATA, LARGE_FRAME,
+    CellOctets, Channel, ChannelConfig, Incoming, Kind, Next, OwnRegion, PeerRegion, CELL_DATA,
+    LARGE_FRAME,
 };
+use urdma_waiting::{OwnPage, PeerPage};
 
 const REPEAT: usize = 9;
 const ROUNDS: u32 = 200_000;

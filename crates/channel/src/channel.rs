@@ -1,9 +1,10 @@
 //! Both halves of a channel.
 
+use urdma_waiting::{Bells, PeerPage};
+
 use crate::cell::CellOctets;
 use crate::incoming::{Counts, Incoming, Next};
 use crate::outgoing::{Kind, Left, Outgoing, Room};
-use crate::page::{Bells, PeerPage};
 use crate::region::OwnRegion;
 use crate::steps::{Live, Steps};
 

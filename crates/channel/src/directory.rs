@@ -12,7 +12,8 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::map::{magic, Mapping, RegionError, PAGE};
+use urdma_memfd::{magic, Mapping, MemoryError, PAGE};
+
 use crate::sync::{AtomicU32, Ordering};
 
 /// Slots of an instance.
@@ -42,7 +43,7 @@ impl OwnDirectory {
     ///
     /// # Errors
     /// What a system call says.
-    pub fn create() -> Result<(Self, OwnedFd), RegionError> {
+    pub fn create() -> Result<(Self, OwnedFd), MemoryError> {
         let header = magic(MAGIC, VERSION);
         let (mapping, fd) = Mapping::create(c"urdma-directory", PAGE, &header, PAGE)?;
         Ok((Self(mapping), fd))
@@ -91,7 +92,7 @@ impl Directory {
     ///
     /// # Errors
     /// Whatever makes it unusable: its kind, its seals, its header; or what a system call says.
-    pub fn open(fd: OwnedFd) -> Result<Self, RegionError> {
+    pub fn open(fd: OwnedFd) -> Result<Self, MemoryError> {
         Mapping::open_table(fd, &magic(MAGIC, VERSION), PAGE).map(Self)
     }
 

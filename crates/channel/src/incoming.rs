@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code)]
 
+use urdma_waiting::Bells;
+
 use crate::bits::low32;
 use crate::cell::CellOctets;
 use crate::layout::CELL_DATA;
-use crate::page::Bells;
 use crate::region::PeerRegion;
 use crate::sync::Ordering;
 

@@ -1,5 +1,7 @@
 //! Sizes and offsets of a region, and the header that declares them.
 
+use urdma_memfd::{HeaderError, PAGE};
+
 use crate::bits::low32;
 
 /// Octets of a message that its cell holds at most.
@@ -24,7 +26,6 @@ const CELLS_MIN: u32 = if cfg!(loom) { 2 } else { 32 };
 const FRAMES_MAX: u32 = 1024;
 const RING_MIN: u32 = 384;
 const RING_MAX: u32 = 8192;
-const PAGE: usize = 4096;
 /// `urdmaCHN`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"urdmaCHN");
 const VERSION: u32 = 1;
@@ -61,28 +62,6 @@ impl Default for ChannelConfig {
     }
 }
 
-/// Why a region is not one of this version.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum LayoutError {
-    /// A value is outside its range.
-    #[error("region out of range: {0}")]
-    Range(&'static str),
-    /// The header is not one.
-    #[error("not a region of a channel (bad magic)")]
-    Magic,
-    /// Another version made it.
-    #[error("region of version {0}, this program knows version {VERSION}")]
-    Version(u32),
-    /// The file's length is not what its header says.
-    #[error("region of {file} octets whose header needs {header}")]
-    Length {
-        /// Octets of the file.
-        file: u64,
-        /// Octets that the header calls for.
-        header: u64,
-    },
-}
-
 /// Offsets computed from validated values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -99,29 +78,29 @@ impl Layout {
     /// different sets of the first-level cache.
     ///
     /// # Errors
-    /// [`LayoutError::Range`] when a value is out of its range.
-    pub fn new(config: &ChannelConfig, stagger: u8) -> Result<Self, LayoutError> {
+    /// [`HeaderError::Range`] when a value is out of its range.
+    pub fn new(config: &ChannelConfig, stagger: u8) -> Result<Self, HeaderError> {
         const PLACES: u32 = (RING_MAX - RING_MIN) / low32(CELL as u64) + 1;
         let place = u32::from(stagger) % PLACES;
         Self::with_ring(config, RING_MIN + place * low32(CELL as u64))
     }
 
-    fn with_ring(config: &ChannelConfig, ring: u32) -> Result<Self, LayoutError> {
+    fn with_ring(config: &ChannelConfig, ring: u32) -> Result<Self, HeaderError> {
         let &ChannelConfig {
             cells,
             small_frames,
             large_frames,
         } = config;
         if !cells.is_power_of_two() || !(CELLS_MIN..=CELLS_MAX).contains(&cells) {
-            return Err(LayoutError::Range(
+            return Err(HeaderError::Range(
                 "cells must be a power of two in 32..=4096",
             ));
         }
         if small_frames > FRAMES_MAX || large_frames > FRAMES_MAX {
-            return Err(LayoutError::Range("frames of a class must be 0..=1024"));
+            return Err(HeaderError::Range("frames of a class must be 0..=1024"));
         }
         if !ring.is_multiple_of(low32(CELL as u64)) || !(RING_MIN..=RING_MAX).contains(&ring) {
-            return Err(LayoutError::Range(
+            return Err(HeaderError::Range(
                 "the ring must begin at a multiple of 128 in 384..=8192",
             ));
         }
@@ -152,17 +131,20 @@ impl Layout {
     ///
     /// # Errors
     /// Whatever makes it not a region of this version.
-    pub fn decode(header: &[u8; HEADER], file_octets: u64) -> Result<Self, LayoutError> {
+    pub fn decode(header: &[u8; HEADER], file_octets: u64) -> Result<Self, HeaderError> {
         let word = |at: usize| {
             let mut octets = [0; 4];
             octets.copy_from_slice(&header[at..at + 4]);
             u32::from_le_bytes(octets)
         };
         if u64::from(word(0)) | u64::from(word(4)) << 32 != MAGIC {
-            return Err(LayoutError::Magic);
+            return Err(HeaderError::Magic);
         }
         if word(8) != VERSION {
-            return Err(LayoutError::Version(word(8)));
+            return Err(HeaderError::Version {
+                found: word(8),
+                known: VERSION,
+            });
         }
         let config = ChannelConfig {
             cells: word(12),
@@ -171,7 +153,7 @@ impl Layout {
         };
         let layout = Self::with_ring(&config, word(24))?;
         if layout.total as u64 != file_octets {
-            return Err(LayoutError::Length {
+            return Err(HeaderError::Length {
                 file: file_octets,
                 header: layout.total as u64,
             });

@@ -17,12 +17,9 @@
 //! | [`outgoing`] | the writer's half: room, owners, frames |
 //! | [`incoming`] | the reader's half: validated copies |
 //! | [`channel`] | both halves: settling, completion, wake-ups; no unsafe |
-//! | [`page`] | the page of a process: sleeping |
 //! | `rota` | which of many channels a poll looks at |
-//! | `seat`, `signal` | which thread of a process sleeps on the bells |
 //! | `directory`, `records` | tables between urdmad and the processes |
 //! | [`recording`] | the last events of a process' connections |
-//! | `map`, `futex` | memfd and mapping; futex(2) |
 //! | [`steps`] | labels for crash tests |
 //! | `sync`, `bits`, `model` | atomics and prefetches; truncations; regions for loom |
 //!
@@ -36,8 +33,8 @@
 //! # Example
 //!
 //! ```
-//! use urdma_channel::{Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion};
-//! use urdma_channel::{PeerPage, PeerRegion};
+//! use urdma_channel::{Channel, ChannelConfig, Incoming, Kind, Next, OwnRegion, PeerRegion};
+//! use urdma_waiting::{OwnPage, PeerPage};
 //! // Each process creates a page and a region, and gives the descriptors to the other one.
 //! let (_page_p, page_of_p) = OwnPage::create()?;
 //! let (_page_q, page_of_q) = OwnPage::create()?;
@@ -64,7 +61,7 @@
 //! let mut owners = Vec::new();
 //! p.complete(|owner| owners.push(owner));
 //! assert_eq!(owners, [77]);
-//! # Ok::<(), urdma_channel::RegionError>(())
+//! # Ok::<(), urdma_memfd::MemoryError>(())
 //! ```
 
 mod bits;
@@ -72,13 +69,9 @@ pub mod cell;
 pub mod channel;
 #[cfg(not(loom))]
 mod directory;
-mod futex;
 pub mod incoming;
 pub mod layout;
-#[cfg(not(loom))]
-mod map;
 pub mod outgoing;
-pub mod page;
 #[cfg(not(loom))]
 pub mod recording;
 #[cfg(not(loom))]
@@ -89,36 +82,23 @@ pub mod region;
 #[path = "model.rs"]
 pub mod region;
 mod rota;
-pub mod seat;
-mod signal;
 pub mod steps;
 mod sync;
 #[cfg(not(loom))]
 mod traffic;
-mod wake_socket;
 
 pub use cell::CellOctets;
 pub use channel::Channel;
 #[cfg(not(loom))]
 pub use directory::{Directory, OwnDirectory, SLOTS};
 pub use incoming::{Counts, Incoming, Next, Payload};
-pub use layout::{
-    ChannelConfig, Layout, LayoutError, ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME,
-};
-#[cfg(not(loom))]
-pub use map::{avoiding, RegionError};
+pub use layout::{ChannelConfig, Layout, ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME};
 pub use outgoing::{Kind, Left, Outgoing, Room};
-pub use page::{Bells, OwnPage, Parked, PeerPage};
 #[cfg(not(loom))]
 pub use recording::OwnRecording;
 #[cfg(not(loom))]
 pub use records::{DeliveryRecord, OwnRecords, PeerRecords};
 pub use region::{OwnRegion, PeerRegion};
 pub use rota::Rota;
-pub use seat::{Seat, Watched};
-pub use signal::Signal;
 #[cfg(not(loom))]
 pub use traffic::Traffic;
-#[cfg(not(loom))]
-pub use wake_socket::descriptors_max;
-pub use wake_socket::{WakeSocket, Waker};

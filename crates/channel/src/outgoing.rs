@@ -4,9 +4,10 @@
 
 use std::marker::PhantomData;
 
+use urdma_waiting::futex;
+
 use crate::bits::{low16, low32, low8, modulo};
 use crate::cell::{CellOctets, Contents, COUNT_MASK};
-use crate::futex;
 use crate::layout::{ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME};
 use crate::region::OwnRegion;
 use crate::steps::{Live, Steps};

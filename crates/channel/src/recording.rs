@@ -19,13 +19,14 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::map::{magic, Mapping, RegionError, PAGE};
+use urdma_memfd::{magic, Mapping, MemoryError, PAGE};
+
 use crate::sync::{fence, AtomicU64, Ordering};
 
 const MAGIC: &[u8; 8] = b"urdmaLOG";
 const VERSION: u32 = 2;
 /// Octets of the header.
-pub const HEADER_OCTETS: usize = crate::map::TABLE_HEADER;
+pub const HEADER_OCTETS: usize = urdma_memfd::TABLE_HEADER;
 /// Words of an event; the first is the time, 0 while the event is being written.
 pub const EVENT_WORDS: usize = 4;
 /// Octets of an event.
@@ -87,7 +88,7 @@ impl OwnRecording {
     ///
     /// # Errors
     /// What a system call says.
-    pub fn create() -> Result<(Self, OwnedFd), RegionError> {
+    pub fn create() -> Result<(Self, OwnedFd), MemoryError> {
         let (mapping, fd) = Mapping::create(c"urdma-recording", TOTAL, &header(), 0)?;
         Ok((Self(mapping), fd))
     }

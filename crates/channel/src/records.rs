@@ -16,7 +16,8 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::map::{magic, Mapping, RegionError, PAGE};
+use urdma_memfd::{magic, Mapping, MemoryError, PAGE};
+
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::traffic::Traffic;
 
@@ -90,7 +91,7 @@ impl OwnRecords {
     ///
     /// # Errors
     /// What a system call says.
-    pub fn create() -> Result<(Self, OwnedFd), RegionError> {
+    pub fn create() -> Result<(Self, OwnedFd), MemoryError> {
         let header = magic(MAGIC, VERSION);
         let (mapping, fd) = Mapping::create(c"urdma-records", TOTAL, &header, 0)?;
         Ok((Self(mapping), fd))
@@ -120,7 +121,7 @@ impl PeerRecords {
     /// # Errors
     /// Whatever makes them unusable: their kind, their seals, their header; or what a system call
     /// says.
-    pub fn open(fd: OwnedFd) -> Result<Self, RegionError> {
+    pub fn open(fd: OwnedFd) -> Result<Self, MemoryError> {
         Mapping::open_table(fd, &magic(MAGIC, VERSION), TOTAL).map(Self)
     }
 

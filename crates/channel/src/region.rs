@@ -5,10 +5,11 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
+use urdma_memfd::{Mapping, MemoryError};
+
 use crate::bits::modulo;
 use crate::cell::Cell;
 use crate::layout::{ChannelConfig, Layout, CELL};
-use crate::map::{Mapping, RegionError};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Offset of the counts.
@@ -79,8 +80,8 @@ impl OwnRegion {
     /// `stagger`, see [`Layout::new`].
     ///
     /// # Errors
-    /// [`RegionError::Layout`] for a configuration out of range, otherwise what a system call says.
-    pub fn create(config: &ChannelConfig, stagger: u8) -> Result<(Self, OwnedFd), RegionError> {
+    /// [`MemoryError::Header`] for a configuration out of range, otherwise what a system call says.
+    pub fn create(config: &ChannelConfig, stagger: u8) -> Result<(Self, OwnedFd), MemoryError> {
         let layout = Layout::new(config, stagger)?;
         let header = layout.encode();
         let (mapping, fd) =
@@ -98,7 +99,7 @@ impl PeerRegion {
     ///
     /// # Errors
     /// Whatever makes it unusable: its kind, its seals, its header; or what a system call says.
-    pub fn open(fd: OwnedFd) -> Result<Self, RegionError> {
+    pub fn open(fd: OwnedFd) -> Result<Self, MemoryError> {
         let (mapping, layout) = Mapping::open(fd, |header, octets| {
             let layout = Layout::decode(header, octets)?;
             Ok((layout, layout.frames()))

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{config, page, region, seed, Forged};
-use urdma_channel::{Bells, Channel, Kind, Next, OwnPage, CELL_DATA, LARGE_FRAME};
+use urdma_channel::{Channel, Kind, Next, CELL_DATA, LARGE_FRAME};
 use urdma_types::Rng;
+use urdma_waiting::{Bells, OwnPage};
 
 const CELLS: u32 = 32;
 

@@ -9,10 +9,8 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use urdma_channel::steps::Live;
-use urdma_channel::{
-    Bells, Channel, Incoming, Kind, Next, Outgoing, OwnPage, OwnRegion, Parked, Seat, Signal,
-    Watched, CELL_DATA,
-};
+use urdma_channel::{Channel, Incoming, Kind, Next, Outgoing, OwnRegion, CELL_DATA};
+use urdma_waiting::{Bells, OwnPage, Parked, Seat, Signal, Watched};
 
 const CELLS: u32 = 2;
 /// The fourth message's position exceeds 32 bits; the cell of the third one has been used before,

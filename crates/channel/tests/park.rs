@@ -7,9 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::{complete, config, fork, page, region, send, take, wait};
-use urdma_channel::{
-    Bells, Channel, Incoming, Kind, OwnPage, OwnRegion, Parked, PeerPage, PeerRegion,
-};
+use urdma_channel::{Channel, Incoming, Kind, OwnRegion, PeerRegion};
+use urdma_waiting::{Bells, OwnPage, Parked, PeerPage};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 

@@ -11,10 +11,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use common::{config, mappings_of, memfd, raw, SIZE_SEALS};
 use urdma_channel::{
-    avoiding, ChannelConfig, Directory, Incoming, Kind, Layout, LayoutError, Outgoing,
-    OwnDirectory, OwnPage, OwnRecords, OwnRegion, PeerPage, PeerRecords, PeerRegion, RegionError,
-    LARGE_FRAME, SMALL_FRAME,
+    ChannelConfig, Directory, Incoming, Kind, Layout, Outgoing, OwnDirectory, OwnRecords,
+    OwnRegion, PeerRecords, PeerRegion, LARGE_FRAME, SMALL_FRAME,
 };
+use urdma_memfd::{avoiding, HeaderError, MemoryError};
+use urdma_waiting::{OwnPage, PeerPage};
 
 #[test]
 fn layout_of_the_default_is_that_of_the_specification() {
@@ -63,18 +64,21 @@ fn header_with_a_value_out_of_range_is_refused() {
         header[at..at + 4].copy_from_slice(&word.to_le_bytes());
         Layout::decode(&header, good.total() as u64)
     };
-    assert_eq!(decode(4, 7), Err(LayoutError::Magic));
-    assert_eq!(decode(8, 2), Err(LayoutError::Version(2)));
+    assert_eq!(decode(4, 7), Err(HeaderError::Magic));
+    assert_eq!(
+        decode(8, 2),
+        Err(HeaderError::Version { found: 2, known: 1 })
+    );
     for cells in [0, 8, 16, 31, 255, 8192, 1 << 31, u32::MAX] {
-        assert!(matches!(decode(12, cells), Err(LayoutError::Range(_))));
+        assert!(matches!(decode(12, cells), Err(HeaderError::Range(_))));
     }
     for (at, frames) in [(16, 1025), (20, 1025), (16, u32::MAX), (20, u32::MAX)] {
-        assert!(matches!(decode(at, frames), Err(LayoutError::Range(_))));
+        assert!(matches!(decode(at, frames), Err(HeaderError::Range(_))));
     }
     for ring in [0, 256, 400, 8320, u32::MAX] {
-        assert!(matches!(decode(24, ring), Err(LayoutError::Range(_))));
+        assert!(matches!(decode(24, ring), Err(HeaderError::Range(_))));
     }
-    assert!(matches!(decode(16, 65), Err(LayoutError::Length { .. })));
+    assert!(matches!(decode(16, 65), Err(HeaderError::Length { .. })));
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn descriptor_that_is_handed_out_gives_no_way_to_write() {
     }
 }
 
-fn open(file: &File) -> Result<PeerRegion, RegionError> {
+fn open(file: &File) -> Result<PeerRegion, MemoryError> {
     PeerRegion::open(file.try_clone().unwrap().into())
 }
 
@@ -115,7 +119,7 @@ fn memory_that_is_no_region_is_refused() {
     let is_not_sealed = |seals| {
         matches!(
             open(&memfd(layout.total(), &header, seals, 0)),
-            Err(RegionError::NotSealed)
+            Err(MemoryError::NotSealed)
         )
     };
     assert!(is_not_sealed(0));
@@ -123,16 +127,16 @@ fn memory_that_is_no_region_is_refused() {
     assert!(is_not_sealed(libc::F_SEAL_GROW));
 
     let refused = |octets, content: &[u8]| match open(&memfd(octets, content, SIZE_SEALS, 0)) {
-        Err(RegionError::Layout(error)) => error,
+        Err(MemoryError::Header(error)) => error,
         other => panic!("{other:?}"),
     };
-    let length = LayoutError::Length {
+    let length = HeaderError::Length {
         file: 4096,
         header: layout.total() as u64,
     };
     assert_eq!(refused(4096, &header), length);
-    assert_eq!(refused(layout.total(), &[1; 28]), LayoutError::Magic);
-    assert_eq!(refused(20, &[]), LayoutError::Magic);
+    assert_eq!(refused(layout.total(), &[1; 28]), HeaderError::Magic);
+    assert_eq!(refused(20, &[]), HeaderError::Magic);
 
     let good = memfd(layout.total(), &header, SIZE_SEALS, 0);
     assert!(open(&good).is_ok());
@@ -143,7 +147,7 @@ fn memory_that_is_no_region_is_refused() {
 
 #[test]
 fn descriptor_that_is_no_memfd_is_refused() {
-    let is_refused = |fd: OwnedFd| matches!(PeerRegion::open(fd), Err(RegionError::NotMemfd));
+    let is_refused = |fd: OwnedFd| matches!(PeerRegion::open(fd), Err(MemoryError::NotMemfd));
     assert!(is_refused(File::open("/proc/self/exe").unwrap().into()));
     assert!(is_refused(io::pipe().unwrap().0.into()));
     // Without a free hugepage, reading this one raises SIGBUS.
@@ -201,7 +205,7 @@ fn table_of_another_kind_is_refused() {
     let page = || OwnPage::create().unwrap().1;
     assert!(matches!(
         Directory::open(page()),
-        Err(RegionError::Layout(LayoutError::Magic))
+        Err(MemoryError::Header(HeaderError::Magic))
     ));
     assert!(PeerRecords::open(page()).is_err());
     assert!(PeerPage::open(OwnDirectory::create().unwrap().1).is_err());

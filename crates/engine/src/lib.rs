@@ -95,11 +95,9 @@ pub use objects::events::{
     Sleep, Waited,
 };
 pub use objects::kinds::public::*;
-pub use objects::local_events::send_local_events;
 pub use objects::mr::MrChange;
 pub use objects::qp::{Qp, QpConfig};
 pub use objects::srq::{Srq, SrqConfig};
-pub use objects::unread::{send_nowait, Member, Taken, Unread};
 pub use objects::xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 pub use paths::in_process::InProcess;
 pub use paths::lease::LeasedQueue;

@@ -1,9 +1,10 @@
 //! A channel alone, without verbs and protocol: their cost is the difference to `ib_send_lat`.
 
 use urdma_channel::{
-    CellOctets, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, PeerPage,
-    PeerRegion, RegionError, CELL_DATA,
+    CellOctets, Channel, ChannelConfig, Incoming, Kind, Next, OwnRegion, PeerRegion, CELL_DATA,
 };
+use urdma_memfd::MemoryError;
+use urdma_waiting::{OwnPage, PeerPage};
 
 use super::fork::{poll, two_processes, typical_half_round_trip, Mark};
 use crate::samples::Sample;
@@ -26,12 +27,12 @@ fn take(channel: &mut Channel) -> u8 {
 }
 
 /// Two ends of a channel, and their pages.
-fn pair() -> Result<[(Channel, OwnPage); 2], RegionError> {
+fn pair() -> Result<[(Channel, OwnPage); 2], MemoryError> {
     let end = |stagger| {
         let (region, fd) = OwnRegion::create(&ChannelConfig::default(), stagger)?;
         let (page, page_fd) = OwnPage::create()?;
         let incoming = Incoming::new(PeerRegion::open(fd)?);
-        Ok::<_, RegionError>((
+        Ok::<_, MemoryError>((
             Channel::new(region),
             page,
             incoming,

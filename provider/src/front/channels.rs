@@ -6,7 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urdma_abi::front::take;
-use urdma_engine::{CompletionChannel, Driven, Taken};
+use urdma_engine::{CompletionChannel, Driven};
+use urdma_waiting::unread::Taken;
 
 use super::answer::answer;
 
@@ -102,7 +103,7 @@ pub(super) unsafe extern "C" fn channel_has_received(read_fd: c_int) {
 
 pub(super) unsafe extern "C" fn send_events() {
     answer(|| {
-        urdma_engine::send_local_events();
+        urdma_waiting::local_events::send_local_events();
         Ok(0)
     });
 }

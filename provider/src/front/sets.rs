@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use urdma_engine::{CompletionChannel, Driven, Member};
+use urdma_engine::{CompletionChannel, Driven};
+use urdma_waiting::unread::Member;
 
 use super::answer::answer;
 use super::channels::channel;

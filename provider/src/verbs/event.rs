@@ -20,7 +20,8 @@ use urdma_abi::event_socket::event_socket;
 use urdma_abi::spared::Spared;
 
 use super::errno::VerbsError;
-use urdma_engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
+use urdma_engine::{AsyncEvent, AsyncKind, EventSink};
+use urdma_waiting::unread::send_nowait;
 
 /// Size of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the
 /// element in 8 octets, its type in 4, and 4 reserved.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thiserror::Error;
-use urdma_channel::{ChannelConfig, OwnRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
+use urdma_memfd::MemoryError;
 use urdma_types::SlotId;
 
 use super::state::Control;
@@ -23,7 +24,7 @@ use crate::tally::Tally;
 #[derive(Debug, Error)]
 pub(super) enum NoChannel {
     #[error(transparent)]
-    Memory(#[from] RegionError),
+    Memory(#[from] MemoryError),
     #[error(transparent)]
     DataThread(#[from] NotTaken),
 }

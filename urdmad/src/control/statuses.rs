@@ -156,7 +156,7 @@ impl Statuses {
 mod tests {
     use std::sync::Arc;
 
-    use urdma_channel::OwnPage;
+    use urdma_waiting::OwnPage;
 
     use super::*;
     use crate::data::command::{Command, Inbox};

@@ -9,11 +9,13 @@ use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::packet_head::PACKET_OCTETS_MIN;
 use proto_trp::wire::PacketHead;
 use urdma_channel::{
-    Bells, CellOctets, Channel, Incoming, Left, Next, OwnPage, OwnRegion, Payload, PeerPage,
-    PeerRecords, PeerRegion, RegionError, Rota, Waker, CELL_DATA, LARGE_FRAME, SLOTS,
+    CellOctets, Channel, Incoming, Left, Next, OwnRegion, Payload, PeerRecords, PeerRegion, Rota,
+    CELL_DATA, LARGE_FRAME, SLOTS,
 };
+use urdma_memfd::MemoryError;
 use urdma_trace::probes;
 use urdma_types::SlotId;
+use urdma_waiting::{Bells, OwnPage, PeerPage, Waker};
 
 /// What a process has offered to slot 0.
 #[derive(Debug)]
@@ -29,10 +31,10 @@ impl PeerMemory {
     ///
     /// # Errors
     /// They are others.
-    pub(crate) fn open(fds: Vec<OwnedFd>) -> Result<Self, RegionError> {
+    pub(crate) fn open(fds: Vec<OwnedFd>) -> Result<Self, MemoryError> {
         let mut fds = fds.into_iter();
         let (Some(region), Some(page), Some(records)) = (fds.next(), fds.next(), fds.next()) else {
-            return Err(RegionError::NotMemfd);
+            return Err(MemoryError::NotMemfd);
         };
         let mut page = PeerPage::open(page)?;
         // C6.1-2

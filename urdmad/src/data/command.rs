@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
-use urdma_channel::{OwnPage, OwnRegion};
+use urdma_channel::OwnRegion;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 use urdma_types::SlotId;
+use urdma_waiting::OwnPage;
 
 use super::channels::PeerMemory;
 use super::daemon_traffic::DaemonDatagram;

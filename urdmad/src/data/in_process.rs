@@ -6,8 +6,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use urdma_channel::{ChannelConfig, OwnDirectory, OwnPage, OwnRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnDirectory, OwnRegion};
+use urdma_memfd::MemoryError;
 use urdma_types::SlotId;
+use urdma_waiting::OwnPage;
 
 use super::channels::PeerMemory;
 use super::DataPlane;
@@ -92,7 +94,7 @@ impl InProcess {
     ///
     /// # Errors
     /// They are others.
-    pub fn attach(&mut self, slot: SlotId, offer: Vec<OwnedFd>) -> Result<(), RegionError> {
+    pub fn attach(&mut self, slot: SlotId, offer: Vec<OwnedFd>) -> Result<(), MemoryError> {
         let peer = PeerMemory::open(offer)?;
         self.plane.channels.attach(slot, peer);
         Ok(())

@@ -330,15 +330,16 @@ fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), SandboxError>
 
 #[cfg(test)]
 mod tests {
+    use urdma_channel::{ChannelConfig, Incoming, OwnRegion, PeerRegion};
+    use urdma_memfd::MemoryError;
+    use urdma_waiting::{Bells, OwnPage, Parked};
+
     use super::*;
     use crate::kinds::{AfXdp, Kind, Tap, Udp};
     use nix::errno::Errno;
     use nix::sys::wait::{waitpid, WaitStatus};
     use nix::unistd::{fork, ForkResult};
     use std::time::{Duration, Instant};
-    use urdma_channel::{
-        Bells, ChannelConfig, Incoming, OwnPage, OwnRegion, Parked, PeerRegion, RegionError,
-    };
 
     /// Runs `check` in a process with the filter, which ends with the number of the failed check.
     fn filtered(needs: Needs, check: impl FnOnce() -> i32) {
@@ -422,7 +423,7 @@ mod tests {
             let parked = page.park(&bells, Some(Duration::from_millis(20)), || false);
             // A call that is refused returns at once.
             let has_slept = begin.elapsed() >= Duration::from_millis(20);
-            Ok::<_, RegionError>(parked == Parked::Timeout && has_slept)
+            Ok::<_, MemoryError>(parked == Parked::Timeout && has_slept)
         };
         share().unwrap_or(false)
     }

@@ -15,12 +15,12 @@ use nix::sched::{unshare, CloneFlags};
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_channel::{
-    Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRecords, OwnRegion, PeerPage,
-    PeerRegion,
+    Channel, ChannelConfig, Incoming, Kind, Next, OwnRecords, OwnRegion, PeerRegion,
 };
 use urdma_cm::wire::Cookie;
 use urdma_ipc::{Attached, CmPort, ControlClient, Event, PortSharing, PortTable, RunDir, Status};
 use urdma_types::{source_port, Ip16, Qpn, SlotId};
+use urdma_waiting::{Bells, OwnPage, PeerPage};
 
 /// Longer than anything takes on the busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(30);

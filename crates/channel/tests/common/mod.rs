@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use urdma_channel::{
-    CellOctets, Channel, ChannelConfig, Incoming, Kind, Layout, Next, OwnPage, OwnRegion, PeerPage,
-    PeerRegion, CELL_DATA,
+    CellOctets, Channel, ChannelConfig, Incoming, Kind, Layout, Next, OwnRegion, PeerRegion,
+    CELL_DATA,
 };
+use urdma_waiting::{OwnPage, PeerPage};
 
 pub(crate) const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 

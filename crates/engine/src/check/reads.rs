@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use urdma_channel::{Bells, Parked};
 use urdma_engine::{
     Access, CompletionSink, CqConfig, Engine, Gid, Notify, PostError, QpConfig, QpModify, QpState,
     SendOp, Status, WorkCompletion,
 };
 use urdma_types::{seeds, Rng};
+use urdma_waiting::{Bells, Parked};
 use urdmad::data::{loopback_ports, InProcess as Daemon};
 
 use super::scheduler::{now_ns, point, sleep, Named, Scheduler, FOREVER};

@@ -11,8 +11,9 @@ use std::sync::{mpsc, Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use urdma_abi::cancel::Disabled;
-use urdma_channel::{ChannelConfig, Directory, OwnRecords, RegionError};
+use urdma_channel::{ChannelConfig, Directory, OwnRecords};
 use urdma_ipc::{ControlClient, HostMemory, LeaseAnswer, Personality, RunDir};
+use urdma_memfd::MemoryError;
 use urdma_types::{Ip16, SlotId};
 
 use crate::clock::{self, Calibration};
@@ -348,7 +349,7 @@ impl Ground {
     ) -> Result<Self, AttachError> {
         let failed = |error| {
             AttachError::Memory(match error {
-                RegionError::System(_, error) => error,
+                MemoryError::System(_, error) => error,
                 other => io::Error::other(other),
             })
         };

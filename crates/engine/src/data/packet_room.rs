@@ -3,7 +3,8 @@
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
-use urdma_channel::{avoiding, Channel, ChannelConfig, Kind, Left, Room};
+use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
+use urdma_memfd::avoiding;
 use urdma_types::SlotId;
 
 use crate::objects::note::Note;

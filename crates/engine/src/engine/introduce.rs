@@ -3,8 +3,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{avoiding, ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnRegion, PeerRegion};
+use urdma_memfd::{avoiding, MemoryError};
 use urdma_types::SlotId;
+use urdma_waiting::PeerPage;
 
 use crate::engine::Engine;
 use crate::paths::channels::{open_peer, Offer};
@@ -176,6 +178,6 @@ impl Neighbour for Engine {
     }
 }
 
-fn no_memory(_: RegionError) -> EngineError {
+fn no_memory(_: MemoryError) -> EngineError {
     EngineError::NoMemory
 }

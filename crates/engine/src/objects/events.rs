@@ -5,10 +5,10 @@ use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use urdma_channel::Signal;
+use urdma_waiting::Signal;
 
-use super::local_events;
-use super::unread::Unread;
+use urdma_waiting::local_events;
+use urdma_waiting::unread::Unread;
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,9 +271,7 @@ impl CompletionChannel {
 
 impl CompletionSink for CompletionChannel {
     fn notify(&self, cookie: u64) {
-        if !local_events::keep(&self.unread, cookie) {
-            self.unread.send(cookie);
-        }
+        local_events::raise(&self.unread, cookie);
         note_event();
         self.raise();
     }

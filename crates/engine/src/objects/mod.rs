@@ -15,7 +15,6 @@
 //! | `xrc` | domains of extended reliable connections |
 //! | `process` | what all queue pairs of a process share |
 //! | `events` | asynchronous events and completion channels |
-//! | `local_events`, `unread` | events that a process raises itself and that were not read |
 //! | `note` | what the background thread delivers to connection management |
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
 //! | `trace` | what the flight recorder is told |
@@ -26,7 +25,6 @@ pub(crate) mod entry;
 pub(crate) mod events;
 pub(crate) mod index_table;
 pub(crate) mod kinds;
-pub(crate) mod local_events;
 pub(crate) mod mr;
 pub(crate) mod note;
 pub(crate) mod process;
@@ -37,6 +35,5 @@ pub(crate) mod rounds;
 pub(crate) mod srq;
 pub(crate) mod timer;
 pub(crate) mod trace;
-pub(crate) mod unread;
 pub(crate) mod window;
 pub(crate) mod xrc;

@@ -13,11 +13,12 @@ use std::sync::Arc;
 
 use urdma_abi::spared::Mark;
 use urdma_channel::{
-    descriptors_max, Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion,
-    PeerPage, PeerRegion, RegionError, Rota, WakeSocket, Waker, SLOTS,
+    Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
+use urdma_memfd::MemoryError;
 use urdma_trace::probes;
 use urdma_types::SlotId;
+use urdma_waiting::{descriptors_max, Bells, OwnPage, PeerPage, WakeSocket, Waker};
 
 use crate::clock;
 
@@ -169,11 +170,11 @@ impl Offer {
 ///
 /// # Errors
 /// They are others, or unusable.
-pub(crate) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), RegionError> {
+pub(crate) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), MemoryError> {
     let mut fds = fds.into_iter();
     let (Some(region), Some(page), waker, None) = (fds.next(), fds.next(), fds.next(), fds.next())
     else {
-        return Err(RegionError::NotMemfd);
+        return Err(MemoryError::NotMemfd);
     };
     let region = PeerRegion::open(region)?;
     let mut page = PeerPage::open(page)?;
@@ -212,7 +213,7 @@ impl Channels {
     ///
     /// # Errors
     /// The process' page cannot be created.
-    pub(crate) fn new(own: SlotId, directory: Arc<Directory>) -> Result<Self, RegionError> {
+    pub(crate) fn new(own: SlotId, directory: Arc<Directory>) -> Result<Self, MemoryError> {
         let (mut page, page_fd) = OwnPage::create()?;
         let mut spared = Vec::new();
         // Without one, the background thread wakes those that sleep in calls on descriptors.
@@ -340,7 +341,7 @@ impl Channels {
         &mut self,
         slot: SlotId,
         config: &ChannelConfig,
-    ) -> Result<Option<Offer>, RegionError> {
+    ) -> Result<Option<Offer>, MemoryError> {
         if self.has(slot) {
             return Ok(None);
         }
@@ -359,7 +360,7 @@ impl Channels {
         slot: SlotId,
         generation: u32,
         (region, fd): (OwnRegion, OwnedFd),
-    ) -> Result<Option<Offer>, RegionError> {
+    ) -> Result<Option<Offer>, MemoryError> {
         if self.has(slot) {
             return Ok(None);
         }
@@ -369,7 +370,7 @@ impl Channels {
             page: self
                 .page_fd
                 .try_clone()
-                .map_err(|error| RegionError::System("dup", error))?,
+                .map_err(|error| MemoryError::System("dup", error))?,
             // C6.1-1
             //# A process MUST NOT store SELECTING unless it has offered a socket with every page
             //# that it has given away.
@@ -377,7 +378,7 @@ impl Channels {
                 Some(socket) => Some(
                     socket
                         .for_peer()
-                        .map_err(|error| RegionError::System("connect", error))?,
+                        .map_err(|error| MemoryError::System("connect", error))?,
                 ),
                 None => None,
             },

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use urdma_channel::{Directory, OwnDirectory, RegionError};
+use urdma_channel::{Directory, OwnDirectory};
+use urdma_memfd::MemoryError;
 use urdma_types::SlotId;
 
 /// An engine as the others of its process see it.
@@ -48,9 +49,9 @@ impl InProcess {
     }
 
     /// Gives a slot to the next engine that is started in it.
-    pub(crate) fn assign(&self, slot: SlotId) -> Result<Directory, RegionError> {
+    pub(crate) fn assign(&self, slot: SlotId) -> Result<Directory, MemoryError> {
         let fd = self.directory_fd.as_fd().try_clone_to_owned();
-        let directory = Directory::open(fd.map_err(|error| RegionError::System("dup", error))?)?;
+        let directory = Directory::open(fd.map_err(|error| MemoryError::System("dup", error))?)?;
         self.directory.assign(slot.number());
         Ok(directory)
     }

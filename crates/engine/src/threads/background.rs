@@ -11,8 +11,8 @@
 //! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most
 //! > [`NAP_MAX_NS`]), after which it looks at the channels.
 //!
-//! - While the application polls, the thread naps ([`urdma_channel::OwnPage::nap`]): the word stays
-//!   RUNNING. Otherwise it parks ([`urdma_channel::OwnPage::park`]): the word becomes PARKED, the
+//! - While the application polls, the thread naps ([`urdma_waiting::OwnPage::nap`]): the word stays
+//!   RUNNING. Otherwise it parks ([`urdma_waiting::OwnPage::park`]): the word becomes PARKED, the
 //!   thread looks at the channels once more, and waits for a bell.
 //! - An application that polls sets the word to RUNNING without waking the thread. If the thread's
 //!   sleep was not bounded, the thread is woken once, so that it goes into a bounded one. This
@@ -52,7 +52,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_channel::{Bells, Watched};
+use urdma_waiting::{Bells, Watched};
 
 use super::turns::Turns;
 use crate::clock;

@@ -1,6 +1,6 @@
 //! A thread of the application drives the engine while it waits for a completion event, so that a
 //! message wakes this thread alone and not the background thread before it. For the seat, see
-//! [`urdma_channel::seat`]; for the rules of the sleep, `background.rs`.
+//! [`urdma_waiting::seat`]; for the rules of the sleep, `background.rs`.
 //!
 //! A thread that waits for one completion channel sleeps on the bells ([`Driven::drive`]), one that
 //! waits for a set of descriptors in a call on that set ([`Driven::drive_set`]).
@@ -21,19 +21,19 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use urdma_channel::seat::Seated;
-use urdma_channel::{Bells, Parked, Signal};
+use urdma_waiting::local_events::turn_to;
+use urdma_waiting::spins::{spin, Spun};
+use urdma_waiting::unread::Target;
+use urdma_waiting::Seated;
+use urdma_waiting::{Bells, Parked, Signal};
 
 use super::lease_sleep::Rest;
 use super::turns::Turns;
 use crate::clock;
 use crate::engine::Engine;
 use crate::objects::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
-use crate::objects::local_events::turn_to;
-use crate::objects::unread::Target;
 use crate::types::LeaseState;
 use crate::waiting::signals::{Blocked, Delivered};
-use crate::waiting::spins::{spin, Spun};
 
 /// How often a thread looks at the other descriptors of its set while messages stream in.
 const LOOK_NS: u64 = 100_000;
@@ -227,7 +227,7 @@ impl Engine {
         } else {
             &control.cm_spins
         };
-        let mut spins = own_spins.allow();
+        let mut spins = own_spins.allow(clock::now_ns);
         let mut next_look = clock::now_ns() + LOOK_NS;
         loop {
             if spins {
@@ -236,8 +236,8 @@ impl Engine {
                     self.turn_once();
                     control.may_have_events()
                 };
-                let spun = spin(turn, || self.looks(call, None));
-                own_spins.learn(spun);
+                let spun = spin(clock::now_ns, turn, || self.looks(call, None));
+                own_spins.learn(spun, clock::now_ns);
                 if spun == Spun::Found {
                     return Waited::Ready;
                 }
@@ -289,7 +289,7 @@ impl Engine {
     /// thread has `found` what it waits for; none without a spin.
     fn spin_after_serving(&self, turns: &Turns, mut found: impl FnMut() -> bool) -> Option<bool> {
         let control = &self.sleep_control;
-        if !turns.has_taken || !control.serving_spins.allow() {
+        if !turns.has_taken || !control.serving_spins.allow(clock::now_ns) {
             return None;
         }
         let mut has_served = false;
@@ -297,11 +297,11 @@ impl Engine {
             has_served |= self.turn_once();
             control.may_have_events()
         };
-        let spun = spin(turn, &mut found);
+        let spun = spin(clock::now_ns, turn, &mut found);
         let has_paid = spun == Spun::Nothing && has_served;
         control
             .serving_spins
-            .learn(if has_paid { Spun::Found } else { spun });
+            .learn(if has_paid { Spun::Found } else { spun }, clock::now_ns);
         Some(spun == Spun::Found)
     }
 
@@ -368,14 +368,14 @@ impl Engine {
     fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
         let control = &self.sleep_control;
         let signal = &wait.channel.signal;
-        if control.spins.allow() {
+        if control.spins.allow(clock::now_ns) {
             let has_come = || signal.count() != seen;
             let turn = || {
                 self.turn_once();
                 has_come()
             };
-            let spun = spin(turn, has_come);
-            control.spins.learn(spun);
+            let spun = spin(clock::now_ns, turn, has_come);
+            control.spins.learn(spun, clock::now_ns);
             if spun == Spun::Found {
                 return wait.why_raised();
             }

@@ -13,7 +13,7 @@
 
 use std::os::fd::RawFd;
 
-use urdma_channel::Bells;
+use urdma_waiting::Bells;
 
 use super::turns::Turns;
 use crate::engine::Engine;

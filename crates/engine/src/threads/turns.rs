@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use urdma_channel::Bells;
+use urdma_waiting::Bells;
 
 use crate::clock;
 use crate::engine::Engine;

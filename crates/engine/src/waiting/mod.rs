@@ -3,9 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `sleep_control` | when the background thread sleeps, and what wakes it |
-//! | `spins` | how long a thread looks before it sleeps |
 //! | `signals` | signals of a thread that sleeps in the application's name |
 
 pub(crate) mod signals;
 pub(crate) mod sleep_control;
-pub(crate) mod spins;

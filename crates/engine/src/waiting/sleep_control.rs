@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_channel::{Bells, OwnPage, Parked, Seat};
+use urdma_waiting::local_events::LocalEvents;
+use urdma_waiting::spins::Spins;
+use urdma_waiting::{Bells, OwnPage, Parked, Seat};
 
 use super::signals::SignalFile;
-use super::spins::Spins;
 use crate::clock;
 use crate::objects::cq::Cq;
 use crate::objects::events::events_raised;
-use crate::objects::local_events::LocalEvents;
 use crate::paths::lease_set;
 use crate::shard::Shard;
 

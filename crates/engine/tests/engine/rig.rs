@@ -10,16 +10,14 @@ use std::time::{Duration, Instant};
 
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
-use urdma_channel::{
-    Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, Parked, PeerPage,
-    PeerRegion,
-};
+use urdma_channel::{Channel, ChannelConfig, Incoming, Kind, Next, OwnRegion, PeerRegion};
 use urdma_engine::{
     Access, AsyncEvent, AttachError, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid,
     GidEntry, Host, HostMemory, InProcess, Parts, Payload, Pd, Personality, PlayedDaemon,
     PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
     SlotId, Status, WorkCompletion,
 };
+use urdma_waiting::{Bells, OwnPage, Parked, PeerPage};
 use urdmad::data::InProcess as Daemon;
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);

@@ -9,11 +9,11 @@ use nix::poll::PollTimeout;
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use proto_trp::limit::RateLimit;
-use urdma_channel::OwnPage;
 use urdma_harness::instance::Scratch;
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::packet::{PacketListener, PacketSocket};
 use urdma_ipc::{Answer, Refusal, Request, RunDir, PROTOCOL_VERSION};
+use urdma_waiting::OwnPage;
 
 use super::super::acceptor::Acceptor;
 use super::super::attaches::Attaches;

@@ -11,7 +11,7 @@ use urdma_abi::spared::Spared;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// An epoll set.
     Set(RawFd),
     /// The events of one channel, by their address.
@@ -19,7 +19,8 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) fn reader(unread: &Unread) -> Self {
+    /// The events of the channel.
+    pub fn reader(unread: &Unread) -> Self {
         Self::Reader(std::ptr::from_ref(unread).addr())
     }
 }
@@ -49,7 +50,7 @@ impl Member {
 
 /// A list of channels with events in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListId(pub(crate) usize);
+pub struct ListId(pub usize);
 
 /// What [`Unread::take`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +99,8 @@ pub struct Unread {
 }
 
 impl Unread {
-    pub(crate) fn new(write_end: Spared) -> Arc<Self> {
+    /// Those of a channel, and the end of its socket that the process writes.
+    pub fn new(write_end: Spared) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             write_end,
             state: Mutex::default(),
@@ -129,7 +131,7 @@ impl Unread {
     }
 
     /// Its events and its data in the set.
-    pub(super) fn member_of(&self, set: RawFd) -> Option<(u32, u64)> {
+    pub(crate) fn member_of(&self, set: RawFd) -> Option<(u32, u64)> {
         let state = self.state();
         let member = state.members.iter().find(|member| member.set == set)?;
         Some((member.events & IN, member.data))
@@ -137,7 +139,7 @@ impl Unread {
 
     /// Keeps an event in memory if it may stay there for `target`; `enter` enters the channel in
     /// the list.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &self,
         target: Target,
         cookie: u64,
@@ -160,7 +162,7 @@ impl Unread {
     }
 
     /// Whether the channel stays in the list, since events are in memory.
-    pub(super) fn stays_in(&self, list: ListId) -> bool {
+    pub(crate) fn stays_in(&self, list: ListId) -> bool {
         let mut state = self.state();
         if state.cookies.is_empty() && state.listed_in == Some(list) {
             state.listed_in = None;
@@ -209,14 +211,14 @@ impl Unread {
     }
 
     /// Sends an event, after those in memory.
-    pub(crate) fn send(&self, cookie: u64) {
+    pub fn send(&self, cookie: u64) {
         let mut state = self.state();
         self.send_all(&mut state);
         self.send_one(&mut state, cookie);
     }
 
     /// The application has closed its end.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         *self.state() = State::default();
     }
 }

@@ -1,4 +1,9 @@
-//! A memfd that one process can write and others only read, and its mapping.
+//! Memory that one process writes and others only read: a sealed memfd, and its mapping.
+//!
+//! The writer creates a [`Mapping`] and gives its descriptor to the readers, which map it by
+//! [`Mapping::open`] after they have checked its seals, its length and its header. A writer that is
+//! hostile can change every octet at any time, and nothing else: the file keeps its length, so no
+//! reader gets SIGBUS.
 
 #![allow(unsafe_code)]
 
@@ -9,15 +14,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{null_mut, NonNull};
 
-use crate::layout::LayoutError;
-
 /// Octets of a page.
-pub(crate) const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// Octets of the header of a table: magic and version.
-pub(crate) const TABLE_HEADER: usize = 12;
+pub const TABLE_HEADER: usize = 12;
 
 /// The header of a table.
-pub(crate) fn magic(magic: &[u8; 8], version: u32) -> [u8; TABLE_HEADER] {
+pub fn magic(magic: &[u8; 8], version: u32) -> [u8; TABLE_HEADER] {
     let mut header = [0; TABLE_HEADER];
     header[..8].copy_from_slice(magic);
     header[8..].copy_from_slice(&version.to_le_bytes());
@@ -77,7 +80,7 @@ const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// Why memory could not be created or mapped.
 #[derive(Debug, thiserror::Error)]
-pub enum RegionError {
+pub enum MemoryError {
     /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, io::Error),
@@ -90,19 +93,46 @@ pub enum RegionError {
     NotSealed,
     /// Its content is not what was expected.
     #[error(transparent)]
-    Layout(#[from] LayoutError),
+    Header(#[from] HeaderError),
 }
 
-fn check(call: &'static str, rc: libc::c_int) -> Result<libc::c_int, RegionError> {
+/// Why the content of a memfd is not what its reader expects.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum HeaderError {
+    /// A value is outside its range.
+    #[error("shared memory out of range: {0}")]
+    Range(&'static str),
+    /// The header is of something else.
+    #[error("not the expected kind of shared memory (bad magic)")]
+    Magic,
+    /// Another version made it.
+    #[error("shared memory of version {found}, this program knows version {known}")]
+    Version {
+        /// The version in the header.
+        found: u32,
+        /// The version of this program.
+        known: u32,
+    },
+    /// The file's length is not what its header says.
+    #[error("shared memory of {file} octets whose header needs {header}")]
+    Length {
+        /// Octets of the file.
+        file: u64,
+        /// Octets that the header calls for.
+        header: u64,
+    },
+}
+
+fn check(call: &'static str, rc: libc::c_int) -> Result<libc::c_int, MemoryError> {
     if rc < 0 {
-        return Err(RegionError::System(call, io::Error::last_os_error()));
+        return Err(MemoryError::System(call, io::Error::last_os_error()));
     }
     Ok(rc)
 }
 
 /// Mapped memory of a memfd; unmapped when dropped.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: NonNull<u8>,
     octets: usize,
 }
@@ -117,12 +147,12 @@ impl Mapping {
     /// Creates a memfd of zeroes that starts with `header`, and seals it.
     ///
     /// The first `used` octets get their memory at once. The descriptor is for the readers.
-    pub(crate) fn create(
+    pub fn create(
         name: &std::ffi::CStr,
         octets: usize,
         header: &[u8],
         used: usize,
-    ) -> Result<(Self, OwnedFd), RegionError> {
+    ) -> Result<(Self, OwnedFd), MemoryError> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name ends with a zero.
         let raw = check("memfd_create", unsafe {
@@ -132,7 +162,7 @@ impl Mapping {
         let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
         file.set_len(octets as u64)
             .and_then(|()| file.write_all_at(header, 0))
-            .map_err(|error| RegionError::System("memfd", error))?;
+            .map_err(|error| MemoryError::System("memfd", error))?;
         let mapping = Self::map(&file, octets, libc::PROT_READ | libc::PROT_WRITE)?;
         // C3-1: after the mapping, which stays writable.
         // SAFETY: only seals our own file.
@@ -146,10 +176,10 @@ impl Mapping {
 
     /// Maps another process' memfd for reading. `validate` gets the first octets and the length of
     /// the file, and gives the octets that are read all the time, at the beginning.
-    pub(crate) fn open<const N: usize, T>(
+    pub fn open<const N: usize, T>(
         fd: OwnedFd,
-        validate: impl FnOnce(&[u8; N], u64) -> Result<(T, usize), LayoutError>,
-    ) -> Result<(Self, T), RegionError> {
+        validate: impl FnOnce(&[u8; N], u64) -> Result<(T, usize), HeaderError>,
+    ) -> Result<(Self, T), MemoryError> {
         let raw = fd.as_raw_fd();
         // C3-3
         //# A reader MUST verify that the descriptor is a memfd of ordinary pages with the seals
@@ -158,42 +188,42 @@ impl Mapping {
         // SAFETY: only reads the seals of a descriptor that we own.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
         if seals < 0 || !is_on_tmpfs(&fd)? {
-            return Err(RegionError::NotMemfd);
+            return Err(MemoryError::NotMemfd);
         }
         if seals & SIZE_SEALS != SIZE_SEALS {
-            return Err(RegionError::NotSealed);
+            return Err(MemoryError::NotSealed);
         }
         let file = File::from(fd);
-        let system = |error| RegionError::System("memfd", error);
+        let system = |error| MemoryError::System("memfd", error);
         let octets = file.metadata().map_err(system)?.len();
         if octets < N as u64 {
-            return Err(LayoutError::Magic.into());
+            return Err(HeaderError::Magic.into());
         }
         // C3-4: one copy of the header.
         let mut header = [0; N];
         file.read_exact_at(&mut header, 0).map_err(system)?;
         let (valid, used) = validate(&header, octets)?;
-        let octets = usize::try_from(octets).map_err(|_| LayoutError::Range("too long"))?;
+        let octets = usize::try_from(octets).map_err(|_| HeaderError::Range("too long"))?;
         let mapping = Self::map(&file, octets, libc::PROT_READ)?;
         mapping.advise(used, libc::MADV_POPULATE_READ);
         Ok((mapping, valid))
     }
 
     /// Maps another process' table of a fixed size for reading.
-    pub(crate) fn open_table(
+    pub fn open_table(
         fd: OwnedFd,
         header: &[u8; TABLE_HEADER],
         total: usize,
-    ) -> Result<Self, RegionError> {
+    ) -> Result<Self, MemoryError> {
         let (mapping, ()) = Self::open(fd, |found: &[u8; TABLE_HEADER], octets| {
             if found[..8] != header[..8] {
-                return Err(LayoutError::Magic);
+                return Err(HeaderError::Magic);
             }
             if found != header {
-                return Err(LayoutError::Range("it has another version"));
+                return Err(HeaderError::Range("it has another version"));
             }
             if octets != total as u64 {
-                return Err(LayoutError::Length {
+                return Err(HeaderError::Length {
                     file: octets,
                     header: total as u64,
                 });
@@ -203,7 +233,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn map(file: &File, octets: usize, access: libc::c_int) -> Result<Self, RegionError> {
+    fn map(file: &File, octets: usize, access: libc::c_int) -> Result<Self, MemoryError> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let mapping = unsafe { Self::map_at(null_mut(), octets, access, flags, file.as_raw_fd())? };
@@ -221,10 +251,10 @@ impl Mapping {
         access: libc::c_int,
         flags: libc::c_int,
         raw: libc::c_int,
-    ) -> Result<Self, RegionError> {
+    ) -> Result<Self, MemoryError> {
         // SAFETY: the caller's promise.
         let at = unsafe { libc::mmap(at, octets, access, flags, raw, 0) };
-        let error = || RegionError::System("mmap", io::Error::last_os_error());
+        let error = || MemoryError::System("mmap", io::Error::last_os_error());
         if at == libc::MAP_FAILED {
             return Err(error());
         }
@@ -287,7 +317,7 @@ impl Mapping {
 
     /// The address at `offset`.
     #[inline(always)]
-    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+    pub fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.octets, "an offset outside of the layout");
         // SAFETY: every offset given comes from a layout, which was checked against the mapping's
         // length.
@@ -303,7 +333,7 @@ impl Drop for Mapping {
 }
 
 /// Whether a file with seals is one of ordinary pages, not of hugepages.
-fn is_on_tmpfs(fd: &OwnedFd) -> Result<bool, RegionError> {
+fn is_on_tmpfs(fd: &OwnedFd) -> Result<bool, MemoryError> {
     let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: fstatfs fills the struct that the pointer names.
     check("fstatfs", unsafe {

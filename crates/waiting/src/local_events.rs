@@ -20,14 +20,14 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::unread::{ListId, Target, Unread};
+use crate::unread::{ListId, Target, Unread};
 
 /// How often a thread looks at the descriptors of its set while it finds events in memory.
 const LOOK_NS: u64 = 100_000;
 
 /// See the module. One for each engine.
 #[derive(Debug, Default)]
-pub(crate) struct LocalEvents {
+pub struct LocalEvents {
     state: Mutex<State>,
     is_held: AtomicBool,
     /// When a thread next looks at the descriptors of its set, nanoseconds.
@@ -81,7 +81,7 @@ pub fn send_local_events() {
 
 /// The calling thread is about to wait for `target`: events of another target do not stay in
 /// memory any longer.
-pub(crate) fn turn_to(target: Option<Target>) {
+pub fn turn_to(target: Option<Target>) {
     let left = HOLD.try_with(|hold| {
         let mut hold = hold.borrow_mut();
         let stays = hold.as_ref().is_none_or(|hold| Some(hold.target) == target);
@@ -96,8 +96,15 @@ pub(crate) fn turn_to(target: Option<Target>) {
     }
 }
 
+/// Keeps an event of the channel in memory, or sends it to the channel's socket.
+pub fn raise(channel: &Unread, cookie: u64) {
+    if !keep(channel, cookie) {
+        channel.send(cookie);
+    }
+}
+
 /// Keeps an event of the channel in memory; false if it is to be sent.
-pub(super) fn keep(channel: &Unread, cookie: u64) -> bool {
+fn keep(channel: &Unread, cookie: u64) -> bool {
     let kept = HOLD.try_with(|hold| {
         let hold = hold.borrow();
         let Some(hold) = hold.as_ref() else {
@@ -120,7 +127,7 @@ impl LocalEvents {
     }
 
     /// The calling thread has taken the seat to wait for `target`.
-    pub(crate) fn begin(self: &Arc<Self>, target: Target) {
+    pub fn begin(self: &Arc<Self>, target: Target) {
         let mut state = self.lock();
         // Without thread-local storage, at the end of a thread, there is no hold.
         let _ = HOLD.try_with(|own| {
@@ -146,7 +153,7 @@ impl LocalEvents {
 
     /// Ends the hold of a thread, and sends its events. The seat has been taken from the thread
     /// before.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         if self.is_held.swap(false, Ordering::SeqCst) {
             let mut state = self.lock();
             state.current = None;
@@ -155,12 +162,12 @@ impl LocalEvents {
     }
 
     /// Sends the events that are in memory. Those that come later may stay there.
-    pub(crate) fn send(&self) {
+    pub fn send(&self) {
         self.lock().send_all(self.id());
     }
 
     /// Ends the hold of another thread.
-    pub(crate) fn end_of_others(&self) {
+    pub fn end_of_others(&self) {
         let current = self.lock().current;
         let number = |own: &RefCell<Option<Hold>>| own.borrow().as_ref().map(|own| own.number);
         if current.is_some() && HOLD.try_with(number).unwrap_or(None) != current {
@@ -169,7 +176,7 @@ impl LocalEvents {
     }
 
     /// Whether channels may have events in memory.
-    pub(crate) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         !self.lock().channels.is_empty()
     }
 
@@ -177,7 +184,7 @@ impl LocalEvents {
     ///
     /// What the set itself reports is to be added before: a channel that is reported by both would
     /// be in the list twice.
-    pub(crate) fn report(&self, set: RawFd, mut put: impl FnMut(u32, u64) -> bool) -> bool {
+    pub fn report(&self, set: RawFd, mut put: impl FnMut(u32, u64) -> bool) -> bool {
         let mut state = self.lock();
         let mut reported = 0;
         let list = self.id();
@@ -197,12 +204,12 @@ impl LocalEvents {
     }
 
     /// Whether to look at the descriptors of the set although there are events in memory.
-    pub(crate) fn is_look_due(&self, now_ns: u64) -> bool {
+    pub fn is_look_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_look.load(Ordering::Relaxed)
     }
 
     /// The thread looks at the descriptors of its set.
-    pub(crate) fn looks(&self, now_ns: u64) {
+    pub fn looks(&self, now_ns: u64) {
         self.next_look.store(now_ns + LOOK_NS, Ordering::Relaxed);
     }
 }
@@ -214,24 +221,25 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
+    use urdma_abi::spared::Spared;
+
     use super::*;
-    use crate::objects::events::{CompletionChannel, CompletionSink};
-    use crate::objects::unread::{Member, Taken};
+    use crate::unread::{Member, Taken};
 
     const SET: RawFd = 1000;
     const IN: u32 = libc::EPOLLIN as u32;
 
-    fn channel() -> (Arc<CompletionChannel>, UnixStream) {
+    fn channel() -> (Arc<Unread>, UnixStream) {
         let (reader, writer) = UnixStream::pair().unwrap();
         reader.set_nonblocking(true).unwrap();
-        (CompletionChannel::new(OwnedFd::from(writer)), reader)
+        (Unread::new(Spared::from(OwnedFd::from(writer))), reader)
     }
 
     /// A channel in the set, whose data is `data`.
-    fn member(data: u64) -> (Arc<CompletionChannel>, UnixStream) {
+    fn member(data: u64) -> (Arc<Unread>, UnixStream) {
         let (channel, reader) = channel();
         let (set, events) = (SET, IN);
-        channel.unread().join(Member { set, events, data });
+        channel.join(Member { set, events, data });
         (channel, reader)
     }
 
@@ -272,12 +280,12 @@ mod tests {
     #[test]
     fn event_of_the_set_stays_in_memory_until_it_is_taken() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
-        channel.notify(2);
+        raise(&channel, 1);
+        raise(&channel, 2);
         assert_eq!(reported(&local, 4), [7]);
         assert_eq!(reported(&local, 4), [7], "it was not read");
         assert_eq!(
-            [channel.unread().take(), channel.unread().take()],
+            [channel.take(), channel.take()],
             [Taken::Event(1), Taken::Event(2)]
         );
         assert!(reported(&local, 4).is_empty());
@@ -288,9 +296,9 @@ mod tests {
     #[test]
     fn channel_is_reported_once() {
         let (local, (channel, _reader)) = (held(), member(7));
-        channel.notify(1);
-        assert_eq!(channel.unread().take(), Taken::Event(1));
-        channel.notify(2);
+        raise(&channel, 1);
+        assert_eq!(channel.take(), Taken::Event(1));
+        raise(&channel, 2);
         assert_eq!(reported(&local, 4), [7]);
     }
 
@@ -299,7 +307,7 @@ mod tests {
         let local = held();
         let all = [1, 2, 3].map(member);
         for (channel, _) in &all {
-            channel.notify(0);
+            raise(channel, 0);
         }
         assert_eq!(reported(&local, 2), [1, 2]);
         assert_eq!(reported(&local, 2), [3, 1]);
@@ -308,9 +316,9 @@ mod tests {
     #[test]
     fn end_of_the_hold_sends_events_and_keeps_no_more() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
+        raise(&channel, 1);
         local.end();
-        channel.notify(2);
+        raise(&channel, 2);
         assert_eq!(sent(&reader), [1, 2]);
         assert!(reported(&local, 4).is_empty());
     }
@@ -318,11 +326,11 @@ mod tests {
     #[test]
     fn events_are_sent_and_the_hold_goes_on() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
+        raise(&channel, 1);
         local.send();
         assert_eq!(sent(&reader), [1]);
-        channel.unread().has_received();
-        channel.notify(2);
+        channel.has_received();
+        raise(&channel, 2);
         assert!(sent(&reader).is_empty());
         assert_eq!(reported(&local, 4), [7]);
     }
@@ -330,14 +338,14 @@ mod tests {
     #[test]
     fn thread_that_turns_elsewhere_sends_events() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
+        raise(&channel, 1);
         turn_to(Some(Target::Set(SET)));
         assert!(sent(&reader).is_empty());
-        turn_to(Some(Target::reader(channel.unread())));
+        turn_to(Some(Target::reader(&channel)));
         assert_eq!(sent(&reader), [1]);
         local.begin(Target::Set(SET));
-        channel.unread().has_received();
-        channel.notify(2);
+        channel.has_received();
+        raise(&channel, 2);
         send_local_events();
         assert_eq!(sent(&reader), [2]);
     }
@@ -345,21 +353,21 @@ mod tests {
     #[test]
     fn events_of_another_thread_are_sent_in_order() {
         let (_local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
-        std::thread::scope(|scope| scope.spawn(|| channel.notify(2)).join().unwrap());
-        channel.notify(3);
+        raise(&channel, 1);
+        std::thread::scope(|scope| scope.spawn(|| raise(&channel, 2)).join().unwrap());
+        raise(&channel, 3);
         assert_eq!(sent(&reader), [1, 2, 3]);
     }
 
     #[test]
     fn thread_that_takes_the_seat_ends_the_hold_of_the_one_before() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
+        raise(&channel, 1);
         std::thread::scope(|scope| {
             let other = || local.begin(Target::Set(SET));
             scope.spawn(other).join().unwrap();
         });
-        channel.notify(2);
+        raise(&channel, 2);
         assert_eq!(sent(&reader), [1, 2]);
     }
 
@@ -377,24 +385,22 @@ mod tests {
         let cases: [&[Member]; 5] = [&[], &[one_shot], &[edge], &[elsewhere], &[here, elsewhere]];
         for members in cases {
             let (channel, reader) = channel();
-            members
-                .iter()
-                .for_each(|member| channel.unread().join(*member));
-            channel.notify(1);
+            members.iter().for_each(|member| channel.join(*member));
+            raise(&channel, 1);
             assert_eq!(sent(&reader), [1], "{members:?}");
         }
         let (channel, reader) = channel();
-        channel.unread().join(here);
-        channel.unread().part(SET + 1);
-        channel.notify(1);
+        channel.join(here);
+        channel.part(SET + 1);
+        raise(&channel, 1);
         assert_eq!(sent(&reader), [1], "in the set by another descriptor of it");
     }
 
     #[test]
     fn change_of_membership_sends_events() {
         let (local, (channel, reader)) = (held(), member(7));
-        channel.notify(1);
-        channel.unread().part(SET);
+        raise(&channel, 1);
+        channel.part(SET);
         assert_eq!(sent(&reader), [1]);
         assert!(reported(&local, 4).is_empty());
     }
@@ -402,8 +408,8 @@ mod tests {
     #[test]
     fn closed_channel_is_not_reported() {
         let (local, (channel, _reader)) = (held(), member(7));
-        channel.notify(1);
-        channel.close();
+        raise(&channel, 1);
+        channel.clear();
         assert!(reported(&local, 4).is_empty());
     }
 
@@ -411,10 +417,10 @@ mod tests {
     fn reader_of_one_channel_finds_its_events_in_memory() {
         let local = Arc::new(LocalEvents::default());
         let ((own, own_reader), (other, other_reader)) = (channel(), channel());
-        local.begin(Target::reader(own.unread()));
-        own.notify(1);
-        other.notify(2);
-        assert_eq!(own.unread().take(), Taken::Event(1));
+        local.begin(Target::reader(&own));
+        raise(&own, 1);
+        raise(&other, 2);
+        assert_eq!(own.take(), Taken::Event(1));
         assert!(sent(&own_reader).is_empty());
         assert_eq!(sent(&other_reader), [2]);
     }

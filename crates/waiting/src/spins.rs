@@ -7,8 +7,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::clock;
-
 /// Longest spin: longer than it takes to wake the peer, so that two threads that both sleep find
 /// one another awake.
 const SPIN_NS: u64 = 100_000;
@@ -24,7 +22,7 @@ const BUSY_NS: (u64, u64) = (100_000_000, 1_600_000_000);
 
 /// Whether waits begin with a spin.
 #[derive(Debug, Default)]
-pub(crate) struct Spins {
+pub struct Spins {
     /// Waits that are still to begin without one.
     rest: AtomicU32,
     /// Waits without one after the last spin that was in vain.
@@ -37,7 +35,7 @@ pub(crate) struct Spins {
 
 /// How a spin ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spun {
+pub enum Spun {
     /// What the thread waits for came.
     Found,
     /// It did not come in time.
@@ -48,11 +46,7 @@ pub(crate) enum Spun {
 
 impl Spins {
     /// Whether a wait that begins now spins.
-    pub(crate) fn allow(&self) -> bool {
-        self.allow_at(clock::now_ns)
-    }
-
-    fn allow_at(&self, now: impl FnOnce() -> u64) -> bool {
+    pub fn allow(&self, now: impl FnOnce() -> u64) -> bool {
         let order = Ordering::Relaxed;
         let busy_until = self.busy_until.load(order);
         if busy_until != 0 {
@@ -66,11 +60,7 @@ impl Spins {
     }
 
     /// Judges by a spin whether the next waits spin.
-    pub(crate) fn learn(&self, spun: Spun) {
-        self.learn_at(spun, clock::now_ns);
-    }
-
-    fn learn_at(&self, spun: Spun, now: impl FnOnce() -> u64) {
+    pub fn learn(&self, spun: Spun, now: impl FnOnce() -> u64) {
         let order = Ordering::Relaxed;
         let rest = match spun {
             Spun::Nothing => (self.last_rest.load(order) * 2 + 1).min(REST_MAX),
@@ -90,14 +80,18 @@ impl Spins {
 }
 
 /// Calls `turn` until it finds something, and `look` now and then, for a limited time.
-pub(crate) fn spin(mut turn: impl FnMut() -> bool, mut look: impl FnMut() -> bool) -> Spun {
-    let begin = clock::now_ns();
+pub fn spin(
+    now_ns: impl Fn() -> u64,
+    mut turn: impl FnMut() -> bool,
+    mut look: impl FnMut() -> bool,
+) -> Spun {
+    let begin = now_ns();
     let mut looked = begin;
     loop {
         if turn() && look() {
             return Spun::Found;
         }
-        let now = clock::now_ns();
+        let now = now_ns();
         if now - looked < LOOK_NS {
             std::hint::spin_loop();
             continue;
@@ -106,7 +100,7 @@ pub(crate) fn spin(mut turn: impl FnMut() -> bool, mut look: impl FnMut() -> boo
         if look() {
             return Spun::Found;
         }
-        looked = clock::now_ns();
+        looked = now_ns();
         if looked - now > LATE_NS {
             return Spun::Busy;
         }
@@ -117,14 +111,16 @@ pub(crate) fn spin(mut turn: impl FnMut() -> bool, mut look: impl FnMut() -> boo
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::cell::Cell;
+    use std::time::Instant;
 
     use super::*;
 
     /// Waits until one spins.
     fn waits_before_a_spin(spins: &Spins) -> usize {
-        (0..).take_while(|_| !spins.allow()).count()
+        (0..).take_while(|_| !spins.allow(|| 0)).count()
     }
 
     #[test]
@@ -133,10 +129,10 @@ mod tests {
         let mut rests = Vec::new();
         for _ in 0..9 {
             rests.push(waits_before_a_spin(&spins));
-            spins.learn(Spun::Nothing);
+            spins.learn(Spun::Nothing, || 0);
         }
         assert_eq!(rests, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
-        spins.learn(Spun::Found);
+        spins.learn(Spun::Found, || 0);
         assert_eq!(waits_before_a_spin(&spins), 0);
     }
 
@@ -152,22 +148,24 @@ mod tests {
             1_600_000_000,
             1_600_000_000,
         ] {
-            assert!(spins.allow_at(|| now));
-            spins.learn_at(Spun::Busy, || now);
-            assert!(!spins.allow_at(|| now + rest_ns - 1));
+            assert!(spins.allow(|| now));
+            spins.learn(Spun::Busy, || now);
+            assert!(!spins.allow(|| now + rest_ns - 1));
             now += rest_ns;
         }
-        assert!(spins.allow_at(|| now));
-        spins.learn_at(Spun::Found, || now);
-        spins.learn_at(Spun::Busy, || now);
-        assert!(spins.allow_at(|| now + 100_000_000));
+        assert!(spins.allow(|| now));
+        spins.learn(Spun::Found, || now);
+        spins.learn(Spun::Busy, || now);
+        assert!(spins.allow(|| now + 100_000_000));
     }
 
     #[test]
     fn spin_ends_with_what_is_found_and_with_time() {
+        let begin = Instant::now();
+        let now = || u64::try_from(begin.elapsed().as_nanos()).unwrap();
         let turns = Cell::new(0);
         let turn = || turns.replace(turns.get() + 1) == 2;
-        assert_eq!(spin(turn, || turns.get() == 3), Spun::Found);
-        assert_ne!(spin(|| false, || false), Spun::Found);
+        assert_eq!(spin(now, turn, || turns.get() == 3), Spun::Found);
+        assert_ne!(spin(now, || false, || false), Spun::Found);
     }
 }

@@ -67,8 +67,9 @@ mod mapped {
     use std::ops::Deref;
     use std::os::fd::OwnedFd;
 
+    use urdma_memfd::{magic, Mapping, MemoryError, PAGE};
+
     use super::{OwnPage, PeerPage, WakeSocket, Waker, Words, PARKED, RUNNING};
-    use crate::map::{magic, Mapping, RegionError, PAGE};
     use crate::sync::{AtomicU32, Ordering};
 
     const MAGIC: &[u8; 8] = b"urdmaPAG";
@@ -97,7 +98,7 @@ mod mapped {
         ///
         /// # Errors
         /// What a system call says.
-        pub fn create() -> Result<(Self, OwnedFd), RegionError> {
+        pub fn create() -> Result<(Self, OwnedFd), MemoryError> {
             let header = magic(MAGIC, VERSION);
             let (mapping, fd) = Mapping::create(c"urdma-page", PAGE, &header, PAGE)?;
             let memory = Memory(mapping);
@@ -131,7 +132,7 @@ mod mapped {
         ///
         /// # Errors
         /// Whatever makes it unusable: its kind, its seals, its header; or what a system call says.
-        pub fn open(fd: OwnedFd) -> Result<Self, RegionError> {
+        pub fn open(fd: OwnedFd) -> Result<Self, MemoryError> {
             let mapping = Mapping::open_table(fd, &magic(MAGIC, VERSION), PAGE)?;
             Ok(Self {
                 memory: Memory(mapping),
@@ -203,7 +204,7 @@ impl Bells {
     /// Adds a bell with its present value. The kernel takes a limited number; a sleeper with more
     /// sleeps only shortly.
     #[inline]
-    pub(crate) fn add(&mut self, bell: &AtomicU32) {
+    pub fn add(&mut self, bell: &AtomicU32) {
         match self.waiters.get_mut(self.count) {
             Some(waiter) => {
                 *waiter = Waiter::new(bell, bell.load(Ordering::Acquire));
@@ -406,7 +407,7 @@ impl PeerPage {
     /// The sleep, with its number, of a process that sleeps and may have missed what this one
     /// stored before.
     #[inline]
-    pub(crate) fn sleep_to_end(&self) -> Option<u32> {
+    pub fn sleep_to_end(&self) -> Option<u32> {
         // C6-2
         //# If that is PARKED, and the sender has not rung for the sleep with that number, it
         //# increments the bell of its outgoing region and calls FUTEX_WAKE on it.
@@ -417,7 +418,7 @@ impl PeerPage {
 
     /// Wakes the process from a sleep in a call on descriptors; false if its sleep is another one.
     #[inline]
-    pub(crate) fn wake_from_call(&self, sleep: u32) -> bool {
+    pub fn wake_from_call(&self, sleep: u32) -> bool {
         match &self.waker {
             Some(waker) if sleep & STATE == SELECTING => {
                 waker.wake(self.memory.head.secret.load(Ordering::Relaxed));

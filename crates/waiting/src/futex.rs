@@ -121,7 +121,7 @@ fn moment_after(pause: Duration) -> Option<libc::timespec> {
 /// Wakes all threads that wait for `word`.
 #[cfg(not(loom))]
 #[cold]
-pub(crate) fn wake(word: &AtomicU32) {
+pub fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE only uses the address, which is mapped.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
@@ -154,7 +154,7 @@ pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> Ended {
 
 /// Wakes everyone, since the threads of a model wait for the same words.
 #[cfg(loom)]
-pub(crate) fn wake(_word: &AtomicU32) {
+pub fn wake(_word: &AtomicU32) {
     drop(KERNEL.0.lock());
     KERNEL.1.notify_all();
 }
