@@ -10,9 +10,10 @@ use urdma_harness::instance::LeasePolicy;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::{alone, ports, run_all, OneHost};
 
-/// Runs of each transport on a quiet machine, and as many beside busy programs; `URDMA_UCX_RUNS`
-/// overrides it.
+/// Runs of tag_lat over each transport on a quiet machine, and as many beside busy programs.
 const RUNS: usize = 100;
+/// Runs of each other test. `URDMA_UCX_RUNS` overrides both numbers.
+const RUNS_OF_ANOTHER: usize = 5;
 /// The only devices that UCX may use are urdma's, so that a test cannot pass over TCP or shared
 /// memory.
 const TRANSPORTS: [&str; 3] = [
@@ -20,9 +21,6 @@ const TRANSPORTS: [&str; 3] = [
     "UCX_TLS=rc_verbs,ud_verbs:aux",
     "UCX_TLS=ud_verbs",
 ];
-
-/// Of these runs, one of twenty is of each of the other tests.
-const RUNS_OF_ANOTHER: usize = 20;
 
 /// All other tests of ucx_perftest that exchange messages. The target of the one-sided ones sleeps
 /// until a message comes, which may never be: they hang over TCP too.
@@ -59,15 +57,21 @@ impl Drop for Busy {
     }
 }
 
-fn runs() -> usize {
+fn runs_or(default: usize) -> usize {
     let given = std::env::var("URDMA_UCX_RUNS");
-    given.map_or(RUNS, |runs| runs.parse().unwrap())
+    given.map_or(default, |runs| runs.parse().unwrap())
+}
+
+/// Debian's ucx_perftest, or the build that `URDMA_UCX_PERFTEST` names.
+fn perftest() -> String {
+    std::env::var("URDMA_UCX_PERFTEST").unwrap_or_else(|_| "ucx_perftest".into())
 }
 
 /// 500 messages forth and back between two ends that sleep, after 1,000 that do not count.
 fn sleeping(transport: &str, test: &str) -> Job {
     let port = ports();
-    let common = format!("env {transport} UCX_NET_DEVICES=urdma0:1 ucx_perftest -p {port}");
+    let program = perftest();
+    let common = format!("env {transport} UCX_NET_DEVICES=urdma0:1 {program} -p {port}");
     let client = format!("{common} 127.0.0.1 -t {test} -n 500 -w 1000 -s 8 -E sleep");
     let label = format!("ucx_perftest {transport} {test} -E sleep");
     Job::saying(
@@ -79,11 +83,11 @@ fn sleeping(transport: &str, test: &str) -> Job {
     )
 }
 
-fn run_many(runs: usize) {
+fn run_many() {
     let one = OneHost::up();
     for transport in TRANSPORTS {
-        let often = std::iter::repeat_n("tag_lat", runs);
-        let others = OTHERS.repeat(runs.div_ceil(RUNS_OF_ANOTHER));
+        let often = std::iter::repeat_n("tag_lat", runs_or(RUNS));
+        let others = OTHERS.repeat(runs_or(RUNS_OF_ANOTHER));
         let jobs: Vec<_> = often
             .chain(others)
             .map(|test| sleeping(transport, test))
@@ -97,7 +101,7 @@ fn run_many(runs: usize) {
 #[ignore = "make test-all"]
 fn ucx_that_sleeps_never_hangs() {
     let _alone = alone();
-    run_many(runs());
+    run_many();
 }
 
 #[test]
@@ -105,5 +109,5 @@ fn ucx_that_sleeps_never_hangs() {
 fn ucx_that_sleeps_beside_busy_programs_never_hangs() {
     let _alone = alone();
     let _busy = Busy::begin();
-    run_many(runs());
+    run_many();
 }

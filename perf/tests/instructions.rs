@@ -11,11 +11,11 @@ use urdma_perf::instructions::{per_event, per_message, per_packet, Operation, Si
 
 /// Instructions of one message over a channel: operation, octets, count.
 const FIGURES: [(Operation, u32, f64); 5] = [
-    (Operation::Send, 64, 1185.0),
-    (Operation::Stream, 64, 1040.0),
-    (Operation::Write, 64, 1261.0),
-    (Operation::Send, 65_536, 1905.0),
-    (Operation::Write, 65_536, 1930.0),
+    (Operation::Send, 64, 1197.0),
+    (Operation::Stream, 64, 1080.0),
+    (Operation::Write, 64, 1321.0),
+    (Operation::Send, 65_536, 1949.0),
+    (Operation::Write, 65_536, 1997.0),
 ];
 /// Instructions of one packet of a stream of RDMA Writes of 64 KB: way, part of it, and counts with
 /// MTUs of 1500 and 9000. A count of leased packets ends at the functions of the lease table.

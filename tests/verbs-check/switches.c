@@ -1,12 +1,15 @@
 #include "switches.h"
 
+#include "end.h"
+
 #include <dirent.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-long engine_switches(void)
+/* Voluntary context switches of the threads. */
+static long engine_switches(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
 	long sum = 0, value;
@@ -36,4 +39,18 @@ long now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+struct switches begin_count(void)
+{
+	return (struct switches){ engine_switches(), now_ms() };
+}
+
+void expect_few_wake_ups(struct switches since, long messages)
+{
+	long slept = engine_switches() - since.count, ms = now_ms() - since.ms;
+
+	if (slept > ms + 1 + messages / 10)
+		fail("the background thread slept %ld times in %ld ms and %ld messages", slept, ms,
+		     messages);
 }
