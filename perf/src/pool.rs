@@ -39,26 +39,27 @@ const SLEEPING: &str = "sleepers";
 const SERVICE: &str = "127.0.0.1:19999";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Over what a client reads.
+/// Over what a client of a node works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum Way {
     /// A connection of its own, without a pool.
     Own,
-    /// A virtual queue pair over a connection.
+    /// A pool, over a connection.
     Connections,
-    /// A virtual queue pair over an initiator.
+    /// A pool, over an initiator.
     Initiators,
 }
 
-impl Reader {
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Own, Self::Connections, Self::Initiators];
+
     /// The value with this name on the command line.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Own, Self::Connections, Self::Initiators]
-            .into_iter()
-            .find(|reader| reader.name() == name)
+        Self::ALL.into_iter().find(|way| way.name() == name)
     }
 
-    const fn name(self) -> &'static str {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
             Self::Connections => "connections",
@@ -124,13 +125,13 @@ struct Client {
 }
 
 const fn reading(
-    reader: Reader,
+    way: Way,
     serving: &'static str,
     figures: &'static [(&'static str, Probe)],
 ) -> Client {
     Client {
         role: "read",
-        rest: Some(reader.name()),
+        rest: Some(way.name()),
         service: None,
         nodes: 1,
         serving,
@@ -163,10 +164,10 @@ const CLIENTS: [Client; 8] = [
         serving: POLLING,
         figures: &[(MEDIAN, OPEN), (RATE, OPENED)],
     },
-    reading(Reader::Own, POLLING, &[(MEDIAN, READ_OWN)]),
-    reading(Reader::Own, SLEEPING, &[(MEDIAN, READ_ASLEEP)]),
-    reading(Reader::Connections, POLLING, &[(MEDIAN, READ_RC)]),
-    reading(Reader::Initiators, POLLING, &[(MEDIAN, READ_DC)]),
+    reading(Way::Own, POLLING, &[(MEDIAN, READ_OWN)]),
+    reading(Way::Own, SLEEPING, &[(MEDIAN, READ_ASLEEP)]),
+    reading(Way::Connections, POLLING, &[(MEDIAN, READ_RC)]),
+    reading(Way::Initiators, POLLING, &[(MEDIAN, READ_DC)]),
     opening(Some(SERVICE), SLEEPING, &[(MEDIAN, LEARN)]),
     opening(None, POLLING, &[(MEDIAN, ASK)]),
     Client {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use urdma_harness::instance::Instance;
 
-use crate::pool::{figures, printed, text, Run};
+use crate::pool::{figures, printed, text, Run, Way};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 use crate::store;
@@ -24,41 +24,12 @@ const PROGRAM: &str = "urdma-perf-store-load";
 const FIRST_PORT: u16 = 18_904;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How a worker reaches the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worker {
-    /// A reliable connection of its own, by librdmacm.
-    Own,
-    /// A pool of its own, over a connection.
-    Connections,
-    /// A pool of its own, over an initiator.
-    Initiators,
-}
-
-impl Worker {
-    const ALL: [Self; 3] = [Self::Own, Self::Connections, Self::Initiators];
-
-    /// The value with this name on the command line.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Connections => "connections",
-            Self::Initiators => "initiators",
-        }
-    }
-
-    /// What a run prints, each behind a word.
-    const fn figures(self) -> &'static [(&'static str, Probe); 4] {
-        match self {
-            Self::Own => &OWN,
-            Self::Connections => &CONNECTIONS,
-            Self::Initiators => &INITIATORS,
-        }
+/// What the workers of a run print, each behind a word.
+const fn figures_of(way: Way) -> &'static [(&'static str, Probe); 4] {
+    match way {
+        Way::Own => &OWN,
+        Way::Connections => &CONNECTIONS,
+        Way::Initiators => &INITIATORS,
     }
 }
 
@@ -141,20 +112,20 @@ pub fn measure(
     scratch: &Path,
 ) -> Vec<(Probe, Sample)> {
     let run = host.and_then(|host| Run::new(host, programs, scratch));
-    let taken = Worker::ALL
+    let taken = Way::ALL
         .into_iter()
         .zip(FIRST_PORT..)
-        .flat_map(|(kind, port)| {
+        .flat_map(|(way, port)| {
             let run = run.as_ref().map_err(Clone::clone);
-            figures(kind.figures(), run.and_then(|run| output(run, kind, port)))
+            figures(figures_of(way), run.and_then(|run| output(run, way, port)))
         });
     taken.collect()
 }
 
-fn output(run: &Run, kind: Worker, port: u16) -> Result<String, String> {
+fn output(run: &Run, way: Way, port: u16) -> Result<String, String> {
     let address = format!("127.0.0.1:{port}");
     let mut node = run.start(store::PROGRAM, &["node", &address])?;
     node.wait_for_text(store::LISTENING, LIMIT).map_err(text)?;
-    let load = run.start(PROGRAM, &["load", kind.name(), &address])?;
+    let load = run.start(PROGRAM, &["load", way.name(), &address])?;
     printed(load, vec![node], LIMIT)
 }

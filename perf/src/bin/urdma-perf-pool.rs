@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use urdma_perf::pool::{Reader, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
+use urdma_perf::pool::{Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
 use urdma_pool_verbs::{
     Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
     Status, Transport, UserId, VirtualId,
@@ -70,7 +70,7 @@ fn run() -> Outcome<()> {
         ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services).map_err(text),
         ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services).map_err(text),
         ("open", []) => open(address).map_err(text),
-        ("read", [reader]) => read(address, Reader::from_name(reader).ok_or(USAGE)?),
+        ("read", [way]) => read(address, Way::from_name(way).ok_or(USAGE)?),
         ("memory", [nodes]) => memory(address, count(nodes)?).map_err(text),
         _ => Err(USAGE.into()),
     }
@@ -232,18 +232,18 @@ impl Virtual {
 }
 
 /// Reads of the node, one at a time.
-fn read(to: SocketAddr, reader: Reader) -> Outcome<()> {
+fn read(to: SocketAddr, way: Way) -> Outcome<()> {
     let connections = Transport::Connections { per_node: 1 };
-    let ns = match reader {
-        Reader::Own => {
+    let ns = match way {
+        Way::Own => {
             let mut own = Own::connect(to, OFFERED).map_err(text)?;
             time_reads(|| own.read(READ_OCTETS as usize))?
         }
-        Reader::Connections => {
+        Way::Connections => {
             let mut over = Virtual::new(to, connections).map_err(text)?;
             time_reads(|| over.read())?
         }
-        Reader::Initiators => {
+        Way::Initiators => {
             let mut over = Virtual::new(to, INITIATORS).map_err(text)?;
             time_reads(|| over.read())?
         }

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::time::{clock_gettime, ClockId};
+use urdma_perf::pool::Way;
 use urdma_perf::store::{value, KEYS, USER};
-use urdma_perf::store_load::{Worker, BEFORE, BESIDE, FULL, MEANWHILE};
+use urdma_perf::store_load::{BEFORE, BESIDE, FULL, MEANWHILE};
 use urdma_pool_verbs::{Client, Config, Geometry, Own, OwnRead, Status, Store, Transport};
 use urdma_store::{Blocks, Operation, Outcome, Step, HEADER_LEN};
 
@@ -50,14 +51,14 @@ fn run() -> Ended<()> {
     const USAGE: &str = "usage: urdma-perf-store-load worker|load KIND ADDRESS";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let [role, kind, at] = arguments[..] else {
+    let [role, way, at] = arguments[..] else {
         return Err(USAGE.into());
     };
-    let kind = Worker::from_name(kind).ok_or(USAGE)?;
+    let way = Way::from_name(way).ok_or(USAGE)?;
     let at = at.parse().map_err(|_| USAGE)?;
     match role {
-        "worker" => work(kind, at),
-        "load" => load(kind, at),
+        "worker" => work(way, at),
+        "load" => load(way, at),
         _ => Err(USAGE.into()),
     }
 }
@@ -79,11 +80,11 @@ enum Reach {
 }
 
 impl Reach {
-    fn open(kind: Worker, at: SocketAddr) -> Ended<Self> {
-        let transport = match kind {
-            Worker::Own => return OwnStore::open(at).map(Self::Own),
-            Worker::Connections => Transport::Connections { per_node: 1 },
-            Worker::Initiators => Transport::Initiators { count: 1 },
+    fn open(way: Way, at: SocketAddr) -> Ended<Self> {
+        let transport = match way {
+            Way::Own => return OwnStore::open(at).map(Self::Own),
+            Way::Connections => Transport::Connections { per_node: 1 },
+            Way::Initiators => Transport::Initiators { count: 1 },
         };
         let config = Config {
             transport,
@@ -168,13 +169,13 @@ fn read(own: &mut Own, reads: &[(u64, usize, usize)]) -> Ended<()> {
 }
 
 /// Gets keys until the standard input ends, and prints the ends of the windows.
-fn work(kind: Worker, at: SocketAddr) -> Ended<()> {
+fn work(way: Way, at: SocketAddr) -> Ended<()> {
     static IS_TO_END: AtomicBool = AtomicBool::new(false);
     std::thread::spawn(|| {
         let _ended = std::io::stdin().read(&mut [0]);
         IS_TO_END.store(true, Ordering::Relaxed);
     });
-    let mut store = Reach::open(kind, at)?;
+    let mut store = Reach::open(way, at)?;
     let mut ends_ns = Vec::new();
     let mut n = std::process::id();
     while !IS_TO_END.load(Ordering::Relaxed) {
@@ -198,10 +199,10 @@ struct Working {
 }
 
 impl Working {
-    fn start(kind: Worker, at: SocketAddr) -> Ended<Self> {
+    fn start(way: Way, at: SocketAddr) -> Ended<Self> {
         let began_ns = now_ns()?;
         let child = Command::new(std::env::current_exe().map_err(text)?)
-            .args(["worker", kind.name(), &at.to_string()])
+            .args(["worker", way.name(), &at.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -299,18 +300,18 @@ fn fill(at: SocketAddr) -> Ended<()> {
     store.close(&mut client).map_err(text)
 }
 
-fn start(kind: Worker, at: SocketAddr) -> Ended<Vec<Working>> {
-    (0..WORKERS).map(|_| Working::start(kind, at)).collect()
+fn start(way: Way, at: SocketAddr) -> Ended<Vec<Working>> {
+    (0..WORKERS).map(|_| Working::start(way, at)).collect()
 }
 
-fn load(kind: Worker, at: SocketAddr) -> Ended<()> {
+fn load(way: Way, at: SocketAddr) -> Ended<()> {
     fill(at)?;
-    let older = start(kind, at)?;
+    let older = start(way, at)?;
     let mut doublings = Vec::with_capacity(DOUBLINGS);
     for _ in 0..DOUBLINGS {
         std::thread::sleep(PERIOD);
         let began_ns = now_ns()?;
-        let newer = start(kind, at)?;
+        let newer = start(way, at)?;
         std::thread::sleep(PERIOD);
         let ended_ns = now_ns()?;
         let newer = Working::end(newer)?;
