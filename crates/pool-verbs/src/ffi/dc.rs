@@ -129,7 +129,7 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    /// For `sq_depth` requests of so many elements.
+    /// For `sq_depth` requests of at most `elements_max` elements.
     pub(crate) fn new(
         calls: Calls,
         domain: &Rc<Domain>,

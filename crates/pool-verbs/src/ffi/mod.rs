@@ -271,7 +271,7 @@ impl Id {
         }
     }
 
-    /// Creates its queue pair, for `sq_depth` requests of so many elements.
+    /// Creates its queue pair, for `sq_depth` requests of at most `elements_max` elements.
     pub(crate) fn create_queue_pair(
         &mut self,
         domain: &Rc<Domain>,
