@@ -45,6 +45,7 @@ fn page_has_a_row_for_every_key() {
         "[kernel]\n",
         "[metrics]\n",
         "[fault]\n",
+        "[sockets]\n",
     ] {
         let said = check_config(&format!("{table}no_such_key = 1\n"));
         assert!(!said.succeeded());
@@ -52,7 +53,8 @@ fn page_has_a_row_for_every_key() {
         let (_, expected) = said.output.split_once("expected").unwrap();
         for key in expected.split('`').skip(1).step_by(2) {
             keys += 1;
-            let is_table = ["quota", "kernel", "metrics", "port", "fault"].contains(&key);
+            let is_table =
+                ["quota", "kernel", "metrics", "port", "fault", "sockets"].contains(&key);
             let is_there =
                 has_row(&page, key) || is_table && page.contains(&format!("## `[{key}]`"));
             assert!(is_there, "no row for \"{key}\" of {table:?}");
