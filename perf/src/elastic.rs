@@ -8,7 +8,7 @@ use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::pool::{figures, printed, text, Run};
+use crate::pool::{figures_of_all, printed, text, Run};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -142,12 +142,10 @@ pub fn measure(
     let run = host.and_then(|host| Run::new(host, programs, scratch));
     let ports = (FIRST_PORT..).step_by(usize::from(NODES));
     let kinds = Worker::ALL.into_iter().zip(ports);
-    let taken = kinds.flat_map(|(kind, port)| {
-        let run = run.as_ref().map_err(Clone::clone);
-        let output = run.and_then(|run| output(run, programs, kind, port));
-        figures(kind.figures(), output)
-    });
-    taken.collect()
+    let kinds = kinds.map(|(kind, port)| (&kind.figures()[..], (kind, port)));
+    figures_of_all(&run, kinds, |run, (kind, port)| {
+        output(run, programs, kind, port)
+    })
 }
 
 /// What a run of one kind prints, of nodes at this port and the next ones.

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 use urdma_harness::Failure;
+use urdma_pool_verbs::{Config, Transport};
 
 use crate::goals;
 use crate::samples::{Probe, Sample, Unit};
@@ -65,6 +66,23 @@ impl Way {
             Self::Connections => "connections",
             Self::Initiators => "initiators",
         }
+    }
+
+    /// The transport of the pool, if it has one.
+    pub const fn transport(self) -> Option<Transport> {
+        match self {
+            Self::Own => None,
+            Self::Connections => Some(Transport::Connections { per_node: 1 }),
+            Self::Initiators => Some(Transport::Initiators { count: 1 }),
+        }
+    }
+}
+
+/// A pool with this transport, and defaults.
+pub fn config(transport: Transport) -> Config {
+    Config {
+        transport,
+        ..Config::default()
     }
 }
 
@@ -189,18 +207,27 @@ pub fn measure(
     let run = host.and_then(|host| Run::new(host, programs, scratch));
     let ports = (FIRST_PORT..).step_by(usize::from(NODES));
     let clients = CLIENTS.iter().zip(ports);
-    let taken = clients.flat_map(|(client, port)| {
+    let clients = clients.map(|(client, port)| (client.figures, (client, port)));
+    figures_of_all(&run, clients, |run, (client, port)| {
+        run.output(client, port)
+    })
+}
+
+/// The figures of several outputs; for each, its words and what it is the output of.
+pub(crate) fn figures_of_all<'a, T>(
+    run: &Result<Run, String>,
+    all: impl Iterator<Item = (&'a [(&'a str, Probe)], T)>,
+    output: impl Fn(&Run, T) -> Result<String, String>,
+) -> Vec<(Probe, Sample)> {
+    let taken = all.flat_map(|(words, of)| {
         let run = run.as_ref().map_err(Clone::clone);
-        figures(client.figures, run.and_then(|run| run.output(client, port)))
+        figures(words, run.and_then(|run| output(run, of)))
     });
     taken.collect()
 }
 
 /// The figures of an output, each behind its word.
-pub(crate) fn figures(
-    words: &[(&str, Probe)],
-    output: Result<String, String>,
-) -> Vec<(Probe, Sample)> {
+fn figures(words: &[(&str, Probe)], output: Result<String, String>) -> Vec<(Probe, Sample)> {
     let figures = words.iter().map(|(word, probe)| {
         let output = output.as_ref().map_err(Clone::clone);
         (*probe, output.and_then(|output| figure(output, word)))

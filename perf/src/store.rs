@@ -7,7 +7,7 @@ use std::time::Duration;
 use urdma_harness::instance::Instance;
 use urdma_pool_verbs::UserId;
 
-use crate::pool::{figures, printed, text, Run};
+use crate::pool::{figures_of_all, printed, text, Run, Way};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -20,7 +20,7 @@ pub const REPLACE: &str = "replace ";
 pub const INSERT: &str = "insert ";
 /// Start of the line with the time from the start of a worker to its first answer, in microseconds.
 pub const FIRST: &str = "first ";
-pub(crate) const PROGRAM: &str = "urdma-perf-store";
+const PROGRAM: &str = "urdma-perf-store";
 /// The user of the pool.
 pub const USER: UserId = UserId(1);
 /// Keys of the store.
@@ -58,10 +58,10 @@ const fn probes(names: [&'static str; 5]) -> [(&'static str, Probe); 5] {
     ]
 }
 
-/// What the queue pairs are on the command line, and what a run prints.
-const RUNS: [(&str, [(&str, Probe); 5]); 2] = [
+/// Over what a worker works, and what it prints.
+const RUNS: [(Way, [(&str, Probe); 5]); 2] = [
     (
-        "connections",
+        Way::Connections,
         probes([
             "store over RC, get",
             "store over RC, put of a key that has a value",
@@ -71,7 +71,7 @@ const RUNS: [(&str, [(&str, Probe); 5]); 2] = [
         ]),
     ),
     (
-        "initiators",
+        Way::Initiators,
         probes([
             "store over DC, get",
             "store over DC, put of a key that has a value",
@@ -95,18 +95,23 @@ pub fn measure(
     scratch: &Path,
 ) -> Vec<(Probe, Sample)> {
     let run = host.and_then(|host| Run::new(host, programs, scratch));
-    let taken = RUNS.iter().zip(FIRST_PORT..).flat_map(|(run_of, port)| {
-        let (over, words) = run_of;
-        let run = run.as_ref().map_err(Clone::clone);
-        figures(words, run.and_then(|run| output(run, over, port)))
-    });
-    taken.collect()
+    let runs = RUNS.iter().zip(FIRST_PORT..);
+    let runs = runs.map(|((way, words), port)| (&words[..], (*way, port)));
+    figures_of_all(&run, runs, |run, (way, port)| {
+        output(run, [PROGRAM, "work"], (way, port), LIMIT)
+    })
 }
 
-fn output(run: &Run, over: &str, port: u16) -> Result<String, String> {
+/// What a client of a node with a new store prints; the client's program and role.
+pub(crate) fn output(
+    run: &Run,
+    [client, role]: [&str; 2],
+    (way, port): (Way, u16),
+    limit: Duration,
+) -> Result<String, String> {
     let address = format!("127.0.0.1:{port}");
     let mut node = run.start(PROGRAM, &["node", &address])?;
-    node.wait_for_text(LISTENING, LIMIT).map_err(text)?;
-    let worker = run.start(PROGRAM, &["work", over, &address])?;
-    printed(worker, vec![node], LIMIT)
+    node.wait_for_text(LISTENING, limit).map_err(text)?;
+    let client = run.start(client, &[role, way.name(), &address])?;
+    printed(client, vec![node], limit)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use urdma_harness::instance::Instance;
 
-use crate::pool::{figures, printed, text, Run, Way};
+use crate::pool::{figures_of_all, Run, Way};
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 use crate::store;
@@ -112,20 +112,9 @@ pub fn measure(
     scratch: &Path,
 ) -> Vec<(Probe, Sample)> {
     let run = host.and_then(|host| Run::new(host, programs, scratch));
-    let taken = Way::ALL
-        .into_iter()
-        .zip(FIRST_PORT..)
-        .flat_map(|(way, port)| {
-            let run = run.as_ref().map_err(Clone::clone);
-            figures(figures_of(way), run.and_then(|run| output(run, way, port)))
-        });
-    taken.collect()
-}
-
-fn output(run: &Run, way: Way, port: u16) -> Result<String, String> {
-    let address = format!("127.0.0.1:{port}");
-    let mut node = run.start(store::PROGRAM, &["node", &address])?;
-    node.wait_for_text(store::LISTENING, LIMIT).map_err(text)?;
-    let load = run.start(PROGRAM, &["load", way.name(), &address])?;
-    printed(load, vec![node], LIMIT)
+    let runs = Way::ALL.into_iter().zip(FIRST_PORT..);
+    let runs = runs.map(|(way, port)| (&figures_of(way)[..], (way, port)));
+    figures_of_all(&run, runs, |run, (way, port)| {
+        store::output(run, [PROGRAM, "load"], (way, port), LIMIT)
+    })
 }

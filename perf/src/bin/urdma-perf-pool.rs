@@ -18,10 +18,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use urdma_perf::pool::{Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
+use urdma_perf::pool::{config, Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
 use urdma_pool_verbs::{
-    Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
-    Status, Transport, UserId, VirtualId,
+    Client, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request, Status,
+    Transport, UserId, VirtualId,
 };
 
 const USER: UserId = UserId(1);
@@ -127,13 +127,6 @@ fn serve(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), E
     }
 }
 
-fn config(transport: Transport) -> Config {
-    Config {
-        transport,
-        ..Config::default()
-    }
-}
-
 fn median_us(mut ns: Vec<u64>) -> f64 {
     ns.sort_unstable();
     ns[ns.len() / 2] as f64 / 1e3
@@ -233,18 +226,13 @@ impl Virtual {
 
 /// Reads of the node, one at a time.
 fn read(to: SocketAddr, way: Way) -> Outcome<()> {
-    let connections = Transport::Connections { per_node: 1 };
-    let ns = match way {
-        Way::Own => {
+    let ns = match way.transport() {
+        None => {
             let mut own = Own::connect(to, OFFERED).map_err(text)?;
             time_reads(|| own.read(READ_OCTETS as usize))?
         }
-        Way::Connections => {
-            let mut over = Virtual::new(to, connections).map_err(text)?;
-            time_reads(|| over.read())?
-        }
-        Way::Initiators => {
-            let mut over = Virtual::new(to, INITIATORS).map_err(text)?;
+        Some(transport) => {
+            let mut over = Virtual::new(to, transport).map_err(text)?;
             time_reads(|| over.read())?
         }
     };

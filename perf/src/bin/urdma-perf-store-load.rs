@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::time::{clock_gettime, ClockId};
-use urdma_perf::pool::Way;
+use urdma_perf::pool::{config, Way};
 use urdma_perf::store::{value, KEYS, USER};
 use urdma_perf::store_load::{BEFORE, BESIDE, FULL, MEANWHILE};
-use urdma_pool_verbs::{Client, Config, Geometry, Own, OwnRead, Status, Store, Transport};
+use urdma_pool_verbs::{Client, Config, Geometry, Own, OwnRead, Status, Store};
 use urdma_store::{Blocks, Operation, Outcome, Step, HEADER_LEN};
 
 type Ended<T> = Result<T, String>;
@@ -81,16 +81,10 @@ enum Reach {
 
 impl Reach {
     fn open(way: Way, at: SocketAddr) -> Ended<Self> {
-        let transport = match way {
-            Way::Own => return OwnStore::open(at).map(Self::Own),
-            Way::Connections => Transport::Connections { per_node: 1 },
-            Way::Initiators => Transport::Initiators { count: 1 },
+        let Some(transport) = way.transport() else {
+            return OwnStore::open(at).map(Self::Own);
         };
-        let config = Config {
-            transport,
-            ..Config::default()
-        };
-        let mut client = Client::new(at.ip(), &config).map_err(text)?;
+        let mut client = Client::new(at.ip(), &config(transport)).map_err(text)?;
         let store = Store::open(&mut client, USER, at).map_err(text)?;
         Ok(Self::Pool(Box::new(client), store))
     }

@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use urdma_perf::pool::{config, Way};
 use urdma_perf::store::{value, FIRST, GET, INSERT, KEYS, LISTENING, NEW_USER, REPLACE, USER};
-use urdma_pool_verbs::{Client, Config, Geometry, Store, StoreError, Transport, UserId};
+use urdma_pool_verbs::{Client, Geometry, Store, StoreError, Transport, UserId};
 
 /// Slots for 65,536 keys, of which a quarter is used.
 const GEOMETRY: Geometry = Geometry {
@@ -42,8 +43,10 @@ fn run(began: Instant) -> Result<(), String> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (transport, at) = match arguments[..] {
         ["node", at] => (None, at),
-        ["work", "connections", at] => (Some(Transport::Connections { per_node: 1 }), at),
-        ["work", "initiators", at] => (Some(Transport::Initiators { count: 1 }), at),
+        ["work", way, at] => {
+            let transport = Way::from_name(way).and_then(Way::transport);
+            (Some(transport.ok_or(USAGE)?), at)
+        }
         _ => return Err(USAGE.into()),
     };
     let at = at.parse().map_err(|_| USAGE)?;
@@ -80,11 +83,7 @@ fn median_us(mut call: impl FnMut(u32) -> Result<(), StoreError>) -> Result<f64,
 }
 
 fn work(at: SocketAddr, transport: Transport, began: Instant) -> Result<(), StoreError> {
-    let config = Config {
-        transport,
-        ..Config::default()
-    };
-    let mut client = Client::new(at.ip(), &config)?;
+    let mut client = Client::new(at.ip(), &config(transport))?;
     let mut store = Store::open(&mut client, USER, at)?;
     assert_eq!(store.get(&mut client, b"none")?, None);
     let first_us = began.elapsed().as_secs_f64() * 1e6;
