@@ -4,10 +4,9 @@
 
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+pub(crate) use urdma_waiting::sync::fence;
+pub(crate) use urdma_waiting::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A value that another process reaches too, with the model checker's way of reaching it.
 #[cfg(not(loom))]

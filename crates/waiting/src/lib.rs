@@ -15,7 +15,7 @@
 //! | [`spins`] | how long a thread looks before it sleeps |
 //! | [`local_events`], [`unread`] | events that a thread raises for itself stay in memory |
 //! | [`futex`] | futex(2), futex_waitv(2) |
-//! | `sync` | atomics |
+//! | [`sync`] | atomics |
 //!
 //! Under `--cfg loom` the memory, the socket and the kernel's calls are models, and the tests of
 //! `urdma-channel` explore every interleaving of a sleeper and its peers.
@@ -28,7 +28,7 @@ pub mod seat;
 pub mod signal;
 #[cfg(not(loom))]
 pub mod spins;
-mod sync;
+pub mod sync;
 #[cfg(not(loom))]
 pub mod unread;
 pub mod wake_socket;

@@ -9,9 +9,9 @@
 //! A sleeper stores PARKED in its park word, which its peers only read. It does not wait on that
 //! word, but on one of each peer, its *bell*, in the peer's region: the peer changes its bell and
 //! wakes those that wait on it. A wake-up is therefore not lost between the sleeper's last look and
-//! its sleep, since the kernel compares the bells again. And a third process cannot intercept it:
-//! whoever can read a word can take away those that wait on it (FUTEX_REQUEUE), and only the two
-//! ends of a channel can read its bell.
+//! its sleep, since the kernel compares the bells again. And a third process cannot intercept it: a
+//! process that can read a word can take away those that wait on it (FUTEX_REQUEUE), and only the
+//! two ends of a channel can read its bell.
 //!
 //! A thread that sleeps in a call on descriptors cannot wait on bells. It stores SELECTING instead,
 //! and its peers wake it by the socket that they have from it ([`WakeSocket`]).
@@ -215,7 +215,8 @@ impl Bells {
     }
 
     /// Whether there are so many that the kernel takes longer to look them up, each in a page that
-    /// processes share, than a nap lasts; and no signal, for which nobody else wakes the sleeper.
+    /// processes share, than a nap lasts; and no signal, for which no other thread wakes the
+    /// sleeper.
     pub fn are_many(&self) -> bool {
         self.count > NAP_BELLS && !self.has_signal
     }
@@ -332,7 +333,7 @@ impl OwnPage {
     }
 
     /// As [`OwnPage::nap`], but only the bell for this process' own threads ends it, so that
-    /// whoever calls [`OwnPage::hand_over`] meanwhile has to call [`OwnPage::unpark`].
+    /// a thread that calls [`OwnPage::hand_over`] meanwhile has to call [`OwnPage::unpark`].
     pub fn nap_deaf(&self, bells: &Bells, limit: Duration) -> Parked {
         Bells::wait_on(&bells.waiters[..1], Some(limit))
     }

@@ -1,6 +1,6 @@
 //! Atomics, from std or, under `--cfg loom`, from the model checker.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+pub use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};

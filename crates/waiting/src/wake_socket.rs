@@ -3,7 +3,7 @@
 //! A process has one socket of NETLINK_USERSOCK, and each of its peers has a socket that is
 //! connected to it. A peer wakes the process by a message. Neither can keep the other waiting:
 //! the sender does not block, and a socket that is full is readable, so it wakes too. What a peer
-//! does to its own socket concerns nobody else.
+//! does to its own socket concerns no other peer.
 //!
 //! Other kinds of descriptors do not have these properties. Whether a write to an eventfd or a pipe
 //! blocks depends on a flag that all holders share, and the mutex of a pipe is held during copies.

@@ -24,8 +24,7 @@ use std::time::Duration;
 use urdma_waiting::local_events::turn_to;
 use urdma_waiting::spins::{spin, Spun};
 use urdma_waiting::unread::Target;
-use urdma_waiting::Seated;
-use urdma_waiting::{Bells, Parked, Signal};
+use urdma_waiting::{Bells, Parked, Seated, Signal};
 
 use super::lease_sleep::Rest;
 use super::turns::Turns;
