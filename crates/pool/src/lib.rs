@@ -5,6 +5,8 @@
 //! [`Pool`] is all of it: it validates requests, accounts for the places of every queue, says what
 //! is posted to which queue pair, and dispatches the completions. Files, each of which uses only
 //! those before it: `slots`, tables with generations; `types`, `error`, `config` and `fault`;
+//! `header` and `credit`, of messages for Sends, which the pool does not have yet
+//! (doc/design/pool-sends.md);
 //! `regions`, the memory that requests may name; `virtual_qp` and `physical_qp`, the two kinds of
 //! queue pairs; `idle`, nodes by their last use; `pool`, the calls of users and of the driver;
 //! `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes. `check` holds
@@ -15,8 +17,10 @@
 #[cfg(test)]
 mod check;
 mod config;
+mod credit;
 mod error;
 mod fault;
+mod header;
 mod idle;
 mod physical_qp;
 mod pool;
@@ -28,7 +32,9 @@ mod types;
 mod virtual_qp;
 
 pub use config::{Config, Transport};
+pub use credit::{Announced, Class, Covered, Credit, Grant, SHARE_MAX, SHARE_MIN};
 pub use error::{CallError, ConfigError, PostError};
+pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};
 pub use pool::{Pool, Stats};
 pub use types::{
     Access, Action, Completion, Element, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
