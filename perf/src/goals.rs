@@ -29,6 +29,8 @@ pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
 pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
 /// Connections that ten pairs of processes make together, in those of one pair.
 pub(crate) const PAIRS_TOGETHER: Goal = AtLeast(0.8);
+/// A new process with one connection, from exec to exit, in times of one over TCP.
+pub(crate) const COLD: Goal = AtMost(1.5);
 /// Rate of connections with the flight recorder, which is always on, in the rate without.
 pub(crate) const RECORDED: Goal = AtLeast(0.98);
 /// Rate of connections with four probes traced, in the rate without.

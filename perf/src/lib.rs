@@ -14,6 +14,7 @@
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`asleep`], [`ucx`], [`valkey`] | ping-pongs, connections, Valkey asleep, next to TCP |
 //! | [`connections`] | connections: rates, steps, cost of tracing |
+//! | [`cold`] | a new process with one connection |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
@@ -34,6 +35,7 @@ pub mod asleep;
 pub mod attach;
 mod axis;
 pub mod bench;
+pub mod cold;
 pub mod connections;
 pub mod elastic;
 mod goals;

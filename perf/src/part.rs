@@ -19,6 +19,8 @@ pub enum Part {
     Asleep,
     /// Connections: rate over their number and over pairs of processes, steps, cost of tracing
     Connections,
+    /// A new process with one connection, from exec to exit, next to TCP
+    Cold,
     /// Valkey's requests, quiet and beside busy programs, next to TCP
     Valkey,
     /// TCP programs whose octets go over rings, next to TCP
@@ -47,7 +49,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -56,6 +58,7 @@ impl Part {
         Self::Processes,
         Self::Asleep,
         Self::Connections,
+        Self::Cold,
         Self::Valkey,
         Self::Rings,
         Self::Streams,

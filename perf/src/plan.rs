@@ -18,8 +18,9 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    asleep, attach, connections, elastic, idle, links, lossy, peers, pool, processes, product, raw,
-    shares, simulator, sockets, store, store_load, stream_sweep, streams, ucx, valkey, workloads,
+    asleep, attach, cold, connections, elastic, idle, links, lossy, peers, pool, processes,
+    product, raw, shares, simulator, sockets, store, store_load, stream_sweep, streams, ucx,
+    valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -242,6 +243,7 @@ impl Plan {
                         }
                         (Part::Streams, Path::OneHost) => self.streams(&hosts),
                         (Part::Connections, Path::OneHost) => self.connections(&hosts),
+                        (Part::Cold, Path::OneHost) => self.cold(&hosts),
                         (Part::Pool, Path::OneHost) => self.pool(&hosts),
                         (Part::Streams, Path::Forwarded) => self.distance(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
@@ -448,6 +450,14 @@ impl Plan {
         self.take_all(|| connections::measure(host.clone(), &programs));
     }
 
+    /// A new process with one connection.
+    fn cold(&mut self, hosts: &Result<Hosts, String>) {
+        let (scratch, port) = (self.scratch.path().to_owned(), self.next_port());
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        self.take_all(|| cold::measure(host.clone(), &scratch, port));
+    }
+
     /// Valkey, with the calls of its requests in the first round.
     fn valkey(&mut self, part: Part, number: u16, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
@@ -607,6 +617,7 @@ fn is_measured_over(part: Part, paths: &[Path]) -> bool {
         Part::Threads
         | Part::Processes
         | Part::Connections
+        | Part::Cold
         | Part::Valkey
         | Part::Rings
         | Part::Pool => paths.contains(&Path::OneHost),

@@ -7,7 +7,7 @@ use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
 use crate::{
-    asleep, connections, elastic, links, lossy, pool, processes, shares, sockets, store,
+    asleep, cold, connections, elastic, links, lossy, pool, processes, shares, sockets, store,
     store_load, stream_sweep, streams, ucx, valkey,
 };
 
@@ -51,6 +51,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .map(|spec| evaluate_one(spec, samples))
         .chain(asleep::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(connections::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(cold::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(ucx::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(valkey::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))

@@ -58,6 +58,8 @@ pub enum Unit {
     Instructions,
     /// System calls.
     Calls,
+    /// Page faults that need no reading.
+    Faults,
 }
 
 impl Unit {
@@ -81,6 +83,7 @@ impl Unit {
             Self::Runs => "runs",
             Self::Instructions => "instr.",
             Self::Calls => "calls",
+            Self::Faults => "faults",
         }
     }
 }
