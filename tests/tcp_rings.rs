@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
@@ -71,43 +71,90 @@ fn ends_of_a_connection_get_the_same_memory() {
     one.down();
 }
 
-/// A copy that urdmad keeps holds back the end of the connection.
+/// A connection whose first end lingers for an hour when it is closed, with octets that the other
+/// one has not read.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (mut here, there) = connection();
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 3600,
+    };
+    setsockopt(&here, sockopt::Linger, &linger).unwrap();
+    here.set_nonblocking(true).unwrap();
+    while here.write(&[7; 1 << 16]).is_ok() {}
+    (here, there)
+}
+
+/// Whether a process has the TCP socket with these addresses.
+fn is_open(local: SocketAddr, remote: SocketAddr) -> bool {
+    let ends = [local, remote].map(|end| format!("0100007F:{:04X}", end.port()));
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let mut sockets = sockets
+        .lines()
+        .filter(|line| line.contains(&ends.join(" ")));
+    sockets.any(|line| line.split_whitespace().nth(9) != Some("0"))
+}
+
+/// A copy that urdmad keeps holds back the end of the connection. No close of urdmad's waits,
+/// though it is the last one.
 #[test]
 fn offer_is_answered_when_urdmad_has_closed_the_socket() {
     let _alone = alone();
     let one = OneHost::up();
-    let (mut here, mut there) = connection();
-    let clients = [client(&one), client(&one)];
-    // A close of the last copy of this socket waits until its peer has read all.
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: SHORT.as_secs().try_into().unwrap(),
-    };
-    setsockopt(&here, sockopt::Linger, &linger).unwrap();
-    here.set_nonblocking(true).unwrap();
-    let mut sent = 0;
-    while let Ok(octets) = here.write(&[7; 1 << 16]) {
-        sent += octets;
-    }
+    let client = client(&one);
     let urdmad = Pid::from_raw(one.host.daemon_pid().unwrap().try_into().unwrap());
+    for is_refused in [false, true].repeat(25) {
+        let (here, mut there) = lingering();
+        let ends = (here.local_addr().unwrap(), here.peer_addr().unwrap());
+        if is_refused {
+            there.shutdown(Shutdown::Write).unwrap();
+        }
+        kill(urdmad, Signal::SIGSTOP).unwrap();
+        let offer = offer(&client, &here);
+        drop(here);
+        assert!(is_open(ends.0, ends.1));
+        kill(urdmad, Signal::SIGCONT).unwrap();
+        let expected = match is_refused {
+            false => Event::SocketWaits { offer },
+            true => Event::SocketRefused { offer },
+        };
+        let event = client.next_event(Some(SHORT)).unwrap().unwrap().0;
+        assert_eq!(event, expected);
+        assert!(!is_open(ends.0, ends.1));
+        let mut read = Vec::new();
+        there.read_to_end(&mut read).unwrap();
+        assert!(read.len() > 1 << 16 && read.iter().all(|octet| *octet == 7));
+        client.forget_socket(offer).unwrap();
+    }
+    one.down();
+}
+
+/// More than urdmad has closed at once.
+#[test]
+fn many_offers_at_once_are_all_answered() {
+    const OFFERS: usize = 200;
+    let _alone = alone();
+    let one = OneHost::up();
+    let urdmad = Pid::from_raw(one.host.daemon_pid().unwrap().try_into().unwrap());
+    let clients = [client(&one), client(&one)];
+    let (here, _there) = connection();
     kill(urdmad, Signal::SIGSTOP).unwrap();
-    let of_here = offer(&clients[0], &here);
-    drop(here);
+    for client in &clients {
+        for _ in 0..OFFERS {
+            offer(client, &here);
+        }
+    }
     kill(urdmad, Signal::SIGCONT).unwrap();
-    assert_eq!(status(&clients[0]).joined, 0);
-    let ids = [of_here, offer(&clients[1], &there)];
-    let event = clients[1].next_event(Some(SHORT)).unwrap().unwrap().0;
-    assert_eq!(event, Event::SocketWaits { offer: ids[1] });
-    let mut read = Vec::new();
-    there.read_to_end(&mut read).unwrap();
-    assert_eq!(read.len(), sent);
-    let ends = [0, 1].map(|end| joined(&clients[end]).0.offer);
-    assert_eq!(ends, ids);
+    for client in &clients {
+        for _ in 0..OFFERS {
+            client.next_event(Some(SHORT)).unwrap().unwrap();
+        }
+    }
     one.down();
 }
 
 #[test]
-fn file_that_is_no_connection_is_refused_and_other_bells_end_the_client() {
+fn socket_that_is_no_connection_is_refused_and_other_files_end_the_client() {
     let _alone = alone();
     let one = OneHost::up();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,11 +163,18 @@ fn file_that_is_no_connection_is_refused_and_other_bells_end_the_client() {
     let event = other.next_event(Some(SHORT)).unwrap().unwrap().0;
     assert_eq!(event, Event::SocketRefused { offer: id });
 
-    let file = File::open("/dev/null").unwrap();
     let (socket, _peer) = connection();
-    let fds = [socket.as_fd(), file.as_fd(), file.as_fd()];
-    other.offer_socket(fds).unwrap();
-    assert!(other.next_event(Some(SHORT)).is_err());
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (file, bell) = (File::open("/dev/null").unwrap(), EventFd::new().unwrap());
+    for fds in [
+        [socket.as_fd(), file.as_fd(), bell.as_fd()],
+        [datagrams.as_fd(), bell.as_fd(), bell.as_fd()],
+        [file.as_fd(), bell.as_fd(), bell.as_fd()],
+    ] {
+        let other = client(&one);
+        other.offer_socket(fds).unwrap();
+        assert!(other.next_event(Some(SHORT)).is_err());
+    }
     one.down();
 }
 

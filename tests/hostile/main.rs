@@ -46,7 +46,7 @@ use forge::Connection;
 use random::Random;
 
 /// Attacks that need no peer of their own, by name.
-const ATTACKS: [(&str, Attack); 26] = [
+const ATTACKS: [(&str, Attack); 27] = [
     ("escape", escape::escape),
     ("random", messages::random),
     ("aimed", messages::aimed),
@@ -66,6 +66,7 @@ const ATTACKS: [(&str, Attack); 26] = [
     ("unread", offers::unread),
     ("quotas", offers::quotas),
     ("lingering", linger::lingering),
+    ("offered", linger::offered),
     ("forbidden", lies::forbidden),
     ("garbage", lies::garbage),
     ("reports", lies::reports),

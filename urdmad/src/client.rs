@@ -15,6 +15,7 @@ use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::SlotId;
 
+use crate::closing::Closer;
 use crate::descriptors;
 use crate::groups::SlotSet;
 use crate::process;
@@ -104,6 +105,11 @@ impl Client {
             is_broken: false,
             rejected: Vec::new(),
         }
+    }
+
+    /// Whether no packets are to be received from it for a time.
+    pub(crate) fn is_held(&self, closer: &Closer) -> bool {
+        self.delayed.is_some() || closer.is_crowded(self.peer.uid())
     }
 
     /// The slot, if it has one.

@@ -2,80 +2,79 @@
 //! chooses: a socket that lingers, a file of a FUSE file system. Neither the control thread nor the
 //! data thread closes such files.
 //!
-//! The socket of a client is closed with whatever is queued in it. One thread closes the sockets of
-//! all clients while another one that is about to end has copies of them: the kernel closes the
-//! files of a thread that ends without lingering. Descriptors that urdmad has received are closed
-//! by a thread for each client, whose place in the quota stays taken in the meantime. The control
-//! thread is woken when the socket of an offer is closed.
+//! One thread has all sockets closed, those of clients with whatever is queued in them and those
+//! that are offered, without lingering ([`ending`]). It waits for none of them: each group has a
+//! pipe whose write end is closed with it. Descriptors of other kinds, which no client may send,
+//! are closed by a thread for each client, whose place in the quota stays taken in the meantime.
+//! The control thread is woken when the socket of an offer is closed.
 
-#![allow(unsafe_code)]
+mod ending;
 
-use std::os::fd::OwnedFd;
-use std::sync::mpsc::{channel, sync_channel, Receiver, Sender};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, thread};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::unistd::{pipe2, read, write};
 use urdma_ipc::packet::PacketSocket;
 
+use self::ending::{Ending, GROUP_MAX};
 use crate::shared::Shared;
 use crate::sockets::OfferId;
 
 /// Refused connections that wait for their closing; beyond, no connection is accepted.
 const REFUSED_MAX: usize = 256;
+/// Sockets of offers of one user that are not closed yet; at this number, its clients wait.
+const OFFERS_MAX: usize = 64;
+/// After how long a pipe or a thread is tried again that could not be had.
+const RETRY_MS: u16 = 10;
 
-/// The control thread's end of the closing thread.
+/// The control thread's end of the closing thread, which ends after this one.
 #[derive(Debug)]
 pub(crate) struct Closer {
     queue: Sender<Leaving>,
+    /// Wakes the closing thread. Declared after the queue, which has ended when this is closed.
+    bell: OwnedFd,
     pending: Pending,
     /// The offers whose sockets are closed.
     closed: Receiver<OfferId>,
 }
 
-/// How a thread reports that the socket of an offer is closed.
-#[derive(Debug, Clone)]
-struct Report {
-    closed: Sender<OfferId>,
-    shared: Arc<Shared>,
-}
-
-impl Report {
-    fn closed(&self, offer: OfferId) {
-        // The control thread ends after this only if urdmad does.
-        let _ = self.closed.send(offer);
-        self.shared.ring_control();
-    }
-}
-
 /// What is to be closed of one client.
 #[derive(Debug)]
 struct Leaving {
-    socket: Option<PacketSocket>,
+    socket: Option<OwnedFd>,
     fds: Vec<OwnedFd>,
-    /// The offer whose socket is among the descriptors.
+    /// The offer whose socket this is.
     offer: Option<OfferId>,
-    /// Declared last: the place is free when all of the above is closed.
-    _place: Place,
+    place: Arc<Place>,
 }
 
-/// The user of each client that is not closed yet, none for a refused connection.
+/// What is not closed yet: the user, none for a refused connection, and whether it is an offer's.
+type Owner = (Option<u32>, bool);
+
+/// All that is not closed yet.
 #[derive(Debug, Clone, Default)]
-struct Pending(Arc<Mutex<Vec<Option<u32>>>>);
+struct Pending(Arc<Mutex<Vec<Owner>>>);
 
 impl Pending {
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<u32>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Owner>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An entry of [`Pending`], removed when dropped.
 #[derive(Debug)]
-struct Place(Pending, Option<u32>);
+struct Place(Pending, Owner);
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut pending = self.0.lock();
-        if let Some(index) = pending.iter().position(|uid| *uid == self.1) {
+        if let Some(index) = pending.iter().position(|owner| *owner == self.1) {
             pending.swap_remove(index);
         }
     }
@@ -85,19 +84,27 @@ impl Closer {
     /// Starts the closing thread.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// Those of starting a thread, and of pipe2(2).
     pub(crate) fn start(shared: Arc<Shared>) -> io::Result<Self> {
         let (queue, leaving) = channel();
         let (sender, closed) = channel();
-        let report = Report {
+        let (rung, bell) = new_pipe()?;
+        let closing = Closing {
+            queue: leaving,
+            bell: rung,
             closed: sender,
             shared,
+            ending: Ending::start(),
+            waiting: Vec::new(),
+            groups: Vec::new(),
+            spare: new_pipe().ok(),
         };
         thread::Builder::new()
             .name("urdmad-close".to_owned())
-            .spawn(move || close_all(&leaving, &report))?;
+            .spawn(move || closing.run())?;
         Ok(Self {
             queue,
+            bell,
             pending: Pending::default(),
             closed,
         })
@@ -105,13 +112,24 @@ impl Closer {
 
     /// Ends a connection of user `uid`, and has its socket closed, and descriptors that the client
     /// has sent.
-    pub(crate) fn close(&self, uid: u32, socket: Option<PacketSocket>, fds: Vec<OwnedFd>) {
-        self.put(Some(uid), socket, fds, None);
+    pub(crate) fn close(&self, uid: u32, socket: PacketSocket, fds: Vec<OwnedFd>) {
+        self.end((Some(uid), false), socket, fds);
     }
 
-    /// Has the socket of an offer closed, which [`Self::closed`] returns afterwards.
+    /// Ends a connection that has no place in the quota.
+    pub(crate) fn close_refused(&self, socket: PacketSocket) {
+        self.end((None, false), socket, Vec::new());
+    }
+
+    /// Has the TCP socket of an offer closed, which [`Self::closed`] returns afterwards.
     pub(crate) fn close_offered(&self, uid: u32, socket: OwnedFd, offer: OfferId) {
-        self.put(Some(uid), None, vec![socket], Some(offer));
+        let place = self.take_place((Some(uid), true));
+        self.put(Leaving {
+            socket: Some(socket),
+            fds: Vec::new(),
+            offer: Some(offer),
+            place,
+        });
     }
 
     /// The offers whose sockets have been closed since the last call.
@@ -119,121 +137,199 @@ impl Closer {
         self.closed.try_iter().collect()
     }
 
-    /// Ends a connection that has no place in the quota.
-    pub(crate) fn close_refused(&self, socket: PacketSocket) {
-        self.put(None, Some(socket), Vec::new(), None);
+    fn end(&self, owner: Owner, socket: PacketSocket, fds: Vec<OwnedFd>) {
+        // First, so that a client which sees the end of its connection finds the place taken.
+        let place = self.take_place(owner);
+        socket.end();
+        self.put(Leaving {
+            socket: Some(socket.into()),
+            fds,
+            offer: None,
+            place,
+        });
     }
 
-    fn put(
-        &self,
-        uid: Option<u32>,
-        socket: Option<PacketSocket>,
-        fds: Vec<OwnedFd>,
-        offer: Option<OfferId>,
-    ) {
-        // First, so that a client which sees the end of its connection finds the place taken.
-        self.pending.lock().push(uid);
-        if let Some(socket) = &socket {
-            socket.end();
-        }
-        let leaving = Leaving {
-            socket,
-            fds,
-            offer,
-            _place: Place(self.pending.clone(), uid),
-        };
-        // The thread ends after this queue only.
+    fn take_place(&self, owner: Owner) -> Arc<Place> {
+        self.pending.lock().push(owner);
+        Arc::new(Place(self.pending.clone(), owner))
+    }
+
+    fn put(&self, leaving: Leaving) {
+        // The thread ends after this queue only. A full pipe has woken it.
         let _ = self.queue.send(leaving);
+        let _ = write(&self.bell, &[0]);
     }
 
     /// The user of each client that is not closed yet.
     pub(crate) fn users(&self) -> Vec<u32> {
-        self.pending.lock().iter().copied().flatten().collect()
+        let pending = self.pending.lock();
+        let clients = pending.iter().filter(|(_, is_offer)| !is_offer);
+        clients.filter_map(|(uid, _)| *uid).collect()
     }
 
     /// Whether so many refused connections are not closed yet that no more are to be accepted.
     pub(crate) fn is_behind(&self) -> bool {
         let pending = self.pending.lock();
-        pending.iter().filter(|uid| uid.is_none()).count() >= REFUSED_MAX
+        pending.iter().filter(|(uid, _)| uid.is_none()).count() >= REFUSED_MAX
+    }
+
+    /// Whether so many offered sockets of a user are not closed yet that nothing more is to be
+    /// received from its clients.
+    pub(crate) fn is_crowded(&self, uid: u32) -> bool {
+        let pending = self.pending.lock();
+        let offers = pending.iter().filter(|owner| **owner == (Some(uid), true));
+        offers.count() >= OFFERS_MAX
     }
 }
 
 /// The closing thread.
-fn close_all(queue: &Receiver<Leaving>, report: &Report) {
-    let mut waiting: Vec<Leaving> = Vec::new();
-    while let Ok(first) = queue.recv() {
-        waiting.push(first);
-        waiting.extend(queue.try_iter());
-        let sockets = waiting.iter_mut().filter_map(|client| client.socket.take());
-        close_sockets(sockets.collect());
-        waiting.retain(|client| !client.fds.is_empty());
-        let close = |client| close_apart(client, report.clone());
-        waiting = waiting.into_iter().filter_map(close).collect();
-    }
+#[derive(Debug)]
+struct Closing {
+    queue: Receiver<Leaving>,
+    bell: OwnedFd,
+    /// To the control thread, which `shared` wakes.
+    closed: Sender<OfferId>,
+    shared: Arc<Shared>,
+    ending: Ending,
+    /// What no thread or pipe was left for.
+    waiting: Vec<Leaving>,
+    groups: Vec<Group>,
+    /// A pipe for a time without free descriptors.
+    spare: Option<(OwnedFd, OwnedFd)>,
 }
 
-/// Closes sockets without lingering for what is queued in them, if the kernel can give a thread a
-/// descriptor table of its own (Linux 5.9).
-fn close_sockets(sockets: Vec<PacketSocket>) {
-    if sockets.is_empty() {
-        return;
+/// Sockets of one user that are being closed.
+#[derive(Debug)]
+struct Group {
+    /// Reads the end when they are closed.
+    end: OwnedFd,
+    offers: Vec<OfferId>,
+    places: Vec<Arc<Place>>,
+}
+
+impl Closing {
+    fn run(mut self) {
+        while self.wait() {
+            self.waiting.extend(self.queue.try_iter());
+            let waiting = std::mem::take(&mut self.waiting);
+            let (sockets, other): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|it| it.socket.is_some());
+            let left = self.close_sockets(sockets);
+            let other = left.into_iter().chain(other);
+            let other = other.filter_map(|leaving| match leaving.socket {
+                None if leaving.fds.is_empty() => None,
+                None => close_apart(leaving),
+                Some(_) => Some(leaving),
+            });
+            self.waiting = other.collect();
+        }
     }
-    let (copied, is_copied) = sync_channel::<()>(1);
-    let (closed, are_closed) = sync_channel::<()>(0);
-    let ending = thread::Builder::new()
-        .name("urdmad-end".to_owned())
-        .spawn(move || {
-            let has_copies = copy_descriptor_table();
-            drop(copied);
-            if has_copies {
-                let _ = are_closed.recv();
+
+    /// Waits for something to close, and reports the offers whose sockets are closed. False at the
+    /// end.
+    fn wait(&mut self) -> bool {
+        let pipes = std::iter::once(&self.bell).chain(self.groups.iter().map(|group| &group.end));
+        let mut fds: Vec<PollFd<'_>> = pipes
+            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+            .collect();
+        let timeout = match self.waiting.is_empty() {
+            true => PollTimeout::NONE,
+            false => PollTimeout::from(RETRY_MS),
+        };
+        // Only the kernel's lack of memory is an error.
+        let _ = poll(&mut fds, timeout);
+        let has_hung_up = |fd: &PollFd<'_>| {
+            let events = fd.revents().unwrap_or(PollFlags::empty());
+            events.contains(PollFlags::POLLHUP)
+        };
+        let has_ended = has_hung_up(&fds[0]);
+        let mut are_closed = fds[1..]
+            .iter()
+            .map(has_hung_up)
+            .collect::<Vec<_>>()
+            .into_iter();
+        let is_closed = |_: &mut Group| are_closed.next().unwrap_or(false);
+        let groups: Vec<Group> = self.groups.extract_if(.., is_closed).collect();
+        for group in groups {
+            // First, since the control thread looks at the places when it is woken.
+            drop(group.places);
+            self.report(group.offers);
+        }
+        while read(&self.bell, &mut [0; 256]).is_ok_and(|octets| octets > 0) {}
+        !has_ended
+    }
+
+    fn report(&self, offers: Vec<OfferId>) {
+        if offers.is_empty() {
+            return;
+        }
+        for offer in offers {
+            // The control thread ends after this only if urdmad does.
+            let _ = self.closed.send(offer);
+        }
+        self.shared.ring_control();
+    }
+
+    /// Has sockets closed, those of each user apart from others'; returns those that no pipe was
+    /// left for, and what else is to be closed.
+    fn close_sockets(&mut self, all: Vec<Leaving>) -> Vec<Leaving> {
+        let mut users = BTreeMap::<Option<u32>, Vec<Leaving>>::new();
+        for leaving in all {
+            let Place(_, (uid, _)) = *leaving.place;
+            users.entry(uid).or_default().push(leaving);
+        }
+        let mut left = Vec::new();
+        for mut of_user in users.into_values() {
+            while !of_user.is_empty() {
+                let mut some = of_user.split_off(of_user.len().saturating_sub(GROUP_MAX));
+                if let Some(pipe) = self.spare.take().or_else(|| new_pipe().ok()) {
+                    self.close_group(pipe, &mut some);
+                    self.spare = new_pipe().ok();
+                }
+                left.extend(some);
             }
-        });
-    if ending.is_ok() {
-        let _ = is_copied.recv();
+        }
+        left
     }
-    drop(sockets);
-    drop(closed);
+
+    fn close_group(&mut self, (end, held): (OwnedFd, OwnedFd), all: &mut [Leaving]) {
+        let sockets = all.iter_mut().filter_map(|leaving| leaving.socket.take());
+        self.ending.close(held, sockets.collect());
+        self.groups.push(Group {
+            end,
+            offers: all
+                .iter_mut()
+                .filter_map(|leaving| leaving.offer.take())
+                .collect(),
+            places: all
+                .iter()
+                .map(|leaving| Arc::clone(&leaving.place))
+                .collect(),
+        });
+    }
 }
 
-/// Gives the calling thread a descriptor table of its own, with copies of all descriptors; whether
-/// that succeeded.
-fn copy_descriptor_table() -> bool {
-    const BEYOND_ALL: libc::c_uint = libc::c_uint::MAX;
-    // SAFETY: the call takes three integers, closes no descriptor that exists, and touches no
-    // memory.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            BEYOND_ALL,
-            BEYOND_ALL,
-            libc::CLOSE_RANGE_UNSHARE,
-        )
-    };
-    rc == 0
+/// The ends of a pipe for reading and writing.
+fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
 }
 
 /// Closes descriptors of any kind in a thread of its own; gives them back if there is none.
-fn close_apart(client: Leaving, report: Report) -> Option<Leaving> {
+fn close_apart(client: Leaving) -> Option<Leaving> {
     let client = Arc::new(Mutex::new(Some(client)));
     let taken = Arc::clone(&client);
     let take = |client: &Mutex<Option<Leaving>>| {
         let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
         client.take()
     };
-    let close = move || {
-        let client = take(&taken);
-        let offer = client.as_ref().and_then(|client| client.offer);
-        drop(client);
-        if let Some(offer) = offer {
-            report.closed(offer);
-        }
-    };
     let spawned = thread::Builder::new()
         .name("urdmad-close".to_owned())
-        .spawn(close);
+        .spawn(move || drop(take(&taken)));
     match spawned {
         Ok(_) => None,
         Err(_) => take(&client),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,7 +160,7 @@ impl Control {
         for (token, client) in &self.clients {
             places.push((*token, fds.len(), client.death().is_some()));
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, client.delayed.is_none());
+            events.set(PollFlags::POLLIN, !client.is_held(&self.closer));
             events.set(PollFlags::POLLOUT, client.is_behind());
             fds.push(PollFd::new(client.socket.as_fd(), events));
             if let Some(death) = client.death() {
@@ -227,7 +227,7 @@ impl Control {
             let Some(client) = self.clients.get_mut(&ready.token) else {
                 return;
             };
-            if !ready.is_ready || client.is_broken || client.delayed.is_some() {
+            if !ready.is_ready || client.is_broken || client.is_held(&self.closer) {
                 break;
             }
             match client.socket.try_recv(REQUEST_OCTETS_MAX) {
@@ -250,7 +250,8 @@ impl Control {
         }
         if let Some(client) = self.clients.get_mut(&ready.token) {
             // Of a client that waits no packets are received, so neither is the end of them.
-            client.is_broken |= ready.is_dead || (ready.has_hung_up && client.delayed.is_some());
+            let is_held = client.is_held(&self.closer);
+            client.is_broken |= ready.is_dead || (ready.has_hung_up && is_held);
         }
     }
 

@@ -235,6 +235,12 @@ impl AsFd for PacketSocket {
     }
 }
 
+impl From<PacketSocket> for OwnedFd {
+    fn from(socket: PacketSocket) -> Self {
+        socket.0
+    }
+}
+
 /// A listening control socket.
 #[derive(Debug)]
 pub struct PacketListener(OwnedFd);

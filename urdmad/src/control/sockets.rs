@@ -9,7 +9,6 @@ use std::mem::{size_of, MaybeUninit};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::sys::socket::{getsockopt, sockopt};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::{Event, JoinedSocket, SocketReason};
 
@@ -40,15 +39,20 @@ impl Offers<'_> {
             return;
         };
         let is_known = client.program.is_some();
+        let is_offer = |fds: &[OwnedFd; 3]| is_tcp(&fds[0]) && fds[1..].iter().all(is_eventfd);
         let [socket, bell, agent] = match <[OwnedFd; 3]>::try_from(fds) {
-            Ok(fds) if is_known && fds[1..].iter().all(is_eventfd) => fds,
-            Ok(fds) => return client.reject(fds.into()),
-            Err(fds) => return client.reject(fds),
+            Ok(fds) if is_known && is_offer(&fds) => fds,
+            other => {
+                tracing::warn!(
+                    "process {}: an offer needs a TCP socket and two eventfds; disconnected",
+                    client.peer.pid()
+                );
+                return client.reject(other.map_or_else(|fds| fds, Vec::from));
+            }
         };
         let uid = client.peer.uid();
-        let (identity, socket) = identify(socket);
         let id = (token, offer);
-        let identified = identity.map(|(place, cookie)| Offer {
+        let identified = identify(socket.as_fd()).map(|(place, cookie)| Offer {
             id,
             uid,
             place,
@@ -57,7 +61,6 @@ impl Offers<'_> {
         });
         let identified = identified.map_err(|_| SocketReason::NotConnected);
         self.sockets.expect(id, identified);
-        // The close may block as long as the program chooses.
         self.closer.close_offered(uid, socket, id);
     }
 
@@ -148,31 +151,29 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
     file.is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Addresses and cookies of an established TCP connection; the socket is given back.
-fn identify(socket: OwnedFd) -> (io::Result<(Place, u64)>, OwnedFd) {
-    let identity = || {
-        let fd = socket.as_fd();
-        let is_stream = getsockopt(&fd, sockopt::SockType)? == nix::sys::socket::SockType::Stream;
-        let protocol: libc::c_int = option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
-        if !is_stream || protocol != libc::IPPROTO_TCP {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // The first octet of `struct tcp_info` is the state.
-        let state: u8 = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-        if state != ESTABLISHED {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        let netns = option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
-        let cookie = option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)?;
-        let stream = TcpStream::from(fd.try_clone_to_owned()?);
-        let place = Place {
-            netns,
-            local: canonical(stream.local_addr()?)?,
-            remote: canonical(stream.peer_addr()?)?,
-        };
-        Ok((place, cookie))
+/// Whether a file is a TCP socket, connected or not.
+fn is_tcp(fd: &OwnedFd) -> bool {
+    let of_socket = |name| option::<libc::c_int>(fd.as_fd(), libc::SOL_SOCKET, name).ok();
+    of_socket(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && of_socket(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+}
+
+/// Addresses and cookies of an established TCP connection.
+fn identify(fd: BorrowedFd<'_>) -> io::Result<(Place, u64)> {
+    // The first octet of `struct tcp_info` is the state.
+    let state: u8 = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    if state != ESTABLISHED {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    let netns = option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
+    let cookie = option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)?;
+    let stream = TcpStream::from(fd.try_clone_to_owned()?);
+    let place = Place {
+        netns,
+        local: canonical(stream.local_addr()?)?,
+        remote: canonical(stream.peer_addr()?)?,
     };
-    (identity(), socket)
+    Ok((place, cookie))
 }
 
 /// The same for an IPv4 address and its form in IPv6.

@@ -107,7 +107,7 @@ impl Control {
     /// Ends the connection of a client, and has closed what it has sent.
     pub(super) fn close(&self, client: Client) {
         let (uid, socket) = (client.peer.uid(), client.socket);
-        self.closer.close(uid, Some(socket), client.rejected);
+        self.closer.close(uid, socket, client.rejected);
     }
 
     /// Sends an event to every attached process.

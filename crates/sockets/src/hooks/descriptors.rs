@@ -19,6 +19,10 @@ fn note_new(fd: c_int, is_accepted: bool) {
     }
 }
 
+/// What a call's kind of socket has beside flags, of the kernel's `linux/net.h`.
+const SOCK_TYPE_MASK: c_int = 0xf;
+
+/// Whether a socket of a stream is of TCP.
 fn is_tcp(fd: c_int) -> bool {
     let before = real::errno();
     let mut protocol: c_int = 0;
@@ -34,7 +38,8 @@ fn is_tcp(fd: c_int) -> bool {
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    if fd >= 0 && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+    let is_stream = kind & SOCK_TYPE_MASK == libc::SOCK_STREAM;
+    if fd >= 0 && is_stream && matches!(domain, libc::AF_INET | libc::AF_INET6) {
         note_new(fd, false);
     }
     fd
