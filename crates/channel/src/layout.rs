@@ -20,6 +20,9 @@ pub(crate) const CELL: usize = 128;
 /// Cells of the largest ring.
 pub(crate) const CELLS_MAX: u32 = 4096;
 
+/// Cells whose memory is there from the beginning: a process that makes one connection uses a few.
+/// The pages of the others, of 32 cells each, come with the first message in them.
+const FIRST_CELLS: usize = 64;
 const CELLS_MIN: u32 = if cfg!(loom) { 2 } else { 32 };
 /// Frames of one class. A reader that looks at a frame may be the one whose memory is charged for
 /// it, so this bounds what a hostile writer can charge it for.
@@ -173,7 +176,12 @@ impl Layout {
         self.ring as usize
     }
 
-    /// Offset of the frames: what lies before them is used all the time.
+    /// Octets of the header and of the first cells, which have memory from the beginning.
+    pub(crate) fn first(&self) -> usize {
+        (self.ring() + FIRST_CELLS * CELL).min(self.frames)
+    }
+
+    /// Offset of the frames.
     #[inline]
     pub fn frames(&self) -> usize {
         self.frames

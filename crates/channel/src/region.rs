@@ -85,7 +85,7 @@ impl OwnRegion {
         let layout = Layout::new(config, stagger)?;
         let header = layout.encode();
         let (mapping, fd) =
-            Mapping::create(c"urdma-channel", layout.total(), &header, layout.frames())?;
+            Mapping::create(c"urdma-channel", layout.total(), &header, layout.first())?;
         Ok((Self(Region { mapping, layout }), fd))
     }
 }
@@ -102,7 +102,7 @@ impl PeerRegion {
     pub fn open(fd: OwnedFd) -> Result<Self, MemoryError> {
         let (mapping, layout) = Mapping::open(fd, |header, octets| {
             let layout = Layout::decode(header, octets)?;
-            Ok((layout, layout.frames()))
+            Ok((layout, layout.first()))
         })?;
         Ok(Self(Region { mapping, layout }))
     }

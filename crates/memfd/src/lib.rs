@@ -311,6 +311,9 @@ impl Mapping {
     /// Gives the kernel advice about the first `octets`; it changes no content, and without it
     /// everything is only slower or longer.
     fn advise(&self, octets: usize, advice: libc::c_int) {
+        if octets == 0 {
+            return;
+        }
         // SAFETY: within our mapping.
         unsafe { libc::madvise(self.base.as_ptr().cast(), octets, advice) };
     }
