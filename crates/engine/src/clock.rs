@@ -2,12 +2,12 @@
 //! where the kernel reads that too.
 //!
 //! A call of the kernel's vdso costs three times as much as reading the counter, and each message
-//! needs two readings. The rate of the counter is measured while the engine attaches
-//! ([`Calibration`]); its error, about one part in a million, matters to no timer.
+//! needs two readings. The rate of the counter is measured from the attach of the first engine on
+//! ([`measure_pace`]), and the kernel's clock read until then. Its error matters to no timer.
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use proto_trp::conn::Time;
@@ -23,6 +23,13 @@ struct Pace {
 
 /// `None` inside when the counter is not to be used.
 static PACE: OnceLock<Option<Pace>> = OnceLock::new();
+
+/// The counter and the kernel's time when the measurement of the pace began; `None` inside when the
+/// counter is not to be used.
+static BEGUN: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+
+/// Whether a thread has ended the measurement, or is about to: no other waits for it.
+static IS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Time that the measurement of the pace takes at least.
 const CALIBRATION_NS: u64 = 500_000;
@@ -46,8 +53,23 @@ pub(super) fn now_ns() -> u64 {
             let ns = (u128::from(ticks) * u128::from(pace.ns_per_tick)) >> 32;
             pace.ns.load(Ordering::Relaxed).wrapping_add(low64(ns))
         }
-        _ => kernel_ns(),
+        _ => ns_before_pace(),
     }
+}
+
+/// The kernel's time; ends the measurement of the pace when it has taken long enough.
+#[cold]
+fn ns_before_pace() -> u64 {
+    let ns = kernel_ns();
+    let begun = BEGUN.get().copied().flatten();
+    let is_due = |begun: &(u64, u64)| ns >= begun.1 + CALIBRATION_NS;
+    if let Some(begun) = begun.filter(is_due) {
+        if !IS_ENDED.swap(true, Ordering::Relaxed) {
+            // `StoppedClock` has set it only where none was measured.
+            let _ = PACE.set(pace_since(begun));
+        }
+    }
+    ns
 }
 
 #[inline]
@@ -88,16 +110,16 @@ fn counter() -> u64 {
     0
 }
 
-/// The counter and the kernel's clock at the same moment, as nearly as five tries give it.
+/// The kernel's time and the counter just before it, at the best of five tries: a clock that starts
+/// with them is not behind the kernel's, which other threads may have read.
 fn both() -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..5 {
         let before = counter();
         let ns = kernel_ns();
-        let after = counter();
-        let width = after.wrapping_sub(before);
+        let width = counter().wrapping_sub(before);
         if width < best.0 {
-            best = (width, before.wrapping_add(width / 2), ns);
+            best = (width, before, ns);
         }
     }
     (best.1, best.2)
@@ -109,48 +131,22 @@ fn kernel_uses_counter() -> bool {
         && std::fs::read_to_string(path).is_ok_and(|name| name.trim() == "tsc")
 }
 
-/// A measurement of the counter's pace that runs while something else is done.
-#[derive(Debug)]
-pub(super) struct Calibration {
-    begin: Option<(u64, u64)>,
+/// Begins to measure the pace of the counter, once in a process; readings of the clock end it.
+pub(super) fn measure_pace() {
+    BEGUN.get_or_init(|| kernel_uses_counter().then(both));
 }
 
-impl Calibration {
-    /// Begins, unless the pace is known.
-    pub(super) fn begin() -> Self {
-        Self {
-            begin: PACE.get().is_none().then(both),
-        }
-    }
-
-    /// Cancels it if the kernel does not read the counter either; that check takes some system
-    /// calls.
-    pub(super) fn if_useful(self) -> Self {
-        Self {
-            begin: self.begin.filter(|_| kernel_uses_counter()),
-        }
-    }
-
-    /// Ends it; waits until half a millisecond has passed since its beginning.
-    pub(super) fn end(self) {
-        let Some((ticks, ns)) = self.begin else {
-            return;
-        };
-        while kernel_ns() < ns + CALIBRATION_NS {
-            std::hint::spin_loop();
-        }
-        let (ticks_now, ns_now) = both();
-        PACE.get_or_init(|| {
-            let elapsed_ticks = u128::from(ticks_now.checked_sub(ticks)?);
-            let elapsed_ns = u128::from(ns_now.checked_sub(ns)?);
-            let pace = (elapsed_ns << 32).checked_div(elapsed_ticks)?;
-            Some(Pace {
-                ticks: ticks_now,
-                ns: AtomicU64::new(ns_now),
-                ns_per_tick: u64::try_from(pace).ok()?,
-            })
-        });
-    }
+/// The pace of the counter since both clocks were read.
+fn pace_since((ticks, ns): (u64, u64)) -> Option<Pace> {
+    let (ticks_now, ns_now) = both();
+    let elapsed_ticks = u128::from(ticks_now.checked_sub(ticks)?);
+    let elapsed_ns = u128::from(ns_now.checked_sub(ns)?);
+    let pace = (elapsed_ns << 32).checked_div(elapsed_ticks)?;
+    Some(Pace {
+        ticks: ticks_now,
+        ns: AtomicU64::new(ns_now),
+        ns_per_tick: u64::try_from(pace).ok()?,
+    })
 }
 
 /// The clock of all engines of this process, which stands still but for [`StoppedClock::advance`]:
@@ -161,6 +157,9 @@ pub struct StoppedClock(&'static Pace);
 impl StoppedClock {
     /// Stops the clock; None if an engine of this process has read it.
     pub fn stop() -> Option<Self> {
+        if PACE.get().is_none() && BEGUN.get().is_some() {
+            return None;
+        }
         let stopped = PACE.get_or_init(|| {
             Some(Pace {
                 ticks: 0,
@@ -189,8 +188,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_after_calibration_keeps_the_kernels_pace() {
-        Calibration::begin().if_useful().end();
+    fn clock_goes_on_while_its_pace_is_measured_and_keeps_the_kernels_pace() {
+        measure_pace();
+        let mut last = now_ns();
+        let begin = kernel_ns();
+        while kernel_ns() < begin + 2 * CALIBRATION_NS {
+            let now = now_ns();
+            assert!(last <= now, "{now} after {last}");
+            last = now;
+        }
+        assert_eq!(PACE.get().is_some(), kernel_uses_counter());
         // The thread may lose the processor between two readings, so ours lies between two of the
         // kernel's.
         let (before, own, after) = (kernel_ns(), now_ns(), kernel_ns());

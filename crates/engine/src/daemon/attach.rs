@@ -11,12 +11,12 @@ use std::sync::{mpsc, Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use urdma_abi::cancel::Disabled;
-use urdma_channel::{ChannelConfig, Directory, OwnRecords};
+use urdma_channel::{ChannelConfig, Directory, OwnRecords, OwnRegion};
 use urdma_ipc::{ControlClient, HostMemory, LeaseAnswer, Personality, RunDir};
 use urdma_memfd::MemoryError;
 use urdma_types::{Ip16, SlotId};
 
-use crate::clock::{self, Calibration};
+use crate::clock;
 use crate::engine::control_socket::{self, ControlSocket};
 use crate::engine::unmapped;
 use crate::engine::{Background, Engine, Lanes};
@@ -24,7 +24,7 @@ use crate::lock::SpinLock;
 use crate::objects::qp::PolledTable;
 use crate::objects::trace;
 use crate::paths::capture::Capture;
-use crate::paths::channels::{open_peer, Channels};
+use crate::paths::channels::{open_peer, Channels, SharedPage};
 use crate::paths::in_process::InProcess;
 use crate::paths::lease::LeasedQueue;
 use crate::shard::Shard;
@@ -164,8 +164,8 @@ impl Engine {
     /// # Errors
     /// Memory cannot be mapped, or a thread cannot be started.
     pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
-        Calibration::begin().if_useful().end();
-        start(parts, LeaseState::NotAsked, None, None)
+        clock::measure_pace();
+        start(parts, None, LeaseState::NotAsked, None, None)
     }
 
     /// As [`Engine::start`], but without the background thread: progress happens in calls only, and
@@ -185,8 +185,8 @@ impl Engine {
         parts: Parts,
         lease: Option<LeasedQueue>,
     ) -> Result<Arc<Engine>, AttachError> {
-        Calibration::begin().if_useful().end();
-        let engine = start(parts, LeaseState::NotAsked, lease, None)?;
+        clock::measure_pace();
+        let engine = start(parts, None, LeaseState::NotAsked, lease, None)?;
         // The thread counts as started.
         let _ = engine.background.is_started.set(());
         Ok(engine)
@@ -200,11 +200,11 @@ pub(super) fn attach_anew(
     wish: LeaseWish,
     lanes: Option<&Arc<Lanes>>,
 ) -> Result<Arc<Engine>, AttachError> {
-    let calibration = Calibration::begin();
     let attaching =
         ControlClient::begin_attach(run_dir, &program_name(), wish != LeaseWish::Never)?;
     // While urdmad makes room.
-    let calibration = calibration.if_useful();
+    clock::measure_pace();
+    let own = OwnMemory::create()?;
     let (control, attached, memory) = attaching.finish()?;
     let gids = attached.gids.iter();
     let addresses: Vec<_> = gids.map(|entry| Ip16(entry.gid).to_ip()).collect();
@@ -229,8 +229,7 @@ pub(super) fn attach_anew(
         mtu: attached.mtu,
         control: Some((control, run_dir.clone())),
     };
-    calibration.end();
-    start(parts, state, lease, lanes)
+    start(parts, Some(own), state, lease, lanes)
 }
 
 /// Opens the lease that urdmad granted. Without one urdmad forwards the packets, and the reason is
@@ -254,8 +253,10 @@ fn take_lease(
     Ok((LeaseState::Forwarded(why), None))
 }
 
+/// An engine of its parts, and of `own` if that was created already.
 pub(super) fn start(
     parts: Parts,
+    own: Option<OwnMemory>,
     lease_state: LeaseState,
     lease: Option<LeasedQueue>,
     lanes: Option<&Arc<Lanes>>,
@@ -267,7 +268,7 @@ pub(super) fn start(
         records,
         in_process,
         next_hop,
-    } = Ground::lay(parts.host, parts.slot, parts.control.as_ref())?;
+    } = Ground::lay(parts.host, own, parts.slot, parts.control.as_ref())?;
     let directory = Arc::clone(channels.directory());
     let page = Arc::clone(channels.page());
     let mut shard = Shard::new(channels, records, parts.slot, clock::now());
@@ -331,6 +332,33 @@ pub(super) fn start(
     Ok(engine)
 }
 
+fn memory(error: MemoryError) -> AttachError {
+    AttachError::Memory(match error {
+        MemoryError::System(_, error) => error,
+        other => io::Error::other(other),
+    })
+}
+
+/// What a process creates for urdmad, whatever its slot: its page, and the region and the delivery
+/// records of the channel to urdmad, with the descriptors of the two.
+pub(super) struct OwnMemory {
+    page: SharedPage,
+    region: (OwnRegion, OwnedFd),
+    records: (OwnRecords, OwnedFd),
+}
+
+impl OwnMemory {
+    fn create() -> Result<Self, AttachError> {
+        // Processes differ in it, as `Layout::new` asks.
+        let [stagger, ..] = std::process::id().to_ne_bytes();
+        Ok(Self {
+            page: SharedPage::create().map_err(memory)?,
+            region: OwnRegion::create(&ChannelConfig::PACKETS, stagger).map_err(memory)?,
+            records: OwnRecords::create().map_err(memory)?,
+        })
+    }
+}
+
 /// What an engine shares with other processes.
 struct Ground {
     channels: Channels,
@@ -344,35 +372,33 @@ impl Ground {
     /// Maps the memory of the instance; with an urdmad, opens the channel to it.
     fn lay(
         host: Host,
+        own: Option<OwnMemory>,
         slot: SlotId,
         control: Option<&(ControlClient, RunDir)>,
     ) -> Result<Self, AttachError> {
-        let failed = |error| {
-            AttachError::Memory(match error {
-                MemoryError::System(_, error) => error,
-                other => io::Error::other(other),
-            })
-        };
-        let (memory, played) = match host {
+        let (shown, played) = match host {
             Host::InProcess(instance) => {
-                let directory = Arc::new(instance.assign(slot).map_err(failed)?);
+                let directory = Arc::new(instance.assign(slot).map_err(memory)?);
+                let page = SharedPage::create().map_err(memory)?;
                 return Ok(Self {
-                    channels: Channels::new(slot, directory).map_err(failed)?,
+                    channels: Channels::new(slot, directory, page),
                     records: None,
                     in_process: Some(instance),
                     next_hop: None,
                 });
             }
-            Host::Memory(memory) => (memory, None),
+            Host::Memory(shown) => (shown, None),
             Host::Played(daemon) => (daemon.memory, Some((daemon.next_hop, daemon.offers))),
         };
-        let directory = Arc::new(Directory::open(memory.directory).map_err(failed)?);
-        let mut channels = Channels::new(slot, directory).map_err(failed)?;
-        let of_daemon = open_peer(vec![memory.region, memory.page]).map_err(failed)?;
-        let (records, records_fd) = OwnRecords::create().map_err(failed)?;
-        let offer = channels
-            .create(SlotId::DAEMON, &ChannelConfig::PACKETS)
-            .map_err(failed)?;
+        let OwnMemory {
+            page,
+            region,
+            records: (records, records_fd),
+        } = own.map_or_else(OwnMemory::create, Ok)?;
+        let directory = Arc::new(Directory::open(shown.directory).map_err(memory)?);
+        let of_daemon = open_peer(vec![shown.region, shown.page]).map_err(memory)?;
+        let mut channels = Channels::new(slot, directory, page);
+        let offer = channels.insert(SlotId::DAEMON, 0, region).map_err(memory)?;
         channels.attach(SlotId::DAEMON, 0, None, of_daemon);
         let (next_hop, offers) = played.unzip();
         if let Some(offer) = offer {

@@ -38,7 +38,8 @@ impl Engine {
     pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
         let _lanes = self.lanes.lock();
         let lane = self.add_lane(|| {
-            crate::daemon::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes)).ok()
+            let (state, lanes) = (LeaseState::NotAsked, Some(&self.lanes));
+            crate::daemon::attach::start(parts, None, state, None, lanes).ok()
         });
         lane.ok_or(EngineError::NoMemory)
     }

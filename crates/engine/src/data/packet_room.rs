@@ -3,7 +3,7 @@
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
-use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
+use urdma_channel::{Channel, Kind, Left, Room};
 use urdma_memfd::avoiding;
 use urdma_types::SlotId;
 
@@ -118,7 +118,7 @@ impl Shard {
     }
 
     /// Opens a channel to a process that there is none to.
-    fn ensure_channel(&mut self, slot: SlotId) -> Result<(), NoRoom> {
+    pub(crate) fn ensure_channel(&mut self, slot: SlotId) -> Result<(), NoRoom> {
         if self.channels.has(slot) {
             return Ok(());
         }
@@ -131,9 +131,7 @@ impl Shard {
         }
         let (regions, channels) = (&self.process.regions, &mut self.channels);
         let is_taken = |at, octets| regions.has_memory_in(at, octets);
-        let offer = avoiding(&is_taken, || {
-            channels.create(slot, &ChannelConfig::default())
-        });
+        let offer = avoiding(&is_taken, || channels.create(slot));
         let offer = offer.ok().flatten().ok_or(NoRoom::NoChannel)?;
         self.process.notes.push(Note::Offer(slot, offer));
         Ok(())

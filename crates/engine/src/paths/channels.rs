@@ -187,6 +187,32 @@ pub(crate) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), Mem
     Ok((region, page))
 }
 
+/// The page of a process and the socket by which its peers wake it.
+#[derive(Debug)]
+pub(crate) struct SharedPage {
+    /// Precedes the page, whose descriptors these are.
+    spared: Vec<Mark>,
+    page: OwnPage,
+    fd: OwnedFd,
+}
+
+impl SharedPage {
+    /// Creates both.
+    ///
+    /// # Errors
+    /// The page cannot be created.
+    pub(crate) fn create() -> Result<Self, MemoryError> {
+        let (mut page, fd) = OwnPage::create()?;
+        let mut spared = Vec::new();
+        // Without one, the background thread wakes those that sleep in calls on descriptors.
+        if let Ok(socket) = WakeSocket::create() {
+            spared.extend(socket.descriptors().map(Mark::new));
+            page.set_socket(socket);
+        }
+        Ok(Self { spared, page, fd })
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Channels {
@@ -210,29 +236,19 @@ pub(crate) struct Channels {
 
 impl Channels {
     /// None yet.
-    ///
-    /// # Errors
-    /// The process' page cannot be created.
-    pub(crate) fn new(own: SlotId, directory: Arc<Directory>) -> Result<Self, MemoryError> {
-        let (mut page, page_fd) = OwnPage::create()?;
-        let mut spared = Vec::new();
-        // Without one, the background thread wakes those that sleep in calls on descriptors.
-        if let Ok(socket) = WakeSocket::create() {
-            spared.extend(socket.descriptors().map(Mark::new));
-            page.set_socket(socket);
-        }
-        Ok(Self {
-            _spared: spared,
+    pub(crate) fn new(own: SlotId, directory: Arc<Directory>, shared: SharedPage) -> Self {
+        Self {
+            _spared: shared.spared,
             own,
-            page: Arc::new(page),
-            page_fd,
+            page: Arc::new(shared.page),
+            page_fd: shared.fd,
             directory,
             by_slot: (0..SLOTS).map(|_| None).collect(),
             open: Rota::default(),
             refused: HashMap::new(),
             doorbells: Vec::with_capacity(SLOTS),
             waited_for: Vec::new(),
-        })
+        }
     }
 
     /// The page of this process.
@@ -337,15 +353,11 @@ impl Channels {
     ///
     /// # Errors
     /// The region cannot be created.
-    pub(crate) fn create(
-        &mut self,
-        slot: SlotId,
-        config: &ChannelConfig,
-    ) -> Result<Option<Offer>, MemoryError> {
+    pub(crate) fn create(&mut self, slot: SlotId) -> Result<Option<Offer>, MemoryError> {
         if self.has(slot) {
             return Ok(None);
         }
-        let created = OwnRegion::create(config, self.own.number())?;
+        let created = OwnRegion::create(&ChannelConfig::default(), self.own.number())?;
         let generation = self.directory.generation(slot.number());
         self.insert(slot, generation, created)
     }
