@@ -4,33 +4,73 @@
 //! and tens of microseconds if each has to be woken. A thread therefore spins first, as long as
 //! that has lately paid. It yields the processor between its looks, so that a peer on the same
 //! processor can answer; a yield that returns late shows that other programs want the processor.
+//! For some time after that, a spin is brief and does not yield: a peer on another processor, which
+//! a wake-up has put before the programs there, still answers it, and each thread computes no more
+//! than the share that the scheduler gives it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Longest spin: longer than it takes to wake the peer, so that two threads that both sleep find
 /// one another awake.
 const SPIN_NS: u64 = 100_000;
+/// Longest spin without a yield, for the same reason; shorter, since other programs wait meanwhile.
+const BRIEF_NS: u64 = 50_000;
 /// Time between two looks at the other descriptors.
 const LOOK_NS: u64 = 5_000;
 /// A yield that takes so long shows that the processor is in demand.
 const LATE_NS: u64 = 200_000;
 /// Most waits without a spin after spins that were in vain.
 const REST_MAX: u32 = 64;
-/// Least and most time without a spin after a late yield, which costs a time slice of another
+/// Least and most time of brief spins after a late yield, which costs a time slice of another
 /// program, a few milliseconds.
 const BUSY_NS: (u64, u64) = (100_000_000, 1_600_000_000);
 
 /// Whether waits begin with a spin.
 #[derive(Debug, Default)]
 pub struct Spins {
-    /// Waits that are still to begin without one.
-    rest: AtomicU32,
-    /// Waits without one after the last spin that was in vain.
-    last_rest: AtomicU32,
+    patient: Rests,
+    brief: Rests,
     /// The time until which other programs are assumed to want the processor; 0 if they do not.
     busy_until: AtomicU64,
     /// How long that was assumed after the last late yield; 0 if the last spin had none.
     last_busy: AtomicU64,
+}
+
+/// Waits without a spin after spins that were in vain.
+#[derive(Debug, Default)]
+struct Rests {
+    /// How many are still to come.
+    left: AtomicU32,
+    /// How many there were after the last spin.
+    last: AtomicU32,
+}
+
+impl Rests {
+    /// Whether the next wait spins.
+    fn are_over(&self) -> bool {
+        let order = Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        self.left.fetch_update(order, order, less).is_err()
+    }
+
+    fn learn(&self, was_in_vain: bool) {
+        let order = Ordering::Relaxed;
+        let rest = match was_in_vain {
+            true => (self.last.load(order) * 2 + 1).min(REST_MAX),
+            false => 0,
+        };
+        self.last.store(rest, order);
+        self.left.store(rest, order);
+    }
+}
+
+/// How a thread spins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spin {
+    /// For [`SPIN_NS`], with yields.
+    Patient,
+    /// For [`BRIEF_NS`], without: other programs want the processor.
+    Brief,
 }
 
 /// How a spin ended.
@@ -45,29 +85,27 @@ pub enum Spun {
 }
 
 impl Spins {
-    /// Whether a wait that begins now spins.
-    pub fn allow(&self, now: impl FnOnce() -> u64) -> bool {
+    /// How a wait that begins now spins; `None`: it does not.
+    pub fn begin(&self, now: impl FnOnce() -> u64) -> Option<Spin> {
         let order = Ordering::Relaxed;
         let busy_until = self.busy_until.load(order);
         if busy_until != 0 {
             if now() < busy_until {
-                return false;
+                return self.brief.are_over().then_some(Spin::Brief);
             }
             self.busy_until.store(0, order);
         }
-        let less = |left: u32| left.checked_sub(1);
-        self.rest.fetch_update(order, order, less).is_err()
+        self.patient.are_over().then_some(Spin::Patient)
     }
 
-    /// Judges by a spin whether the next waits spin.
-    pub fn learn(&self, spun: Spun, now: impl FnOnce() -> u64) {
+    /// Judges by the end of a spin how the next waits spin.
+    pub fn learn(&self, spin: Spin, spun: Spun, now: impl FnOnce() -> u64) {
+        if spin == Spin::Brief {
+            self.brief.learn(spun != Spun::Found);
+            return;
+        }
+        self.patient.learn(spun == Spun::Nothing);
         let order = Ordering::Relaxed;
-        let rest = match spun {
-            Spun::Nothing => (self.last_rest.load(order) * 2 + 1).min(REST_MAX),
-            Spun::Found | Spun::Busy => 0,
-        };
-        self.last_rest.store(rest, order);
-        self.rest.store(rest, order);
         let busy = match spun {
             Spun::Busy => (self.last_busy.load(order) * 2).clamp(BUSY_NS.0, BUSY_NS.1),
             Spun::Found | Spun::Nothing => 0,
@@ -79,33 +117,39 @@ impl Spins {
     }
 }
 
-/// Calls `turn` until it finds something, and `look` now and then, for a limited time.
-pub fn spin(
-    now_ns: impl Fn() -> u64,
-    mut turn: impl FnMut() -> bool,
-    mut look: impl FnMut() -> bool,
-) -> Spun {
-    let begin = now_ns();
-    let mut looked = begin;
-    loop {
-        if turn() && look() {
-            return Spun::Found;
-        }
-        let now = now_ns();
-        if now - looked < LOOK_NS {
-            std::hint::spin_loop();
-            continue;
-        }
-        std::thread::yield_now();
-        if look() {
-            return Spun::Found;
-        }
-        looked = now_ns();
-        if looked - now > LATE_NS {
-            return Spun::Busy;
-        }
-        if looked - begin > SPIN_NS {
-            return Spun::Nothing;
+impl Spin {
+    /// Calls `turn` until it finds something, and `look` now and then, for a limited time.
+    pub fn run(
+        self,
+        now_ns: impl Fn() -> u64,
+        mut turn: impl FnMut() -> bool,
+        mut look: impl FnMut() -> bool,
+    ) -> Spun {
+        let begin = now_ns();
+        let mut looked = begin;
+        loop {
+            if turn() && look() {
+                return Spun::Found;
+            }
+            let now = now_ns();
+            if self == Spin::Brief && now - begin > BRIEF_NS {
+                return Spun::Nothing;
+            }
+            if self == Spin::Brief || now - looked < LOOK_NS {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::yield_now();
+            if look() {
+                return Spun::Found;
+            }
+            looked = now_ns();
+            if looked - now > LATE_NS {
+                return Spun::Busy;
+            }
+            if looked - begin > SPIN_NS {
+                return Spun::Nothing;
+            }
         }
     }
 }
@@ -119,28 +163,35 @@ mod tests {
     use super::*;
 
     /// Waits until one spins.
-    fn waits_before_a_spin(spins: &Spins) -> usize {
-        (0..).take_while(|_| !spins.allow(|| 0)).count()
+    fn waits_before_a_spin(spins: &Spins, now_ns: u64) -> usize {
+        (0..)
+            .take_while(|_| spins.begin(|| now_ns).is_none())
+            .count()
     }
 
     #[test]
     fn spins_in_vain_become_rare_until_one_pays() {
-        let spins = Spins::default();
-        let mut rests = Vec::new();
-        for _ in 0..9 {
-            rests.push(waits_before_a_spin(&spins));
-            spins.learn(Spun::Nothing, || 0);
+        for (spin, now_ns) in [(Spin::Patient, 0), (Spin::Brief, 1)] {
+            let spins = Spins::default();
+            if spin == Spin::Brief {
+                spins.learn(Spin::Patient, Spun::Busy, || now_ns);
+            }
+            let mut rests = Vec::new();
+            for _ in 0..9 {
+                rests.push(waits_before_a_spin(&spins, now_ns));
+                spins.learn(spin, Spun::Nothing, || now_ns);
+            }
+            assert_eq!(rests, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
+            spins.learn(spin, Spun::Found, || now_ns);
+            assert_eq!(waits_before_a_spin(&spins, now_ns), 0);
         }
-        assert_eq!(rests, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
-        spins.learn(Spun::Found, || 0);
-        assert_eq!(waits_before_a_spin(&spins), 0);
     }
 
     #[test]
-    fn late_yields_in_a_row_end_spins_for_longer_each_time() {
+    fn spins_are_brief_after_late_yields_and_for_longer_each_time() {
         let spins = Spins::default();
         let mut now = 5;
-        for rest_ns in [
+        for busy_ns in [
             100_000_000,
             200_000_000,
             400_000_000,
@@ -148,24 +199,36 @@ mod tests {
             1_600_000_000,
             1_600_000_000,
         ] {
-            assert!(spins.allow(|| now));
-            spins.learn(Spun::Busy, || now);
-            assert!(!spins.allow(|| now + rest_ns - 1));
-            now += rest_ns;
+            assert_eq!(spins.begin(|| now), Some(Spin::Patient));
+            spins.learn(Spin::Patient, Spun::Busy, || now);
+            assert_eq!(spins.begin(|| now + busy_ns - 1), Some(Spin::Brief));
+            spins.learn(Spin::Brief, Spun::Found, || now + busy_ns - 1);
+            now += busy_ns;
         }
-        assert!(spins.allow(|| now));
-        spins.learn(Spun::Found, || now);
-        spins.learn(Spun::Busy, || now);
-        assert!(spins.allow(|| now + 100_000_000));
+        assert_eq!(spins.begin(|| now), Some(Spin::Patient));
+        spins.learn(Spin::Patient, Spun::Found, || now);
+        spins.learn(Spin::Patient, Spun::Busy, || now);
+        assert_eq!(spins.begin(|| now + 100_000_000), Some(Spin::Patient));
     }
 
     #[test]
     fn spin_ends_with_what_is_found_and_with_time() {
         let begin = Instant::now();
         let now = || u64::try_from(begin.elapsed().as_nanos()).unwrap();
-        let turns = Cell::new(0);
-        let turn = || turns.replace(turns.get() + 1) == 2;
-        assert_eq!(spin(now, turn, || turns.get() == 3), Spun::Found);
-        assert_ne!(spin(now, || false, || false), Spun::Found);
+        for spin in [Spin::Patient, Spin::Brief] {
+            let turns = Cell::new(0);
+            let turn = || turns.replace(turns.get() + 1) == 2;
+            assert_eq!(spin.run(now, turn, || turns.get() == 3), Spun::Found);
+            assert_ne!(spin.run(now, || false, || false), Spun::Found);
+        }
+    }
+
+    #[test]
+    fn brief_spin_looks_at_no_descriptor_before_a_turn_has_found_something() {
+        let clock = Cell::new(0);
+        let now = || clock.replace(clock.get() + 1_000);
+        let look = || panic!("a look is a system call");
+        assert_eq!(Spin::Brief.run(now, || false, look), Spun::Nothing);
+        assert!(clock.get() > BRIEF_NS && clock.get() < SPIN_NS);
     }
 }

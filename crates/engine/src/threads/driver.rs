@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use urdma_waiting::local_events::turn_to;
-use urdma_waiting::spins::{spin, Spun};
+use urdma_waiting::spins::Spun;
 use urdma_waiting::unread::Target;
 use urdma_waiting::{Bells, Parked, Seated, Signal};
 
@@ -226,17 +226,16 @@ impl Engine {
         } else {
             &control.cm_spins
         };
-        let mut spins = own_spins.allow(clock::now_ns);
+        let mut spin = own_spins.begin(clock::now_ns);
         let mut next_look = clock::now_ns() + LOOK_NS;
         loop {
-            if spins {
-                spins = false;
+            if let Some(spin) = spin.take() {
                 let turn = || {
                     self.turn_once();
                     control.may_have_events()
                 };
-                let spun = spin(clock::now_ns, turn, || self.looks(call, None));
-                own_spins.learn(spun, clock::now_ns);
+                let spun = spin.run(clock::now_ns, turn, || self.looks(call, None));
+                own_spins.learn(spin, spun, clock::now_ns);
                 if spun == Spun::Found {
                     return Waited::Ready;
                 }
@@ -288,19 +287,21 @@ impl Engine {
     /// thread has `found` what it waits for; none without a spin.
     fn spin_after_serving(&self, turns: &Turns, mut found: impl FnMut() -> bool) -> Option<bool> {
         let control = &self.sleep_control;
-        if !turns.has_taken || !control.serving_spins.allow(clock::now_ns) {
+        if !turns.has_taken {
             return None;
         }
+        let spin = control.serving_spins.begin(clock::now_ns)?;
         let mut has_served = false;
         let turn = || {
             has_served |= self.turn_once();
             control.may_have_events()
         };
-        let spun = spin(clock::now_ns, turn, &mut found);
-        let has_paid = spun == Spun::Nothing && has_served;
-        control
-            .serving_spins
-            .learn(if has_paid { Spun::Found } else { spun }, clock::now_ns);
+        let spun = spin.run(clock::now_ns, turn, &mut found);
+        let judged = match spun {
+            Spun::Nothing if has_served => Spun::Found,
+            spun => spun,
+        };
+        control.serving_spins.learn(spin, judged, clock::now_ns);
         Some(spun == Spun::Found)
     }
 
@@ -367,14 +368,14 @@ impl Engine {
     fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
         let control = &self.sleep_control;
         let signal = &wait.channel.signal;
-        if control.spins.allow(clock::now_ns) {
+        if let Some(spin) = control.spins.begin(clock::now_ns) {
             let has_come = || signal.count() != seen;
             let turn = || {
                 self.turn_once();
                 has_come()
             };
-            let spun = spin(clock::now_ns, turn, has_come);
-            control.spins.learn(spun, clock::now_ns);
+            let spun = spin.run(clock::now_ns, turn, has_come);
+            control.spins.learn(spin, spun, clock::now_ns);
             if spun == Spun::Found {
                 return wait.why_raised();
             }
