@@ -19,6 +19,7 @@ use crate::real::{self, set_errno};
 use crate::reasons::Reason;
 use crate::signals::{self, Masked};
 use crate::sleepers::Begun as Begin;
+use crate::spins::spin;
 use crate::table::{self, Cell, State};
 use crate::{agent, bell, leave, process, sets};
 
@@ -351,6 +352,10 @@ unsafe fn sleep(
     unsafe { Connection::hold(pointer) };
     cell.leave();
     let slept = match event {
+        Event::Readable if spin(|| connection.has_news(), || connection.has_news()) => Some(0),
+        Event::Readable if signals::has_ended_call(left.is_some()) => {
+            Some(-std::ffi::c_long::from(libc::EINTR))
+        }
         // SAFETY: as for the caller.
         Event::Readable => unsafe { connection.sleep_for_ring(left) },
         Event::Writable | Event::Peer => None,

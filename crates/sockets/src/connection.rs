@@ -213,6 +213,14 @@ impl Connection {
         bell::ring(self.peer_agent.as_raw_fd());
     }
 
+    /// Whether a receive that waits for octets of the incoming ring is to look again.
+    pub(crate) fn has_news(&self) -> bool {
+        self.in_ring(self.end.peer()) != 0
+            || !self.is_tcp_quiet()
+            || self.tcp_speaks.load(SeqCst)
+            || self.is_closed.load(SeqCst)
+    }
+
     /// Sleeps for at most `limit` until the incoming ring changes, if only that or the agent can
     /// end the sleep; `None` if TCP can. The result is 0 or the negative errno.
     ///
@@ -245,11 +253,7 @@ impl Connection {
             return Some(0);
         }
         // Who has rung before that has looked at the word has not woken.
-        let has_changed = self.in_ring(peer) != 0
-            || !self.is_tcp_quiet()
-            || self.tcp_speaks.load(SeqCst)
-            || self.is_closed.load(SeqCst);
-        if has_changed {
+        if self.has_news() {
             return Some(0);
         }
         // SAFETY: guaranteed by the caller.

@@ -64,4 +64,5 @@ mod sets;
 mod signals;
 mod sleepers;
 mod spawned;
+mod spins;
 mod table;

@@ -556,6 +556,17 @@ impl Set {
         })
     }
 
+    /// Whether a look would look at a member with rings: one that was ready lately.
+    pub(crate) fn may_be_due(&self) -> bool {
+        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.has_queued())
+    }
+
+    /// Whether a look would report a member with rings that is not armed. No system call is made
+    /// while TCP is quiet.
+    pub(crate) fn is_due(&self) -> bool {
+        self.with(|members| members.ready.is_due())
+    }
+
     /// The thread has asked the kernel.
     pub(crate) fn end_sleep(&self) {
         self.waiters.fetch_sub(1, SeqCst);

@@ -101,6 +101,8 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
         place.ended.fetch_max(ended, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { HANDLERS.call(signal, info, context) };
+        // A call of the handler has begun anew.
+        place.ended.fetch_max(ended, Ordering::Relaxed);
     });
 }
 
@@ -208,6 +210,19 @@ mod tests {
         raise(signal);
         assert_eq!(calls(1), 1);
         assert!(!has_ended_call(false) && has_ended_call(true));
+    }
+
+    extern "C" fn calls_itself(_: c_int) {
+        begin_call();
+    }
+
+    #[test]
+    fn handler_that_makes_a_call_of_its_own_ends_that_of_its_thread() {
+        let signal = libc::SIGURG;
+        installed(signal, calls_itself, 0);
+        begin_call();
+        raise(signal);
+        assert!(has_ended_call(false));
     }
 
     #[test]

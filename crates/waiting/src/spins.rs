@@ -46,6 +46,13 @@ struct Rests {
 }
 
 impl Rests {
+    const fn new() -> Self {
+        Self {
+            left: AtomicU32::new(0),
+            last: AtomicU32::new(0),
+        }
+    }
+
     /// Whether the next wait spins.
     fn are_over(&self) -> bool {
         let order = Ordering::Relaxed;
@@ -85,6 +92,16 @@ pub enum Spun {
 }
 
 impl Spins {
+    /// The first wait spins.
+    pub const fn new() -> Self {
+        Self {
+            patient: Rests::new(),
+            brief: Rests::new(),
+            busy_until: AtomicU64::new(0),
+            last_busy: AtomicU64::new(0),
+        }
+    }
+
     /// How a wait that begins now spins; `None`: it does not.
     pub fn begin(&self, now: impl FnOnce() -> u64) -> Option<Spin> {
         let order = Ordering::Relaxed;
@@ -172,7 +189,7 @@ mod tests {
     #[test]
     fn spins_in_vain_become_rare_until_one_pays() {
         for (spin, now_ns) in [(Spin::Patient, 0), (Spin::Brief, 1)] {
-            let spins = Spins::default();
+            let spins = Spins::new();
             if spin == Spin::Brief {
                 spins.learn(Spin::Patient, Spun::Busy, || now_ns);
             }
@@ -189,7 +206,7 @@ mod tests {
 
     #[test]
     fn spins_are_brief_after_late_yields_and_for_longer_each_time() {
-        let spins = Spins::default();
+        let spins = Spins::new();
         let mut now = 5;
         for busy_ns in [
             100_000_000,

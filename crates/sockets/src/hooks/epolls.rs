@@ -12,8 +12,9 @@ use super::polls::duration;
 use crate::begin::{begin, joined, Begun};
 use crate::reasons::Reason;
 use crate::sets::{self, Events, Set};
+use crate::spins::spin;
 use crate::table::{self, Cell};
-use crate::{leave, limits, process, real};
+use crate::{leave, limits, process, real, signals};
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
@@ -227,20 +228,31 @@ impl Wait {
         let end = self.limit.filter(|limit| !limit.is_zero());
         let end = end.and_then(|limit| Instant::now().checked_add(limit));
         let mut limit = self.limit;
-        loop {
-            // SAFETY: the array of the caller.
-            let mut found = unsafe { Events::new(events, len) };
-            let may_sleep = limit.is_none_or(|limit| !limit.is_zero());
-            if !set.look(&mut found, may_sleep) {
-                return returned(&found);
-            }
-            // SAFETY: as above.
-            let result = unsafe { self.ask(set, &mut found, limit) };
-            if found.count() == 0 && result < 0 {
+        if may_sleep(limit) && self.mask.is_null() && set.may_be_due() {
+            signals::begin_call();
+            let mut result = 0;
+            let look = || {
+                // SAFETY: the array of the caller.
+                let found = unsafe { Events::new(events, len) };
+                // SAFETY: as above.
+                let looked = unsafe { self.attempt(set, found, Some(Duration::ZERO)) };
+                result = looked.unwrap_or(0);
+                result != 0
+            };
+            if spin(|| set.is_due(), look) {
                 return result;
             }
-            if found.count() > 0 || result == 0 {
-                return returned(&found);
+            if signals::has_ended_call(true) {
+                real::set_errno(libc::EINTR);
+                return -1;
+            }
+        }
+        loop {
+            // SAFETY: the array of the caller.
+            let found = unsafe { Events::new(events, len) };
+            // SAFETY: as above.
+            if let Some(result) = unsafe { self.attempt(set, found, limit) } {
+                return result;
             }
             // Only registrations of this library's were reported.
             if let Some(end) = end {
@@ -248,6 +260,32 @@ impl Wait {
             }
         }
     }
+
+    /// Looks at the members with rings, and asks the kernel, where the thread sleeps if none is
+    /// ready; `None` if only registrations of this library's were reported.
+    ///
+    /// # Safety
+    /// A cancellation point, as [`Wait::sleep`].
+    unsafe fn attempt(
+        self,
+        set: &Set,
+        mut found: Events,
+        limit: Option<Duration>,
+    ) -> Option<c_int> {
+        if !set.look(&mut found, may_sleep(limit)) {
+            return Some(returned(&found));
+        }
+        // SAFETY: guaranteed by the caller.
+        let result = unsafe { self.ask(set, &mut found, limit) };
+        if found.count() == 0 && result < 0 {
+            return Some(result);
+        }
+        (found.count() > 0 || result == 0).then(|| returned(&found))
+    }
+}
+
+fn may_sleep(limit: Option<Duration>) -> bool {
+    limit.is_none_or(|limit| !limit.is_zero())
 }
 
 fn returned(events: &Events) -> c_int {

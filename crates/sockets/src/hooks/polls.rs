@@ -13,8 +13,9 @@ use crate::begin::{begin, Begun};
 use crate::connection::Connection;
 use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
 use crate::reasons::Reason;
+use crate::spins::spin;
 use crate::table::{self, Cell};
-use crate::{bell, leave, limits, real, sets};
+use crate::{bell, leave, limits, real, sets, signals};
 
 /// Entries of a list that is copied, and bells: one for each connection with rings among the
 /// entries, and one of the thread.
@@ -142,6 +143,7 @@ pub(super) unsafe fn poll_ours(
     mask: *const sigset_t,
 ) -> c_int {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    signals::begin_call();
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         // SAFETY: guaranteed by the caller.
@@ -210,7 +212,16 @@ unsafe fn try_poll<const ENTRIES: usize, const BELLS: usize>(
     };
     let may_sleep = left.is_none_or(|left| !left.is_zero());
     // SAFETY: the list of the caller.
-    if !(unsafe { lists.enter(list) } && lists.arm(may_sleep)) {
+    let has_entered = unsafe { lists.enter(list) };
+    if has_entered && lists.ringed_count > 0 && may_sleep && mask.is_null() {
+        spin(|| lists.is_ready(), || lists.is_ready());
+        if signals::has_ended_call(true) {
+            lists.leave();
+            real::set_errno(libc::EINTR);
+            return Attempt::Returns(-1);
+        }
+    }
+    if !(has_entered && lists.arm(may_sleep)) {
         lists.leave();
         return Attempt::Impossible;
     }

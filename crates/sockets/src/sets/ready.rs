@@ -93,22 +93,46 @@ struct Member<S> {
     reported: (u64, u32),
 }
 
+/// What a look finds of a member.
+struct FoundReady {
+    /// The interest of the program.
+    event: epoll_event,
+    /// [`Source::arrived`] before the look.
+    arrived: u64,
+    ready: u32,
+    /// It is reported.
+    is_due: bool,
+}
+
 impl<S: Source> Member<S> {
-    /// What is reported now.
-    fn report(&mut self, look: u64) -> Option<epoll_event> {
+    /// What a look finds now.
+    fn found(&self) -> Option<FoundReady> {
         let event = self.wanted()?;
         let arrived = self.source.arrived();
         let ready = self.source.ready(event.events);
         let has_room = ready & OUT != 0;
         let has_arrived = event.events & IN != 0 && arrived != self.arrived;
         let is_edge = self.is_new || has_arrived || self.lacks_room && has_room;
+        Some(FoundReady {
+            event,
+            arrived,
+            ready,
+            is_due: ready != 0 && (event.events & EDGE == 0 || is_edge),
+        })
+    }
+
+    /// What is reported now.
+    fn report(&mut self, look: u64) -> Option<epoll_event> {
+        let found = self.found()?;
+        let (event, ready) = (found.event, found.ready);
+        let has_room = ready & OUT != 0;
         self.lacks_room |= event.events & OUT != 0 && !has_room;
-        if ready == 0 || event.events & EDGE != 0 && !is_edge {
+        if !found.is_due {
             return None;
         }
         self.lacks_room &= !has_room;
         self.is_new = false;
-        self.arrived = arrived;
+        self.arrived = found.arrived;
         self.misses = 0;
         self.reported = (look, ready);
         self.is_spent = event.events & ONE_SHOT != 0;
@@ -249,6 +273,15 @@ impl<S: Source> Ready<S> {
     /// Whether a wait would look at a member.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Whether a look would report a member of the queue.
+    pub(crate) fn is_due(&self) -> bool {
+        let members = self
+            .queue
+            .iter()
+            .filter_map(|index| self.members[*index].as_ref());
+        members.filter_map(Member::found).any(|found| found.is_due)
     }
 
     /// Whether the program has removed a member, or it is none.

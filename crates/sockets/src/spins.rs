@@ -1,0 +1,92 @@
+//! Threads that are about to sleep look for octets in rings first, while that has lately paid
+//! (`urdma_waiting::spins`): a wake-up takes longer than the answer of a peer that is awake.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use urdma_waiting::spins::{Spins, Spun};
+
+use crate::signals;
+
+thread_local! {
+    static SPINS: Spins = const { Spins::new() };
+}
+
+/// Nanoseconds since the first call.
+fn now_ns() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Calls `turn`, which makes no system call, and `look` for a limited time. `true`: a look has
+/// found something. It ends early with a handler of a signal that has run since
+/// [`signals::begin_call`], as the sleep would that follows; where handlers are not seen, nothing
+/// is done.
+pub(crate) fn spin(turn: impl Fn() -> bool, mut look: impl FnMut() -> bool) -> bool {
+    if signals::HANDLERS.has_direct() {
+        return false;
+    }
+    SPINS.with(|spins| {
+        let Some(spin) = spins.begin(now_ns) else {
+            return false;
+        };
+        let mut has_found = false;
+        let look = || {
+            has_found = look();
+            has_found || signals::has_ended_call(true)
+        };
+        let spun = spin.run(now_ns, || turn() || signals::has_ended_call(true), look);
+        if has_found || spun != Spun::Found {
+            spins.learn(spin, spun, now_ns);
+        }
+        has_found
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ffi::c_int;
+    use std::ptr::null_mut;
+
+    use super::*;
+
+    extern "C" fn ignore(_: c_int) {}
+
+    #[test]
+    fn what_a_look_finds_ends_the_spin() {
+        signals::begin_call();
+        let looks = Cell::new(0);
+        let look = || looks.replace(looks.get() + 1) == 2;
+        assert!(spin(|| true, look));
+        assert_eq!(looks.get(), 3);
+        assert!(!spin(|| false, || false));
+        // The next wait does not spin, since that one was in vain.
+        assert!(!spin(|| true, || true));
+        assert!(spin(|| true, || true));
+    }
+
+    #[test]
+    fn handler_ends_the_spin_and_the_call() {
+        let signal = libc::SIGWINCH;
+        // SAFETY: zeroes are a valid sigaction.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = ignore as *const () as libc::sighandler_t;
+        // SAFETY: a valid action.
+        let failed = unsafe { signals::HANDLERS.install(signal, &raw const action, null_mut()) };
+        assert_eq!(failed, 0);
+        signals::begin_call();
+        let turns = Cell::new(0);
+        let turn = || {
+            if turns.replace(turns.get() + 1) == 1 {
+                // SAFETY: the thread lives.
+                unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+            }
+            false
+        };
+        assert!(!spin(turn, || false));
+        assert_eq!(turns.get(), 2);
+        assert!(signals::has_ended_call(true));
+    }
+}
