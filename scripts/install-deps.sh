@@ -14,7 +14,7 @@ build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev"
 build="$build librdmacm-dev libnuma-dev"
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap strace tshark util-linux valgrind python3-pyverbs patchelf qperf python3-venv zstd"
-test="$test netcat-openbsd netcat-traditional curl wget redis-tools"
+test="$test netcat-openbsd netcat-traditional curl wget redis-tools groff-base"
 perf="linux-perf ucx-utils"
 all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev

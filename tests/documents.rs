@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use urdma_harness::instance::{LeasePolicy, Scratch};
+use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::Process;
 use urdma_ipc::SocketReason;
 use urdma_tests::{alone, OneHost, SHORT};
@@ -215,4 +215,33 @@ fn links_of_pages_lead_to_files_and_headings() {
             assert!(found, "{from}: {link}: no such heading");
         }
     }
+}
+
+#[test]
+fn manual_page_shows_what_connections_may_be_excluded() {
+    let scratch = Scratch::new("pages").unwrap();
+    let mut command = Command::new(binary_dir().unwrap().join("urdma-pages"));
+    let ended = Process::run(command.arg(scratch.path()), SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    let page = scratch.path().join("man/man1/urdma-run.1");
+    // Without escape sequences and overstriking.
+    let mut command = Command::new("groff");
+    command
+        .args(["-man", "-Tascii", "-rLL=300n", "-P-cbou"])
+        .arg(page);
+    let shown = Process::run(&mut command, SHORT).unwrap();
+    assert!(shown.succeeded(), "{}", shown.describe());
+    let mut lines = shown.output.lines().map(str::trim);
+    let option = "--sockets-exclude <RULES>";
+    assert!(lines.any(|line| line == option), "{}", shown.output);
+    let text = lines.next().unwrap();
+    for rule in [
+        "(6379)",
+        "(6000-6999)",
+        "(10.0.0.0/8, ::1)",
+        "(127.0.0.1:6379, [::1]:6000-6999)",
+    ] {
+        assert!(text.contains(rule), "{text}");
+    }
+    assert!(lines.next().unwrap().contains("URDMA_SOCKETS_EXCLUDE"));
 }

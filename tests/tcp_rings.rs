@@ -23,6 +23,9 @@ use urdma_ipc::{ControlClient, JoinedSocket, SocketReason};
 use urdma_tests::rings::{at_the_end, client, file, from_call, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
+#[path = "tcp-rings/excluded.rs"]
+mod excluded;
+
 /// Both ends of a connection of this host.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -490,45 +493,6 @@ fn octets_stay_in_order_around_calls_of_the_kernel() {
     assert!(
         status.joined > 6 && status.ring_octets > 1 << 14,
         "{status:?}"
-    );
-    one.down();
-}
-
-#[test]
-fn connection_that_is_excluded_stays_with_tcp() {
-    let _alone = alone();
-    let one = OneHost::up();
-    let port = ports();
-    let begin = one.scratch.path().join("begin");
-    File::create(&begin).unwrap();
-    let exclude = |rules: &str, words: &str| {
-        let mut command = one.host.subcommand("run").unwrap();
-        command.args(["--sockets", "--sockets-from", "0", "--sockets-exclude"]);
-        command.args([rules, "--", "python3", ENDS]);
-        command.args(words.split(' '));
-        Process::start(&mut command).unwrap()
-    };
-    let observer = client(&one);
-    let ping = format!("ping {port} 20 {} /dev/null", begin.display());
-    let excluded = format!("10.0.0.0/8,127.0.0.1:{port}");
-    for (rules, joined, counts) in [("10.0.0.0/8", 1, 0), (&*excluded, 1, 2)] {
-        let mut server = exclude(rules, &format!("echo {port}"));
-        server.wait_for_text("ready", SHORT).unwrap();
-        assert!(output(exclude(rules, &ping)).contains("done"));
-        output(server);
-        let count = || status(&observer).reasons[&SocketReason::Excluded];
-        wait_until("the counts", SHORT, || count() == counts).unwrap();
-        assert_eq!(status(&observer).joined, joined);
-    }
-
-    let refused = exclude(&format!("{port},localhost"), &ping)
-        .wait(SHORT)
-        .unwrap();
-    let says = "for '--sockets-exclude <RULES>': \"localhost\": write a port";
-    assert!(
-        !refused.succeeded() && refused.output.contains(says),
-        "{}",
-        refused.describe()
     );
     one.down();
 }
