@@ -15,6 +15,8 @@ use crate::target::Target;
 const SOCKETS_FROM: &str = "URDMA_SOCKETS_FROM";
 /// Which connections stay with TCP.
 const SOCKETS_EXCLUDE: &str = "URDMA_SOCKETS_EXCLUDE";
+/// The same whether raw system calls are named.
+const SOCKETS_DIAGNOSE: &str = "URDMA_SOCKETS_DIAGNOSE";
 
 /// Options of `urdma run`.
 #[derive(Debug, Args)]
@@ -38,6 +40,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RULES", env = SOCKETS_EXCLUDE, hide_env_values = true)]
     #[arg(default_value = "", hide_default_value = true, value_parser = excluded)]
     sockets_exclude: String,
+    /// With --sockets: says on standard error which code makes system calls on TCP sockets without
+    /// the C library, as which connections through shared memory fail (x86-64)
+    #[arg(long, requires = "sockets")]
+    sockets_diagnose: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -98,6 +104,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
         .env("URDMA_LEASE", args.lease.as_str())
         .env(SOCKETS_FROM, args.sockets_from.to_string())
         .env(SOCKETS_EXCLUDE, &args.sockets_exclude)
+        .env(
+            SOCKETS_DIAGNOSE,
+            u8::from(args.sockets_diagnose).to_string(),
+        )
         .exec();
     Err(Error::sentence(format!(
         "cannot run {}: {error}",

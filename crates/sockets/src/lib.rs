@@ -15,8 +15,9 @@
 //! `limits` how long;
 //! `leave` the ends of rings; `reasons` counts why; `lent` what forked children have; `spawned`
 //! what vforked children hand on; `agent` the thread that meets urdmad and acts for the process;
-//! `calls` sending and receiving; `files` sendfile; `life` loading, forks and exit; `hooks` the
-//! interposed functions.
+//! `calls` sending and receiving; `files` sendfile; `life` loading, forks and exit; `diagnosis`
+//! system calls without the C library, `diagnosed` whether they are; `hooks` the interposed
+//! functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -41,6 +42,10 @@ mod begin;
 mod bell;
 mod calls;
 mod connection;
+#[cfg_attr(test, allow(dead_code))]
+mod diagnosed;
+#[cfg_attr(test, allow(dead_code))]
+mod diagnosis;
 mod early;
 mod files;
 mod futex;

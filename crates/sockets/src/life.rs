@@ -1,6 +1,6 @@
 //! What happens when the library is loaded, the program forks, and exits.
 
-use crate::{agent, leave, lent, process, real, reasons, sets, sleepers, table};
+use crate::{agent, diagnosis, leave, lent, process, real, reasons, sets, sleepers, table};
 
 /// Called by the dynamic linker when the library is loaded.
 #[used]
@@ -18,6 +18,7 @@ extern "C" fn at_load() {
     // SAFETY: the handlers are functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     real::look_up_early();
+    diagnosis::begin();
     real::set_errno(before);
 }
 
@@ -46,6 +47,7 @@ unsafe extern "C" fn after_fork() {
 
 unsafe extern "C" fn in_child() {
     process::take_table();
+    diagnosis::begin_thread();
     agent::in_child();
     reasons::in_child();
     sleepers::in_child();

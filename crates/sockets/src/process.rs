@@ -113,7 +113,7 @@ fn pid() -> c_int {
 
 /// The value of an environment variable.
 #[cfg_attr(test, allow(dead_code))]
-fn variable(name: &CStr) -> Option<&'static [u8]> {
+pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: `name` is a C string.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: getenv returns null or a C string; a program that changes the environment

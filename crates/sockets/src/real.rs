@@ -4,12 +4,14 @@
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use libc::{
-    epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, off_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, off_t, pollfd, pthread_attr_t, pthread_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 pub(crate) use urdma_abi::next::{errno, set_errno};
 
+/// The function of a thread.
+pub(crate) type Main = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 /// Result of a function that returns nothing.
 type NoAnswer = ();
 /// Result of a failed call of such a function.
@@ -94,6 +96,11 @@ urdma_abi::next! {
     ssignal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
     sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, -1;
+    pthread_create(
+        thread: *mut pthread_t, attributes: *const pthread_attr_t, main: Main, argument: *mut c_void
+    ) -> c_int, libc::ENOSYS;
+    pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int, libc::ENOSYS;
+    sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int, -1;
 }
 
 /// Looks up the functions that a handler of a signal or a forked child may call first.
@@ -120,4 +127,8 @@ pub(crate) fn look_up_early() {
     unsafe { fcntl(-1, libc::F_GETFD, null_mut()) };
     // SAFETY: signal 0 does not exist.
     unsafe { sigaction(0, null(), null_mut()) };
+    // SAFETY: without sets, nothing changes.
+    unsafe { sigprocmask(libc::SIG_BLOCK, null(), null_mut()) };
+    // SAFETY: as above.
+    unsafe { pthread_sigmask(libc::SIG_BLOCK, null(), null_mut()) };
 }

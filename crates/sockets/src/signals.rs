@@ -8,14 +8,29 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 
-use libc::siginfo_t;
+use libc::{sigaction, siginfo_t};
 use urdma_abi::handlers::{Handlers, PutOff};
 use urdma_abi::signals::{change_mask, Set, ALL};
 
-use crate::real;
+use crate::{diagnosed, real};
 
 /// The program's handlers.
-pub(crate) static HANDLERS: Handlers = Handlers::new(on_signal, real::sigaction);
+pub(crate) static HANDLERS: Handlers = Handlers::new(on_signal, install);
+
+/// sigaction(2), but for what the diagnosis needs of signals.
+unsafe fn install(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    // SAFETY: null or the caller's.
+    let mut action = unsafe { new.as_ref() }.copied();
+    if let Some(action) = action.as_mut() {
+        diagnosed::keep_unblocked(&mut action.sa_mask);
+    }
+    let new = match &action {
+        Some(action) if !diagnosed::is_own(signal) => std::ptr::from_ref(action),
+        _ => std::ptr::null(),
+    };
+    // SAFETY: null or an action of ours, and the caller's place for the old one.
+    unsafe { real::sigaction(signal, new, old) }
+}
 
 /// Only the thread itself uses it, and its handlers.
 struct Place {
