@@ -4,16 +4,21 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { TRIPS = 20, OCTETS = 64, SET_OCTETS = 8 };
@@ -119,6 +124,29 @@ static void handle_signals(int fd)
 	expect(raw(SYS_rt_sigprocmask, SIG_BLOCK, 8, 0, SET_OCTETS, 0, 0) == -14, "a fault");
 }
 
+/* A filter of the program's own ends it, whatever handles SIGSYS. */
+static void end_by_filter(void)
+{
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { 4, rules };
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+		getppid();
+		_exit(0);
+	}
+	expect(waitpid(child, &status, 0) == child, "a child");
+	expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS, "ended by the filter");
+}
+
 int main(int count, char **words)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -151,6 +179,7 @@ int main(int count, char **words)
 	expect(pthread_create(&thread, NULL, in_thread, &fd) == 0, "a thread");
 	pthread_join(thread, NULL);
 	trips(fd);
+	end_by_filter();
 	printf("done\n");
 	return 0;
 }

@@ -24,6 +24,8 @@ use crate::real;
 /// `linux/prctl.h`.
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 const PR_SYS_DISPATCH_ON: usize = 1;
+/// `si_code` of a SIGSYS, of `asm-generic/siginfo.h`.
+const SYS_USER_DISPATCH: c_int = 2;
 /// `SYSCALL_DISPATCH_FILTER_ALLOW` and `_BLOCK`.
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
@@ -94,11 +96,16 @@ fn choose(choice: u8) {
     SELECTOR.with(|selector| selector.store(choice, Relaxed));
 }
 
-/// SIGSYS: a system call from outside the C library.
-unsafe extern "C-unwind" fn on_call(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+/// SIGSYS: a system call from outside the C library, or one that a filter of the program's
+/// (seccomp) does not permit.
+unsafe extern "C-unwind" fn on_call(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's argument of a handler with `SA_SIGINFO`.
+    if unsafe { (*info).si_code } != SYS_USER_DISPATCH {
+        return act_by_default(signal);
+    }
     choose(ALLOW);
     let errno = real::errno();
-    // SAFETY: the kernel's argument of a handler with `SA_SIGINFO`.
+    // SAFETY: as above.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     let registers = Registers::of(context);
     report(&registers);
@@ -137,7 +144,12 @@ unsafe extern "C-unwind" fn on_trap(signal: c_int, _: *mut siginfo_t, context: *
         *flags &= !TRAP_FLAG;
         return choose(BLOCK);
     }
-    // SAFETY: the default action, which the signal has when this handler returns.
+    act_by_default(signal);
+}
+
+/// The default action is taken when the handler of a signal returns.
+fn act_by_default(signal: c_int) {
+    // SAFETY: zeroes are the default action.
     unsafe {
         let default: libc::sigaction = zeroed();
         real::sigaction(signal, &raw const default, null_mut());
