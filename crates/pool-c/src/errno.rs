@@ -31,15 +31,17 @@ impl From<Error> for Errno {
 
 fn of_call(error: CallError) -> i32 {
     match error {
-        CallError::Unknown | CallError::BadRegion => libc::EINVAL,
+        CallError::Unknown | CallError::BadRegion | CallError::TwoEnded => libc::EINVAL,
+        CallError::NoMessages => libc::EOPNOTSUPP,
+        CallError::ServiceInUse => libc::EADDRINUSE,
         CallError::Limit(_) => libc::ENOMEM,
     }
 }
 
 fn of_post(error: PostError) -> i32 {
     match error {
-        PostError::QueueFull => libc::ENOMEM,
-        PostError::Operation => libc::EOPNOTSUPP,
+        PostError::QueueFull | PostError::ReceiveQueueFull => libc::ENOMEM,
+        PostError::Operation | PostError::OneSided => libc::EOPNOTSUPP,
         PostError::LocalAccess | PostError::RemoteAccess => libc::EACCES,
         PostError::Closed
         | PostError::InvalidState

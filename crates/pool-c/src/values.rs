@@ -165,6 +165,7 @@ impl From<Completion> for WorkCompletion {
                 Status::RemoteInvalidRequest => verbs::IBV_WC_REM_INV_REQ_ERR,
                 Status::RemoteOperation => verbs::IBV_WC_REM_OP_ERR,
                 Status::RetryExceeded => verbs::IBV_WC_RETRY_EXC_ERR,
+                Status::LocalLength => verbs::IBV_WC_LOC_LEN_ERR,
                 Status::Other(status) => status,
             },
             opcode: match completion.operation {
@@ -172,6 +173,7 @@ impl From<Completion> for WorkCompletion {
                 Operation::Write => verbs::IBV_WC_RDMA_WRITE,
                 Operation::CompareSwap { .. } => verbs::IBV_WC_COMP_SWAP,
                 Operation::FetchAdd { .. } => verbs::IBV_WC_FETCH_ADD,
+                Operation::Send { .. } => verbs::IBV_WC_SEND,
             },
             byte_len: completion.len_octets,
         }

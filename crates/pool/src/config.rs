@@ -1,6 +1,8 @@
 //! The configuration of a pool.
 
+use crate::credit::{SHARE_MAX, SHARE_MIN};
 use crate::error::ConfigError;
+use crate::header::HEADER_OCTETS;
 use crate::types::ELEMENTS_MAX;
 
 /// What the shared queue pairs of a pool are.
@@ -100,5 +102,44 @@ impl Config {
             });
         }
         Ok(())
+    }
+}
+
+/// How a pool exchanges messages for Sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageConfig {
+    /// A random number, which no pool before it in the same place had: by it a message for a pool
+    /// that has ended is known.
+    pub epoch: u32,
+    /// The length of a buffer, with the header: the limit of a Send is 32 octets less.
+    pub buffer_octets: u32,
+    /// Buffers that each connection has, [`SHARE_MIN`] to [`SHARE_MAX`]. The driver posts so many
+    /// Receives before it connects.
+    pub share: u16,
+    /// Virtual queue pairs that wait for a service to accept them, 1 or more; others are refused.
+    pub backlog: u32,
+}
+
+impl MessageConfig {
+    /// The longest message of a user.
+    pub fn send_octets_max(&self) -> u32 {
+        let header = u32::try_from(HEADER_OCTETS).unwrap_or(u32::MAX);
+        self.buffer_octets.saturating_sub(header)
+    }
+
+    pub(crate) fn validate(&self, transport: Transport) -> Result<(), ConfigError> {
+        if !matches!(transport, Transport::Connections { .. }) {
+            return Err(ConfigError::MessageTransport);
+        }
+        if !(SHARE_MIN..=SHARE_MAX).contains(&self.share) {
+            return Err(ConfigError::Share(self.share));
+        }
+        if self.send_octets_max() == 0 {
+            return Err(ConfigError::Buffer(self.buffer_octets));
+        }
+        match self.backlog {
+            0 => Err(ConfigError::Zero("backlog")),
+            _ => Ok(()),
+        }
     }
 }

@@ -34,7 +34,7 @@ impl Class {
 
 /// The buffers that this end has posted for its peer to one connection: granted <= posted, since
 /// what is announced is the number of those that are posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Grant {
     share: u16,
     posted: u16,
@@ -80,7 +80,7 @@ impl Grant {
     /// Whether the count is worth a message of its own: the peer does not know of half of the
     /// share.
     pub fn is_due(&self) -> bool {
-        self.posted.wrapping_sub(self.announced) >= self.share / 2
+        self.share > 0 && self.posted.wrapping_sub(self.announced) >= self.share / 2
     }
 }
 
@@ -148,6 +148,11 @@ impl Announced {
     pub fn announce(&mut self) -> u32 {
         self.announced = self.posted;
         self.posted
+    }
+
+    /// What was announced may be lost.
+    pub fn forget(&mut self) {
+        self.announced = 0;
     }
 
     /// Whether the count is worth a message of its own: the peer does not know of half of the
@@ -362,5 +367,9 @@ mod tests {
             announced.note_posted();
         }
         assert!(announced.is_due(4) && !announced.is_due(5));
+        announced.announce();
+        assert!(!announced.is_due(4));
+        announced.forget();
+        assert!(announced.is_due(4), "all of them may be unknown");
     }
 }

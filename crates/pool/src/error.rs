@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::credit::{SHARE_MAX, SHARE_MIN};
+use crate::header::HEADER_OCTETS;
 use crate::types::ELEMENTS_MAX;
 
 /// A configuration that does not work.
@@ -24,6 +26,18 @@ pub enum ConfigError {
         /// The depth of a send queue.
         sq: u32,
     },
+    /// A share of buffers is too small or too large.
+    #[error("a share of {0} buffers does not work: it has to be {SHARE_MIN} to {SHARE_MAX}")]
+    Share(u16),
+    /// A buffer has no room for octets of a user.
+    #[error("a buffer of {0} octets has no room behind a header of {HEADER_OCTETS}")]
+    Buffer(u32),
+    /// The pool exchanges messages already.
+    #[error("the pool exchanges messages already, with numbers that peers may know")]
+    MessagesOffered,
+    /// Initiators cannot exchange messages.
+    #[error("initiators exchange no messages: take connections")]
+    MessageTransport,
 }
 
 /// A request that is refused (check 1 and 2 of doc/pool.md): EINVAL, but where another is named.
@@ -68,6 +82,13 @@ pub enum PostError {
     /// The node does not permit the operation there: EACCES.
     #[error("the node does not permit the operation there")]
     RemoteAccess,
+    /// It is a Send or a Receive, and the virtual queue pair was opened without a service:
+    /// EOPNOTSUPP.
+    #[error("the virtual queue pair has no Sends and Receives: open it to a service")]
+    OneSided,
+    /// As many Receives are not complete, or their completions not polled: ENOMEM.
+    #[error("the receive queue is full: poll completions of Receives first")]
+    ReceiveQueueFull,
 }
 
 /// A call that is refused.
@@ -82,4 +103,13 @@ pub enum CallError {
     /// As many as there may be: ENOMEM.
     #[error("the limit of {0} is reached")]
     Limit(&'static str),
+    /// The pool was not told to exchange messages: EOPNOTSUPP.
+    #[error("the pool exchanges no messages: call offer_messages first")]
+    NoMessages,
+    /// The service is offered already: EADDRINUSE.
+    #[error("the service is offered already")]
+    ServiceInUse,
+    /// The virtual queue pair has another end, which has ended: EINVAL.
+    #[error("a virtual queue pair to a service cannot be reset: close it and open another one")]
+    TwoEnded,
 }

@@ -70,6 +70,30 @@ pub(crate) enum Fault {
     ConnectionsTakenInUse,
     /// A connection is not destroyed before its place is taken for another node.
     ConnectionsKept,
+    /// A Send is posted without a Receive of the other end's user.
+    SendsUncovered,
+    /// A Send is posted without a buffer of the node.
+    BuffersUncounted,
+    /// A Send may take the buffers that are kept for messages of the pool itself.
+    ReserveUsed,
+    /// Sends that have waited for buffers do not go on when there are some.
+    StarvedForgotten,
+    /// The other end is not told of Receives.
+    ReceivesUnannounced,
+    /// A Send that is repeated is delivered again.
+    DuplicatesDelivered,
+    /// A message is for whichever virtual queue pair it names.
+    EndsUnchecked,
+    /// One that asks again, after a failure, is accepted again.
+    OpenedTwice,
+    /// Other ends are not told again, after a failure, what they have to know.
+    EndsNotToldAgain,
+    /// The other end of one that ends is not told.
+    CloseUntold,
+    /// Receives are not flushed when the other end has ended.
+    ReceivesKept,
+    /// A message that is longer than its Receive is cut.
+    LongMessagesCut,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

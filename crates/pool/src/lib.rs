@@ -4,40 +4,55 @@
 //!
 //! [`Pool`] is all of it: it validates requests, accounts for the places of every queue, says what
 //! is posted to which queue pair, and dispatches the completions. Files, each of which uses only
-//! those before it: `slots`, tables with generations; `types`, `error`, `config` and `fault`;
-//! `header` and `credit`, of messages for Sends, which the pool does not have yet
-//! (doc/design/pool-sends.md);
-//! `regions`, the memory that requests may name; `virtual_qp` and `physical_qp`, the two kinds of
-//! queue pairs; `idle`, nodes by their last use; `pool`, the calls of users and of the driver;
-//! `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes. `check` holds
-//! the checker: users, a device and faults under random schedules against a plain model.
+//! those before it:
+//!
+//! - `slots`, tables with generations; `header` and `credit`, of messages for Sends; `types`,
+//!   `error`, `config` and `fault`; `regions`, the memory that requests may name;
+//! - `queued`, a request; `end`, what a virtual queue pair has for Sends and Receives;
+//!   `virtual_qp`; `exchange`, what a shared queue pair has for messages; `physical_qp`; `idle`,
+//!   nodes by their last use; `services`, and virtual queue pairs by their other ends;
+//! - `pool`, turns and failures; `transmit`, what is posted; `calls`, of users and of the driver;
+//!   `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes; `messages`,
+//!   the calls for Sends and Receives; `arrivals`, messages that arrive.
+//!
+//! `check` holds the checker: users, a device and faults under random schedules against a plain
+//! model, and several pools that exchange messages.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod arrivals;
+mod calls;
 #[cfg(test)]
 mod check;
 mod config;
 mod credit;
+mod end;
 mod error;
+mod exchange;
 mod fault;
 mod header;
 mod idle;
+mod messages;
 mod physical_qp;
 mod pool;
+mod queued;
 mod regions;
 mod removal;
+mod services;
 mod settle;
 mod slots;
+mod transmit;
 mod types;
 mod virtual_qp;
 
-pub use config::{Config, Transport};
+pub use config::{Config, MessageConfig, Transport};
 pub use credit::{Announced, Class, Covered, Credit, Grant, SHARE_MAX, SHARE_MIN};
 pub use error::{CallError, ConfigError, PostError};
 pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};
 pub use pool::{Pool, Stats};
 pub use types::{
-    Access, Action, Completion, Element, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
-    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId,
-    VirtualId, VirtualState, ATOMIC_OCTETS, ELEMENTS_MAX,
+    Access, Action, BufferAction, Completion, Depths, Element, EndState, LocalRegion,
+    LocalRegionId, NodeId, Operation, PhysicalId, PhysicalState, Posted, Received, RemoteRegion,
+    RemoteRegionId, Request, SendRequest, Sge, Status, Transmit, UserId, VirtualId, VirtualState,
+    ATOMIC_OCTETS, ELEMENTS_MAX,
 };

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::exchange::Exchange;
+use crate::fault::{Fault, Faults};
 use crate::slots::Id;
 use crate::types::{LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, VirtualId};
 
@@ -76,7 +78,8 @@ pub(crate) struct PhysicalQp {
     turns: BinaryHeap<Turn>,
     /// Turns of virtual queue pairs that have been closed.
     stale_turns: usize,
-    /// The virtual time, in octets: the earliest beginning of a request in flight.
+    /// The virtual time, in octets: the earliest beginning of a request in flight. No request
+    /// begins at 0, which is the pool's own turn.
     pub(crate) time: u64,
     pub(crate) cause: Option<Cause>,
     /// Nothing was posted to it since it was connected.
@@ -89,6 +92,8 @@ pub(crate) struct PhysicalQp {
     pub(crate) idle_since: u64,
     /// Whether it is in the pool's list of those that may post.
     pub(crate) is_active: bool,
+    /// What it has for messages.
+    pub(crate) exchange: Box<Exchange>,
 }
 
 impl PhysicalQp {
@@ -105,13 +110,14 @@ impl PhysicalQp {
             unsignaled: 0,
             turns: BinaryHeap::new(),
             stale_turns: 0,
-            time: 0,
+            time: 1,
             cause: None,
             is_unused: true,
             refusals: 0,
             members: 0,
             idle_since: 0,
             is_active: false,
+            exchange: Box::default(),
         }
     }
 
@@ -153,8 +159,16 @@ impl PhysicalQp {
         u64::from(self.slot) << 48 | u64::from(self.generation) << 32 | u64::from(number)
     }
 
+    /// The last one was refused: takes it back, and counts a refusal of the first one.
+    pub(crate) fn note_refused(&mut self, faults: Faults) {
+        self.take_back();
+        if self.is_unused && !faults.has(Fault::RefusalsRepeated) {
+            self.refusals += 1;
+        }
+    }
+
     /// Takes the last one back, which was not posted.
-    pub(crate) fn take_back(&mut self) {
+    fn take_back(&mut self) {
         let pieces = self.in_flight.pop_back().map_or(0, |last| last.pieces);
         self.locals.truncate(self.locals.len() - pieces);
         let number = self.next_number();

@@ -1,23 +1,24 @@
-//! The calls of users and of the driver.
+//! The pool: turns of virtual queue pairs and of its own messages, and what ends with an error.
 
 use std::collections::VecDeque;
 
-use crate::config::{Config, Transport};
-use crate::error::{CallError, ConfigError, PostError};
+use crate::config::Config;
+use crate::credit::Class;
+use crate::end::End;
+use crate::error::ConfigError;
+use crate::exchange::{Control, OWN};
 use crate::fault::{Fault, Faults};
+use crate::header::Message;
 use crate::idle::Idle;
-use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
-use crate::regions::{check_shape, needed, Regions};
-use crate::slots::{Id, Slots};
+use crate::physical_qp::PhysicalQp;
+use crate::regions::Regions;
+use crate::services::Messages;
+use crate::slots::Slots;
 use crate::types::{
-    Access, Action, Completion, Element, LocalRegion, LocalRegionId, NodeId, PhysicalId,
-    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Status, Transmit, UserId,
-    VirtualId, VirtualState,
+    Action, BufferAction, EndState, LocalRegionId, NodeId, PhysicalState, Status, VirtualId,
+    VirtualState,
 };
-use crate::virtual_qp::{Queued, VirtualQp};
-
-/// What a request costs in the order of turns beside its octets.
-const REQUEST_COST: u64 = 512;
+use crate::virtual_qp::VirtualQp;
 
 /// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,11 @@ pub struct Stats {
     pub removed: u64,
     /// Shared queue pairs without members that were destroyed for another node, or with their own.
     pub retired: u64,
+    /// Messages that were dropped, since no pool sends them, or not to the virtual queue pair that
+    /// they name.
+    pub dropped: u64,
+    /// Sends that were dropped, since they had been delivered before.
+    pub duplicates: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,21 +62,22 @@ pub(crate) struct Node {
 /// Virtual queue pairs on shared ones.
 ///
 /// Users call `open`, `post`, `poll`, `reset` and `close`. The driver calls `handle_completion` and
-/// the other `handle_` calls when something happens, and after any call of either drains `transmit`
-/// and `poll_action`.
+/// the other `handle_` calls when something happens, and after any call of either drains
+/// `poll_buffer_action`, `transmit` and `poll_action`, in this order.
 #[derive(Debug)]
 pub struct Pool {
-    config: Config,
+    pub(crate) config: Config,
     pub(crate) nodes: Slots<Node>,
     pub(crate) idle: Idle,
     pub(crate) regions: Regions,
     pub(crate) virtuals: Slots<VirtualQp>,
     pub(crate) physicals: Vec<PhysicalQp>,
     /// Slots of those that reach every node.
-    initiators: Vec<u16>,
+    pub(crate) initiators: Vec<u16>,
     /// Slots of those that may have something to post.
-    active: VecDeque<u16>,
+    pub(crate) active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
+    pub(crate) messages: Messages,
     pub(crate) stats: Stats,
     pub(crate) faults: Faults,
 }
@@ -92,6 +99,7 @@ impl Pool {
             initiators: Vec::new(),
             active: VecDeque::new(),
             actions: VecDeque::new(),
+            messages: Messages::default(),
             stats: Stats::default(),
             faults: Faults::default(),
         })
@@ -100,306 +108,6 @@ impl Pool {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
-    }
-
-    /// Adds a node.
-    ///
-    /// # Errors
-    /// If there are as many as configured: [`Pool::remove_idle_node`] makes room.
-    pub fn add_node(&mut self) -> Result<NodeId, CallError> {
-        const LIMIT: CallError = CallError::Limit("nodes");
-        if self.nodes.len() >= self.config.nodes_max as usize {
-            return Err(LIMIT);
-        }
-        let id = self.nodes.add(Node::default()).ok_or(LIMIT)?;
-        self.note_idle_node(NodeId(id));
-        Ok(NodeId(id))
-    }
-
-    /// Adds memory of a node.
-    ///
-    /// # Errors
-    /// If the node is unknown, or the region has no end.
-    pub fn add_remote(&mut self, region: RemoteRegion) -> Result<RemoteRegionId, CallError> {
-        self.nodes.get(region.node.0).ok_or(CallError::Unknown)?;
-        self.regions.add_remote(region)
-    }
-
-    /// Forgets memory of a node; requests that were posted before are not concerned.
-    ///
-    /// # Errors
-    /// If it is unknown.
-    pub fn remove_remote(&mut self, id: RemoteRegionId) -> Result<(), CallError> {
-        self.regions.remove_remote(id)
-    }
-
-    /// Memory of a node.
-    pub fn remote(&self, id: RemoteRegionId) -> Option<&RemoteRegion> {
-        self.regions.remote(id)
-    }
-
-    /// Adds local memory, which the caller has registered.
-    ///
-    /// # Errors
-    /// If it has no end.
-    pub fn add_local(&mut self, region: LocalRegion) -> Result<LocalRegionId, CallError> {
-        self.regions.add_local(region)
-    }
-
-    /// Ends local memory: no further request may name it, and [`Action::Deregister`] follows when
-    /// the last one that does is complete.
-    ///
-    /// # Errors
-    /// If it is unknown, or has ended.
-    pub fn remove_local(&mut self, id: LocalRegionId) -> Result<(), CallError> {
-        if self.regions.end_local(id, self.faults)? {
-            self.actions.push_back(Action::Deregister(id));
-        }
-        Ok(())
-    }
-
-    /// Opens a virtual queue pair to a node, with a send queue of `depth` requests and these
-    /// operations. It takes requests at once; if no shared queue pair is connected, they wait.
-    ///
-    /// # Errors
-    /// If the node is unknown, the depth is 0, or a limit is reached.
-    pub fn open(
-        &mut self,
-        user: UserId,
-        node: NodeId,
-        depth: u32,
-        operations: Access,
-    ) -> Result<VirtualId, CallError> {
-        if depth == 0 {
-            return Err(CallError::Limit("requests: the depth is 0"));
-        }
-        if self.virtuals.len() >= self.config.virtual_max as usize {
-            return Err(CallError::Limit("virtual queue pairs"));
-        }
-        let physical = self.choose_physical(node)?;
-        let opened = VirtualQp::new(user, node, physical, depth, operations);
-        let id = self.virtuals.add(opened);
-        let id = id.ok_or(CallError::Limit("virtual queue pairs"))?;
-        let shared = &mut self.physicals[usize::from(physical)];
-        shared.members += 1;
-        if shared.state == PhysicalState::Down {
-            self.connect(physical);
-        }
-        if let Some(known) = self.nodes.get_mut(node.0) {
-            known.members += 1;
-        }
-        Ok(VirtualId(id))
-    }
-
-    /// The shared queue pair that reaches a node and has the fewest members; a new one if there may
-    /// be one more.
-    fn choose_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
-        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
-        let (reaching, most, only) = match self.config.transport {
-            Transport::Connections { per_node } => (&mut known.physicals, per_node, Some(node)),
-            Transport::Initiators { count } => (&mut self.initiators, count, None),
-        };
-        let members = |slot: &u16| self.physicals[usize::from(*slot)].members;
-        let least = reaching.iter().copied().min_by_key(members);
-        if let Some(slot) = least.filter(|slot| members(slot) == 0) {
-            return Ok(slot);
-        }
-        // Check 2: the completion queue has a place for each request that can be posted.
-        let places = (self.physicals.len() as u64 + 1) * u64::from(self.config.sq_depth);
-        let has_places = places <= u64::from(self.config.cq_depth)
-            || self.faults.has(Fault::CompletionQueueUnreserved);
-        let may_grow = reaching.len() < usize::from(most)
-            || (only.is_none() && self.faults.has(Fault::InitiatorsUnbounded));
-        let slot = u16::try_from(self.physicals.len()).ok();
-        let has_vacant = may_grow && !self.idle.vacant.is_empty();
-        if let Some(slot) = slot.filter(|_| has_places && may_grow && !has_vacant) {
-            reaching.push(slot);
-            self.physicals.push(PhysicalQp::new(slot, only));
-            return Ok(slot);
-        }
-        match least {
-            Some(least) if !has_vacant => Ok(least),
-            _ => self.take_idle_physical(node),
-        }
-    }
-
-    /// Closes a virtual queue pair. Requests that are posted end without a completion, and those
-    /// that are not are dropped. Completions that were not polled are lost.
-    ///
-    /// # Errors
-    /// If it is closed.
-    pub fn close(&mut self, id: VirtualId) -> Result<(), CallError> {
-        let closed = self.virtuals.remove(id.0).ok_or(CallError::Unknown)?;
-        for local in closed.unposted() {
-            release(&mut self.regions, &mut self.actions, local);
-        }
-        let shared = &mut self.physicals[usize::from(closed.physical)];
-        shared.members -= 1;
-        if closed.is_listed {
-            let virtuals = &self.virtuals;
-            shared.note_closed_turn(|id| virtuals.get(id.0).is_some());
-        }
-        self.note_closed(closed.physical, closed.node);
-        Ok(())
-    }
-
-    /// Notes that no virtual queue pair is open to a node.
-    fn note_idle_node(&mut self, id: NodeId) {
-        let now = self.idle.tick();
-        let Some(node) = self.nodes.get_mut(id.0) else {
-            return;
-        };
-        node.idle_since = now;
-        if !std::mem::replace(&mut node.is_listed, true) {
-            self.idle.list(now, id);
-        }
-    }
-
-    /// Notes that a virtual queue pair of a shared queue pair to a node was closed.
-    fn note_closed(&mut self, slot: u16, id: NodeId) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        if shared.members == 0 {
-            shared.idle_since = self.idle.tick();
-        }
-        if let Some(node) = self.nodes.get_mut(id.0) {
-            node.members -= 1;
-            if node.members == 0 {
-                self.note_idle_node(id);
-            }
-        }
-    }
-
-    /// Has a connection to a node take the place of one that is vacant or without members.
-    fn take_idle_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
-        let slot = match self.idle.vacant.pop() {
-            Some(slot) => slot,
-            None => self.take_from_its_node()?,
-        };
-        let shared = &mut self.physicals[usize::from(slot)];
-        // What the node before has refused says nothing of this one.
-        (shared.node, shared.refusals) = (Some(node), 0);
-        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
-        known.physicals.push(slot);
-        Ok(slot)
-    }
-
-    /// Destroys the connection that has had no member for the longest time.
-    fn take_from_its_node(&mut self) -> Result<u16, CallError> {
-        let in_use = self.faults.has(Fault::ConnectionsTakenInUse);
-        let slots = (0..).zip(&self.physicals);
-        let idle =
-            slots.filter(|(_, shared)| shared.node.is_some() && (shared.members == 0 || in_use));
-        let longest = idle.min_by_key(|(_, shared)| shared.idle_since);
-        let (slot, shared) = longest.ok_or(CallError::Limit("shared queue pairs"))?;
-        if let Some(before) = shared.node.and_then(|node| self.nodes.get_mut(node.0)) {
-            before.physicals.retain(|reaching| *reaching != slot);
-        }
-        self.retire_physical(slot);
-        Ok(slot)
-    }
-
-    /// Destroys a shared queue pair without members, if there is one in the slot.
-    pub(crate) fn retire_physical(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        match shared.state {
-            PhysicalState::Down | PhysicalState::Failing => {}
-            PhysicalState::Connecting | PhysicalState::Ready => {
-                self.stats.retired += 1;
-                if self.faults.has(Fault::ConnectionsKept) {
-                    shared.renew();
-                    shared.in_flight.clear();
-                    shared.locals.clear();
-                    shared.state = PhysicalState::Down;
-                    return;
-                }
-                shared.state = PhysicalState::Failing;
-                self.actions.push_back(Action::Destroy(shared.id()));
-            }
-        }
-    }
-
-    /// Makes a virtual queue pair ready again after an error.
-    ///
-    /// # Errors
-    /// If it is closed.
-    pub fn reset(&mut self, id: VirtualId) -> Result<(), CallError> {
-        let found = self.virtuals.get_mut(id.0).ok_or(CallError::Unknown)?;
-        found.state = VirtualState::Ready;
-        Ok(())
-    }
-
-    /// The state of a virtual queue pair that is open.
-    pub fn state(&self, id: VirtualId) -> Option<VirtualState> {
-        self.virtuals.get(id.0).map(|found| found.state)
-    }
-
-    /// Requests of a virtual queue pair that are not complete.
-    pub fn outstanding(&self, id: VirtualId) -> usize {
-        self.virtuals.get(id.0).map_or(0, VirtualQp::outstanding)
-    }
-
-    /// The state of a shared queue pair that was not replaced.
-    pub fn physical_state(&self, id: PhysicalId) -> Option<PhysicalState> {
-        let shared = self.physicals.get(usize::from(id.slot))?;
-        (shared.id() == id).then_some(shared.state)
-    }
-
-    /// Takes a request with its scatter-gather list.
-    ///
-    /// # Errors
-    /// If it is refused; then it has no effect.
-    #[inline]
-    pub fn post(
-        &mut self,
-        id: VirtualId,
-        request: &Request,
-        elements: &[Element],
-    ) -> Result<(), PostError> {
-        let taken = self.check_and_push(id, request, elements);
-        match taken {
-            Ok(()) => self.list(id),
-            Err(_) => self.stats.refused += 1,
-        }
-        taken
-    }
-
-    fn check_and_push(
-        &mut self,
-        id: VirtualId,
-        request: &Request,
-        elements: &[Element],
-    ) -> Result<(), PostError> {
-        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
-        if poster.state != VirtualState::Ready {
-            return Err(PostError::InvalidState);
-        }
-        if !poster.operations.includes(needed(request.operation)) {
-            return Err(PostError::Operation);
-        }
-        let (regions, faults) = (&mut self.regions, self.faults);
-        let len_octets = check_shape(request, elements, &self.config, faults)?;
-        let pieces = regions.check_local(poster.user, request.operation, elements, faults)?;
-        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
-        if poster.is_full(faults) {
-            return Err(PostError::QueueFull);
-        }
-        for piece in &pieces {
-            regions.use_local(piece.local);
-        }
-        let queued = Queued {
-            request: *request,
-            rkey,
-            len_octets,
-            pieces: pieces.len(),
-        };
-        poster.push(queued, &pieces);
-        Ok(())
-    }
-
-    /// The next completion of a virtual queue pair.
-    #[inline]
-    pub fn poll(&mut self, id: VirtualId) -> Option<Completion> {
-        self.virtuals.get_mut(id.0)?.poll()
     }
 
     /// Gives a virtual queue pair a turn if it has something to send and none yet.
@@ -432,16 +140,38 @@ impl Pool {
         self.actions.push_back(action);
     }
 
-    fn activate(&mut self, slot: u16) {
+    pub(crate) fn activate(&mut self, slot: u16) {
         let shared = &mut self.physicals[usize::from(slot)];
         if !std::mem::replace(&mut shared.is_active, true) {
             self.active.push_back(slot);
         }
     }
 
+    /// Ends all requests of a virtual queue pair.
+    pub(crate) fn fail(&mut self, id: VirtualId, status: Status) {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return;
+        };
+        let (regions, actions) = (&mut self.regions, &mut self.actions);
+        member.fail(status, self.faults, |local| {
+            release(regions, actions, local);
+        });
+        self.break_end(id, EndState::Closed, true);
+    }
+
+    #[cold]
+    pub(crate) fn begin_failing(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        if shared.state == PhysicalState::Ready {
+            shared.state = PhysicalState::Failing;
+            self.stats.failed += 1;
+            self.actions.push_back(Action::Destroy(shared.id()));
+        }
+    }
+
     /// The virtual queue pair whose turn it is, unless it has to wait: it is ahead of its share by
     /// a limit at most, which is less while others have requests in flight.
-    fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
+    pub(crate) fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         let (start, id) = self.first_turn(slot)?;
         let shared = &self.physicals[usize::from(slot)];
         if shared.in_flight.is_empty() {
@@ -458,286 +188,225 @@ impl Pool {
     }
 
     /// The virtual queue pair whose next request begins first.
-    fn first_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
-        let shared = &mut self.physicals[usize::from(slot)];
+    pub(crate) fn first_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         loop {
+            let shared = &mut self.physicals[usize::from(slot)];
             let (start, id) = shared.first_turn()?;
             let Some(member) = self.virtuals.get_mut(id.0) else {
-                shared.skip_closed_turn();
+                if id != OWN {
+                    shared.skip_closed_turn();
+                } else if self.has_own(slot) {
+                    return Some((start, id));
+                } else {
+                    self.end_own_turn(slot);
+                }
                 continue;
             };
-            if member.next(&self.config, self.faults).is_some() {
-                return Some((start, id));
+            match member.next(&self.config, self.faults) {
+                Some(next) if !next.request.operation.is_send() => return Some((start, id)),
+                Some(_) => {
+                    let sequence = member.next_sequence();
+                    let end = member.end.as_mut();
+                    let exchange = &mut shared.exchange;
+                    if end.is_some_and(|end| exchange.permits_send(id, end, sequence, self.faults))
+                    {
+                        return Some((start, id));
+                    }
+                }
+                None => {}
             }
-            // Its requests that are posted have to be complete first, or it has failed.
+            // Its requests that are posted have to be complete first, or a Send has no credit, or
+            // it has failed.
             member.is_listed = false;
             shared.end_turn();
         }
     }
 
-    /// Has `post` post whatever may be posted. The last work request of each queue pair is
-    /// signaled.
-    pub fn transmit(&mut self, mut post: impl FnMut(&Transmit) -> Posted) {
-        while let Some(&slot) = self.active.front() {
-            if self.transmit_one(slot, &mut post) {
-                // Queue pairs take turns.
-                self.active.rotate_left(1);
-            } else {
-                self.active.pop_front();
-                self.physicals[usize::from(slot)].is_active = false;
-            }
-        }
-    }
-
-    fn has_room(&self, slot: u16) -> bool {
+    pub(crate) fn has_room(&self, slot: u16) -> bool {
         let shared = &self.physicals[usize::from(slot)];
         let has_place = shared.in_flight.len() < self.config.sq_depth as usize
             || self.faults.has(Fault::SendQueueUnbounded);
         shared.state == PhysicalState::Ready && has_place
     }
 
-    /// Posts the next work request of a queue pair; `false`: none may be posted.
-    fn transmit_one(&mut self, slot: u16, post: &mut impl FnMut(&Transmit) -> Posted) -> bool {
-        if !self.has_room(slot) {
-            return false;
-        }
-        let Some((start, id)) = self.permitted_turn(slot) else {
-            return false;
-        };
-        let shared = &mut self.physicals[usize::from(slot)];
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return false;
-        };
-        let Some(&queued) = member.next(&self.config, self.faults) else {
-            return false;
-        };
-        let Queued { request, rkey, .. } = queued;
-        shared.end_turn();
-        member.is_listed = false;
-        member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
-        let elements = member.next_pieces(&queued).map(|piece| {
-            shared.locals.push_back(piece.local);
-            piece.sge
-        });
-        let elements = elements.collect();
-        member.note_posted(&queued);
-        let before = shared.in_flight.back().map(|before| before.node);
-        let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
-        let node = kept.unwrap_or(member.node);
-        let in_flight = InFlight {
-            of: id,
-            node,
-            pieces: queued.pieces,
-        };
-        let wr_id = shared.push(in_flight, start);
-        let physical = shared.id();
-        let is_full_row = shared.unsignaled + 1 >= self.config.signal_every;
-        self.list(id);
-        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
-        let is_tail = (is_last || is_full_row) && !self.faults.has(Fault::TailUnsignaled);
-        let work = Transmit {
-            physical,
-            node,
-            wr_id,
-            operation: request.operation,
-            elements,
-            remote_addr: request.remote_addr,
-            rkey,
-            is_signaled: request.is_signaled || is_tail,
-        };
-        if post(&work) == Posted::Refused {
-            self.take_back(slot, id, &queued);
-            return false;
-        }
-        self.stats.posted += 1;
-        self.stats.signaled += u64::from(work.is_signaled);
-        let shared = &mut self.physicals[usize::from(slot)];
-        (shared.is_unused, shared.refusals) = (false, 0);
-        shared.unsignaled = match work.is_signaled {
-            true => 0,
-            false => shared.unsignaled + 1,
-        };
-        true
-    }
-
-    /// The queue pair does not take the work request that was to be posted: it has failed, and the
-    /// request had no effect.
-    #[cold]
-    fn take_back(&mut self, slot: u16, id: VirtualId, queued: &Queued) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        shared.take_back();
-        if shared.is_unused && !self.faults.has(Fault::RefusalsRepeated) {
-            shared.refusals += 1;
-        }
-        if let Some(member) = self.virtuals.get_mut(id.0) {
-            member.note_refused(queued);
-        }
-        self.list(id);
-        self.begin_failing(slot);
-    }
-
-    /// What the driver is to do next.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
-    }
-
-    /// The queue pair is connected.
-    pub fn handle_connected(&mut self, id: PhysicalId) {
-        if self.physical_state(id) == Some(PhysicalState::Connecting) {
-            self.physicals[usize::from(id.slot)].state = PhysicalState::Ready;
-            self.activate(id.slot);
-        }
-    }
-
-    /// The queue pair cannot be connected: the requests that wait for it fail.
-    pub fn handle_unreachable(&mut self, id: PhysicalId) {
-        if self.physical_state(id) == Some(PhysicalState::Connecting) {
-            self.physicals[usize::from(id.slot)].state = PhysicalState::Down;
-            self.fail_waiting(id.slot);
-        }
-    }
-
-    /// Ends the requests that wait for a queue pair.
-    pub(crate) fn fail_waiting(&mut self, slot: u16) {
-        while let Some((_, waiting)) = self.first_turn(slot) {
-            self.physicals[usize::from(slot)].end_turn();
-            if let Some(member) = self.virtuals.get_mut(waiting.0) {
-                member.is_listed = false;
+    /// Whether a message of the pool itself waits that may be posted. Those that have become
+    /// pointless are dropped.
+    pub(crate) fn has_own(&mut self, slot: u16) -> bool {
+        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+        while let Some(control) = exchange.controls.front() {
+            let end_of = |id: &VirtualId| self.virtuals.get(id.0)?.end.as_ref();
+            let is_needed = match control {
+                Control::Open(id) => end_of(id).is_some_and(|end| end.state == EndState::Opening),
+                Control::Accept(id) => {
+                    end_of(id).is_some_and(|end| end.state == EndState::Accepted)
+                }
+                Control::Receives(id) => {
+                    end_of(id).is_some_and(|end| end.is_announcing && end.remote.is_some())
+                }
+                Control::Answer(_) | Control::Close(..) => true,
+            };
+            if is_needed {
+                break;
             }
-            self.fail(waiting, Status::RetryExceeded);
+            exchange.controls.pop_front();
+        }
+        let has_control = !exchange.controls.is_empty() && exchange.credit.permits(Class::Control);
+        has_control || exchange.is_buffers_due()
+    }
+
+    /// Has a message of the pool itself sent.
+    pub(crate) fn send_own(&mut self, slot: u16, control: Control) {
+        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+        exchange.controls.push_back(control);
+        self.list_own(slot);
+    }
+
+    /// Has a message of a node answered. A node that does not take its answers has the connection
+    /// fail, since there is no end to them.
+    pub(crate) fn answer(&mut self, slot: u16, message: Message) {
+        let waiting = self.physicals[usize::from(slot)].exchange.controls.len();
+        match waiting < self.config.virtual_max as usize {
+            true => self.send_own(slot, Control::Answer(message)),
+            false => self.begin_failing(slot),
         }
     }
 
-    /// Ends all requests of a virtual queue pair.
-    pub(crate) fn fail(&mut self, id: VirtualId, status: Status) {
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return;
-        };
-        let (regions, actions) = (&mut self.regions, &mut self.actions);
-        member.fail(status, self.faults, |local| {
-            release(regions, actions, local);
-        });
-    }
-
-    /// The node to which a work request goes that is in flight.
-    pub fn node_of(&self, wr_id: u64) -> Option<NodeId> {
-        let (slot, generation, number) = parts_of(wr_id);
-        let shared = self.physicals.get(usize::from(slot))?;
-        let shared = Some(shared).filter(|shared| shared.id().generation == generation)?;
-        let in_flight = shared.in_flight.get(shared.place_of(number)?)?;
-        Some(in_flight.node)
-    }
-
-    /// A completion arrived.
-    #[inline]
-    pub fn handle_completion(&mut self, wr_id: u64, status: Status) {
-        // Check 3: of which queue pair it is, and of which incarnation.
-        let (slot, generation, number) = parts_of(wr_id);
-        let shared = self.physicals.get(usize::from(slot));
-        let is_current = |shared: &&PhysicalQp| {
-            shared.id().generation == generation
-                || self.faults.has(Fault::PhysicalGenerationIgnored)
-        };
-        let place = shared
-            .filter(is_current)
-            .and_then(|shared| shared.place_of(number));
-        let Some(place) = place else {
-            self.stats.stale += 1;
-            return;
-        };
-        if status == Status::Success {
-            self.handle_success(slot, place);
-        } else {
-            self.handle_error(slot, place, status);
+    /// Gives the pool itself a turn, if it may have a message to send and has no turn yet.
+    pub(crate) fn list_own(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        let exchange = &mut shared.exchange;
+        let may_send = !exchange.controls.is_empty() || exchange.is_buffers_due();
+        if may_send && exchange.begin_turn() {
+            // Before all others: a Send must not be ahead of the message that accepts its end.
+            shared.add_turn(0, OWN);
         }
-    }
-
-    fn handle_success(&mut self, slot: u16, place: usize) {
-        if let Some(cause) = &mut self.physicals[usize::from(slot)].cause {
-            // Behind one that has failed: what the node executed is not known.
-            cause.executed = Executed::Any;
-            return;
-        }
-        let retired = match self.faults.has(Fault::OneRetired) {
-            true => 1,
-            false => place + 1,
-        };
-        self.retire(slot, retired);
-        let has_turns = self.physicals[usize::from(slot)].first_turn().is_some();
-        if has_turns && self.has_room(slot) {
+        if may_send && self.has_room(slot) {
             self.activate(slot);
         }
     }
 
-    /// Completes the oldest requests of a queue pair.
-    fn retire(&mut self, slot: u16, count: usize) {
-        for _ in 0..count {
-            let shared = &mut self.physicals[usize::from(slot)];
-            let Some(InFlight { of, pieces, .. }) = shared.pop() else {
-                return;
-            };
-            let mut locals = shared.locals.drain(..pieces);
-            let first = locals.next();
-            let others = locals.filter(|_| !self.faults.has(Fault::FirstElementReleased));
-            for local in first.into_iter().chain(others) {
-                release(&mut self.regions, &mut self.actions, local);
+    pub(crate) fn end_own_turn(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        shared.exchange.end_turn();
+        shared.end_turn();
+    }
+
+    /// The node has posted buffers: what has waited for them may be posted.
+    pub(crate) fn feed(&mut self, slot: u16) {
+        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+        for id in exchange.take_starved() {
+            if self.faults.has(Fault::StarvedForgotten) {
+                continue;
             }
-            let id = self.receiver_of(of);
-            match self.virtuals.get_mut(id.0) {
-                Some(member) => {
-                    member.retire(self.faults);
-                    self.list(id);
-                }
-                None => self.stats.closed += 1,
+            if let Some(end) = self.end_mut(id) {
+                end.is_starved = false;
             }
+            self.list(id);
         }
+        self.list_own(slot);
     }
 
-    /// Check 3: a completion is for the incarnation of the slot that posted the request.
-    fn receiver_of(&self, of: VirtualId) -> VirtualId {
-        let Id { slot, .. } = of.0;
-        let occupant = self.virtuals.occupant(slot).map(VirtualId);
-        let ignored = self.faults.has(Fault::VirtualGenerationIgnored);
-        occupant.filter(|_| ignored).unwrap_or(of)
+    /// The buffer of a message is posted again.
+    pub(crate) fn free_buffer(&mut self, slot: u16, buffer: u32) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        let physical = shared.id();
+        shared.exchange.grant.note_posted();
+        let post = BufferAction::Post { physical, buffer };
+        self.messages.actions.push_back(post);
+        self.list_own(slot);
     }
 
-    #[cold]
-    fn handle_error(&mut self, slot: u16, place: usize, status: Status) {
-        if self.physicals[usize::from(slot)].cause.is_some() {
+    pub(crate) fn end_mut(&mut self, id: VirtualId) -> Option<&mut End> {
+        self.virtuals.get_mut(id.0)?.end.as_deref_mut()
+    }
+
+    /// A virtual queue pair and its other end do without each other from now on: Receives are
+    /// flushed, and the other end is told, if it is to be.
+    pub(crate) fn break_end(&mut self, id: VirtualId, state: EndState, is_told: bool) {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return;
+        };
+        let Some(end) = &mut member.end else {
+            return;
+        };
+        if matches!(end.state, EndState::Refused | EndState::Closed) {
             return;
         }
-        // Those before it succeeded.
-        self.retire(slot, place);
-        let shared = &mut self.physicals[usize::from(slot)];
-        let culprit = shared.in_flight.front().map(|first| first.of);
-        shared.cause = Some(Cause {
-            status,
-            of: culprit.filter(|_| status != Status::Flushed),
-            executed: match status {
-                Status::Flushed => Executed::Any,
-                _ if status.is_refusal() => Executed::Nothing,
-                _ => Executed::SameNode,
-            },
-        });
-        self.begin_failing(slot);
-    }
-
-    /// The queue pair is in ERR for another reason than a request: an event says so.
-    pub fn handle_broken(&mut self, id: PhysicalId) {
-        if self.physical_state(id) == Some(PhysicalState::Ready) {
-            self.begin_failing(id.slot);
+        let (regions, actions) = (&mut self.regions, &mut self.actions);
+        if !self.faults.has(Fault::ReceivesKept) {
+            end.flush(|local| release(regions, actions, local));
+        }
+        (end.state, member.state) = (state, VirtualState::Error);
+        let (slot, source) = (member.physical, end.own());
+        self.physicals[usize::from(slot)].exchange.ends.remove(&id);
+        let Some(destination) = end.remote.take() else {
+            return;
+        };
+        let node = member.node;
+        self.messages.by_remote.remove(&(node, destination));
+        if is_told && !self.faults.has(Fault::CloseUntold) {
+            let close = Control::Close(destination, source);
+            match self.physicals[usize::from(slot)].state {
+                PhysicalState::Down => self.send_otherwise(slot, node, close),
+                _ => self.send_own(slot, close),
+            }
         }
     }
 
-    #[cold]
-    fn begin_failing(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        if shared.state == PhysicalState::Ready {
-            shared.state = PhysicalState::Failing;
-            self.stats.failed += 1;
-            self.actions.push_back(Action::Destroy(shared.id()));
+    /// Has a message of the pool itself sent over another connection to the same node. If there is
+    /// none, each of the node has failed, and it asks when it has another one.
+    fn send_otherwise(&mut self, slot: u16, node: NodeId, control: Control) {
+        let reaching = self.nodes.get(node.0).map(|known| &known.physicals);
+        let is_ready = |other: &&u16| {
+            **other != slot && self.physicals[usize::from(**other)].state == PhysicalState::Ready
+        };
+        let other = reaching.and_then(|slots| slots.iter().find(is_ready));
+        if let Some(&other) = other {
+            self.send_own(other, control);
         }
     }
+
+    /// A queue pair is not connected to its node again: what the node has to know it is told over
+    /// another one.
+    pub(crate) fn forget_exchange(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        let closes = shared.exchange.forget();
+        if let Some(node) = shared.node {
+            for close in closes {
+                self.send_otherwise(slot, node, close);
+            }
+        }
+    }
+
+    /// A virtual queue pair ends because of its other end or of a message.
+    pub(crate) fn fail_end(&mut self, id: VirtualId, state: EndState, is_told: bool) {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return;
+        };
+        let (regions, actions) = (&mut self.regions, &mut self.actions);
+        let released = |local| release(regions, actions, local);
+        match member.posted() {
+            0 => member.fail(Status::RetryExceeded, self.faults, released),
+            _ => member.fail_unposted(Status::RetryExceeded, released),
+        }
+        self.break_end(id, state, is_told);
+    }
+
+    /// The node of a queue pair cannot be reached: all ends there have ended.
+    pub(crate) fn fail_ends(&mut self, slot: u16) {
+        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+        for id in std::mem::take(&mut exchange.ends) {
+            self.fail_end(id, EndState::Closed, true);
+        }
+        self.forget_exchange(slot);
+    }
+}
+
+/// Check 2: whether the completion queue has a place for each request that can be posted, if there
+/// is one queue pair more than this number.
+pub(crate) fn has_places(config: &Config, physicals: usize) -> bool {
+    let places = (physicals as u64 + 1) * u64::from(config.sq_depth);
+    places <= u64::from(config.cq_depth)
 }
 
 /// Notes that a request uses local memory no more.

@@ -119,7 +119,7 @@ impl Regions {
         {
             return Err(PostError::LocalBounds);
         }
-        if operation != Operation::Write && !local.access.write {
+        if operation.writes_locally() && !local.access.write {
             return Err(PostError::LocalAccess);
         }
         Ok(Piece {
@@ -192,6 +192,7 @@ pub(crate) fn check_shape(
 ) -> Result<u32, PostError> {
     let is_atomic = request.operation.is_atomic();
     let most = match request.operation {
+        Operation::Send { .. } => return Err(PostError::Operation),
         Operation::Read => config.elements_max.min(config.read_elements_max),
         _ => config.elements_max,
     };

@@ -19,6 +19,7 @@ impl Pool {
         let id = self.longest_idle()?;
         let removed = self.nodes.remove(id.0)?;
         for slot in removed.physicals {
+            self.forget_exchange(slot);
             self.retire_physical(slot);
             self.idle.vacant.push(slot);
         }

@@ -13,11 +13,13 @@
 //! What was not executed is posted again, to the replacement. Of the rest, Reads are posted again,
 //! and a virtual queue pair with a Write or an atomic among its requests fails: it must not be
 //! executed twice. Its oldest request gets the status that a connection of its own would have got.
+//! Sends are posted again, since the node drops those that it has had.
 
+use crate::exchange::OWN;
 use crate::fault::Fault;
 use crate::physical_qp::{Executed, InFlight};
 use crate::pool::{release, Pool};
-use crate::types::{LocalRegionId, PhysicalId, PhysicalState, Status, VirtualId};
+use crate::types::{LocalRegionId, PhysicalId, PhysicalState, Status, VirtualId, VirtualState};
 
 /// Queue pairs in a row that may refuse their first work request; then the requests that wait fail,
 /// since the next one would refuse them, too.
@@ -65,11 +67,15 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
         (shared.in_flight, shared.locals) = (left, locals);
+        shared.exchange.reset();
         if is_refusing {
             shared.refusals = 0;
             self.fail_waiting(id.slot);
-        } else if shared.state == PhysicalState::Down && shared.members > 0 {
-            self.connect(id.slot);
+        } else if shared.state == PhysicalState::Down {
+            match shared.members {
+                0 => self.forget_exchange(id.slot),
+                _ => self.connect(id.slot),
+            }
         }
     }
 
@@ -84,7 +90,7 @@ impl Pool {
             for local in locals {
                 release(&mut self.regions, &mut self.actions, local);
             }
-            self.stats.closed += 1;
+            self.stats.closed += u64::from(id != OWN);
             return;
         };
         if member.posted() == 0 {
@@ -100,7 +106,9 @@ impl Pool {
                         && self.faults.has(Fault::NeighboursRepeated))
             }
         };
-        if by.culprit == Some(id) || must_not_repeat {
+        // Its other end was closed: what was posted before ends now.
+        let is_ending = member.state == VirtualState::Error;
+        if by.culprit == Some(id) || must_not_repeat || is_ending {
             self.fail(id, by.status);
         } else if !self.faults.has(Fault::NotRepeated) {
             member.repeat();

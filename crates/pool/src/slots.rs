@@ -1,7 +1,7 @@
 //! Tables whose places are used again under another generation.
 
 /// A place and its generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) slot: u32,
     pub(crate) generation: u32,

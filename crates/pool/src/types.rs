@@ -2,6 +2,7 @@
 
 use arrayvec::ArrayVec;
 
+use crate::header::HEADER_OCTETS;
 use crate::slots::Id;
 
 /// Octets of an atomic operation.
@@ -25,7 +26,7 @@ impl NodeId {
 }
 
 /// A virtual queue pair. The id of one that was closed never names another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VirtualId(pub(crate) Id);
 
 /// A local region.
@@ -140,12 +141,26 @@ pub enum Operation {
         /// What is added.
         add: u64,
     },
+    /// Send, by [`crate::Pool::post_send`] only.
+    Send {
+        /// Immediate data.
+        immediate: Option<u32>,
+    },
 }
 
 impl Operation {
-    /// Whether executing it twice differs from executing it once.
+    /// Whether executing it twice differs from executing it once. A Send is not delivered twice.
     pub(crate) fn has_effect(self) -> bool {
-        !matches!(self, Self::Read)
+        !matches!(self, Self::Read | Self::Send { .. })
+    }
+
+    pub(crate) fn is_send(self) -> bool {
+        matches!(self, Self::Send { .. })
+    }
+
+    /// Whether it writes into its elements.
+    pub(crate) fn writes_locally(self) -> bool {
+        !matches!(self, Self::Write | Self::Send { .. })
     }
 
     pub(crate) fn is_atomic(self) -> bool {
@@ -166,6 +181,79 @@ pub struct Request {
     pub remote_addr: u64,
     /// Whether its success gives a completion; a failure always does.
     pub is_signaled: bool,
+}
+
+/// A Send of a user, without its local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// The user's number for it (`wr_id`).
+    pub id: u64,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// Whether its success gives a completion; a failure always does.
+    pub is_signaled: bool,
+}
+
+/// The queues of a virtual queue pair that has Sends and Receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depths {
+    /// Requests, with their completions.
+    pub requests: u32,
+    /// Receives, with their completions.
+    pub receives: u32,
+}
+
+/// The state of a virtual queue pair that has Sends and Receives. Each state but the first is
+/// entered by a message of the node, a failure, or [`crate::Pool::accept`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndState {
+    /// The service has not answered. One-sided requests are posted, Sends wait.
+    Opening,
+    /// The service of this end has accepted it, and the node has not sent anything since.
+    Accepted,
+    /// Both ends know each other.
+    Open,
+    /// The service has refused it, or the node has no service.
+    Refused,
+    /// The other end was closed, or one of them has failed.
+    Closed,
+}
+
+/// A Receive that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The user's number.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// The length of the message.
+    pub len_octets: u32,
+    /// The immediate data of the Send.
+    pub immediate: Option<u32>,
+}
+
+/// What the driver is to do with a buffer of a Receive of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an allocation for each copy costs more"
+)]
+pub enum BufferAction {
+    /// Copy the octets of the user, behind the header, to its memory. Elements have the length of
+    /// the message in all.
+    Copy {
+        /// The number of the buffer.
+        buffer: u32,
+        /// Where they go.
+        elements: ArrayVec<Sge, ELEMENTS_MAX>,
+    },
+    /// Post a Receive with the buffer to the queue pair.
+    Post {
+        /// The queue pair, if it is not destroyed.
+        physical: PhysicalId,
+        /// The number of the buffer.
+        buffer: u32,
+    },
 }
 
 /// An element of the scatter-gather list of a request: local memory that it reads or writes.
@@ -203,8 +291,10 @@ pub enum Status {
     RemoteInvalidRequest,
     /// The node could not complete it.
     RemoteOperation,
-    /// The node did not answer.
+    /// The node did not answer, or its end of the virtual queue pair does not exist any more.
     RetryExceeded,
+    /// Of a Receive: the message is longer.
+    LocalLength,
     /// Another status, by its number in `ibv_wc_status`.
     Other(u32),
 }
@@ -274,6 +364,8 @@ pub struct Transmit {
     pub rkey: u32,
     /// Whether it has a completion.
     pub is_signaled: bool,
+    /// Of a Send, what is sent before its elements.
+    pub header: Option<[u8; HEADER_OCTETS]>,
 }
 
 /// Whether the driver could post a work request.

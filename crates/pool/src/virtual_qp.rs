@@ -3,23 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::end::End;
 use crate::fault::{Fault, Faults};
+use crate::queued::Queued;
 use crate::regions::Piece;
-use crate::types::{
-    Access, Completion, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
-};
-
-/// A request that is not complete.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Queued {
-    pub(crate) request: Request,
-    /// The key of the node's region.
-    pub(crate) rkey: u32,
-    /// Of all elements.
-    pub(crate) len_octets: u32,
-    /// How many elements it has.
-    pub(crate) pieces: usize,
-}
+use crate::types::{Access, Completion, LocalRegionId, NodeId, Status, UserId, VirtualState};
 
 /// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
 ///
@@ -46,12 +34,18 @@ pub(crate) struct VirtualQp {
     posted_pieces: usize,
     /// Of those that are posted, the ones that must not be repeated.
     posted_effects: u32,
+    /// Of those that are posted, Sends.
+    posted_sends: u32,
+    /// Sends that are complete, modulo 2^32.
+    completed_sends: u32,
     completions: VecDeque<Completion>,
     depth: u32,
     /// When its last request ends in the virtual time of the shared queue pair.
     pub(crate) finish: u64,
     /// Whether it is in the shared queue pair's queue of those that have something to send.
     pub(crate) is_listed: bool,
+    /// What it has beside one-sided operations.
+    pub(crate) end: Option<Box<End>>,
 }
 
 impl VirtualQp {
@@ -73,10 +67,13 @@ impl VirtualQp {
             pieces: VecDeque::new(),
             posted_pieces: 0,
             posted_effects: 0,
+            posted_sends: 0,
+            completed_sends: 0,
             completions: VecDeque::new(),
             depth,
             finish: 0,
             is_listed: false,
+            end: None,
         }
     }
 
@@ -92,7 +89,13 @@ impl VirtualQp {
 
     /// Requests that are not complete.
     pub(crate) fn outstanding(&self) -> usize {
-        self.queue.len()
+        let ended = self.end.as_ref().map_or(0, |end| end.unposted.len());
+        self.queue.len() + ended
+    }
+
+    /// The number of the Send that would be posted next.
+    pub(crate) fn next_sequence(&self) -> u32 {
+        self.completed_sends.wrapping_add(self.posted_sends)
     }
 
     /// Appends a request with its elements.
@@ -118,6 +121,7 @@ impl VirtualQp {
     pub(crate) fn note_posted(&mut self, queued: &Queued) {
         self.posted += 1;
         self.posted_effects += u32::from(queued.request.operation.has_effect());
+        self.posted_sends += u32::from(queued.request.operation.is_send());
         self.posted_pieces += queued.pieces;
     }
 
@@ -125,6 +129,7 @@ impl VirtualQp {
     pub(crate) fn note_refused(&mut self, queued: &Queued) {
         self.posted -= 1;
         self.posted_effects -= u32::from(queued.request.operation.has_effect());
+        self.posted_sends -= u32::from(queued.request.operation.is_send());
         self.posted_pieces -= queued.pieces;
     }
 
@@ -134,6 +139,8 @@ impl VirtualQp {
             return;
         };
         self.note_refused(&queued);
+        let sends = u32::from(queued.request.operation.is_send());
+        self.completed_sends = self.completed_sends.wrapping_add(sends);
         self.pieces.drain(..queued.pieces);
         if queued.request.is_signaled || faults.has(Fault::SignaledForAll) {
             self.complete(&queued, Status::Success);
@@ -141,17 +148,36 @@ impl VirtualQp {
     }
 
     fn complete(&mut self, queued: &Queued, status: Status) {
-        self.completions.push_back(Completion {
-            id: queued.request.id,
-            status,
-            operation: queued.request.operation,
-            len_octets: queued.len_octets,
-        });
+        self.completions.push_back(completion_of(queued, status));
     }
 
     /// The next completion.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
+        self.completions.pop_front().or_else(|| self.poll_ended())
+    }
+
+    /// The completion of the next request that was not posted when the other end was closed: it
+    /// follows those of the requests that were.
+    fn poll_ended(&mut self) -> Option<Completion> {
+        let is_idle = self.queue.is_empty();
+        let end = self.end.as_mut().filter(|_| is_idle)?;
+        let queued = end.unposted.pop_front()?;
+        let status = std::mem::replace(&mut end.unposted_status, Status::Flushed);
+        Some(completion_of(&queued, status))
+    }
+
+    /// Enters Error while requests may be posted, whose completions follow: those that are not end
+    /// after them, the oldest with `status`.
+    pub(crate) fn fail_unposted(&mut self, status: Status, mut release: impl FnMut(LocalRegionId)) {
+        let unposted = self.queue.split_off(self.posted as usize);
+        for piece in self.pieces.split_off(self.posted_pieces) {
+            release(piece.local);
+        }
+        if let Some(end) = &mut self.end {
+            end.unposted_status = status;
+            end.unposted.extend(unposted);
+        }
+        self.state = VirtualState::Error;
     }
 
     /// How many requests are posted.
@@ -167,6 +193,7 @@ impl VirtualQp {
     /// Has all requests posted again.
     pub(crate) fn repeat(&mut self) {
         (self.posted, self.posted_effects, self.posted_pieces) = (0, 0, 0);
+        self.posted_sends = 0;
     }
 
     /// Enters Error: the oldest request ends with `status`, those behind it are flushed. The region
@@ -191,6 +218,9 @@ impl VirtualQp {
         while let Some(queued) = self.queue.pop_front() {
             self.complete(&queued, ends_with);
             ends_with = Status::Flushed;
+            if let Some(end) = &mut self.end {
+                end.unposted_status = Status::Flushed;
+            }
         }
         for piece in self.pieces.drain(..) {
             release(piece.local);
@@ -204,5 +234,14 @@ impl VirtualQp {
     pub(crate) fn unposted(&self) -> impl Iterator<Item = LocalRegionId> + use<'_> {
         let pieces = self.pieces.range(self.posted_pieces..);
         pieces.map(|piece| piece.local)
+    }
+}
+
+fn completion_of(queued: &Queued, status: Status) -> Completion {
+    Completion {
+        id: queued.request.id,
+        status,
+        operation: queued.request.operation,
+        len_octets: queued.len_octets,
     }
 }

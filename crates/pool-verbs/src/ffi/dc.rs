@@ -219,6 +219,7 @@ impl Initiator {
                     swap: new,
                 } => swap(ex, rkey, addr, expected, new),
                 Operation::FetchAdd { add: term } => add(ex, rkey, addr, term),
+                Operation::Send { .. } => unreachable!("initiators exchange no messages"),
             }
             ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.raw.cast(), to.number, to.key);
             set_sge_list(ex, elements.len(), elements.as_ptr());

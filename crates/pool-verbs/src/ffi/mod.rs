@@ -528,6 +528,7 @@ fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_
             (verbs::IBV_WR_ATOMIC_CMP_AND_SWP, expected, swap)
         }
         Operation::FetchAdd { add } => (verbs::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
+        Operation::Send { .. } => unreachable!("the pool of a client exchanges no messages"),
     };
     wr.opcode = opcode;
     match work.operation {
@@ -537,6 +538,7 @@ fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_
                 rkey: work.rkey,
             };
         }
+        Operation::Send { .. } => {}
         Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
             wr.wr.atomic = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
                 remote_addr: work.remote_addr,

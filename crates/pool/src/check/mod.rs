@@ -4,16 +4,26 @@
 //! `model` knows what each request may still become; `work` checks each work request by it. `world`
 //! carries out the pool's actions between the two and watches every step; `schedules` runs it with
 //! random configurations and asserts that it finds each deliberate fault; `shares` has a user that
-//! takes what it gets. A failing seed is printed; `URDMA_SEED` runs it alone.
+//! takes what it gets. For Sends, `pools` has several pools with connections between them, `ends`
+//! their users and what these may receive, and `exchanges` the schedules. A failing seed is
+//! printed; `URDMA_SEED` runs it alone.
 
+mod blocked;
 mod device;
+mod ends;
+mod exchanges;
 mod model;
+mod pools;
 mod schedules;
 mod shares;
 mod work;
 mod world;
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
 use urdma_types::{seeds, Rng};
+
+use crate::fault::Fault;
 
 /// What the pool did wrong.
 type Finding = String;
@@ -27,3 +37,38 @@ fn for_each_seed(usual: u64, test: impl Fn(u64) -> Result<(), Finding>) {
         }
     }
 }
+
+/// The number of an action, of which each comes as often as its weight says.
+fn choose(weights: &[u64], rng: &mut Rng) -> usize {
+    let mut left = rng.below(weights.iter().sum());
+    let chosen = weights.iter().position(|weight| {
+        let is_it = left < *weight;
+        left = left.saturating_sub(*weight);
+        is_it
+    });
+    chosen.unwrap_or(0)
+}
+
+/// Whether a schedule of the first hundreds finds a fault.
+fn expect_found(fault: Fault, run: impl Fn(u64) -> Result<(), Finding>) {
+    // A fault may end in an assertion of the pool.
+    let is_found = |seed: &u64| {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(*seed)));
+        !matches!(ended, Ok(Ok(())))
+    };
+    let found = (0..500).find(is_found);
+    assert!(found.is_some(), "no schedule finds {fault:?}");
+}
+
+/// Tests that schedules of `$run` find faults.
+macro_rules! finds {
+    ($run:ident: $($name:ident: $fault:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            let fault = crate::fault::Fault::$fault;
+            super::expect_found(fault, |seed| $run(seed, Some(fault)).map(drop));
+        })*
+    };
+}
+
+use finds;

@@ -1,9 +1,7 @@
 //! Random configurations and schedules; the faults that they must find.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
-
 use super::world::{World, NODES};
-use super::{for_each_seed, Finding, Rng};
+use super::{choose, finds, for_each_seed, Finding, Rng};
 use crate::fault::Fault;
 use crate::{Config, Transport};
 
@@ -58,13 +56,8 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<World, Finding> {
 }
 
 fn step(world: &mut World, weights: &[u64; ACTIONS], rng: &mut Rng) -> Result<(), Finding> {
-    let mut left = rng.below(weights.iter().sum());
-    let chosen = weights.iter().position(|weight| {
-        let is_it = left < *weight;
-        left = left.saturating_sub(*weight);
-        is_it
-    });
-    match chosen.unwrap_or(0) {
+    let chosen = choose(weights, rng);
+    match chosen {
         0 => world.open(rng)?,
         1 | 2 => {
             for _ in 0..rng.between(1, 6) {
@@ -127,27 +120,8 @@ fn random_schedules_reach_what_they_are_for() {
     assert!(counts.iter().all(|count| *count > 10), "{all:?}");
 }
 
-/// Whether a schedule of the first hundreds finds the fault.
-fn expect_found(fault: Fault) {
-    // A fault may end in an assertion of the pool.
-    let is_found = |seed: &u64| {
-        let ended = catch_unwind(AssertUnwindSafe(|| run(*seed, Some(fault)).map(drop)));
-        !matches!(ended, Ok(Ok(())))
-    };
-    let found = (0..500).find(is_found);
-    assert!(found.is_some(), "no schedule finds {fault:?}");
-}
-
-macro_rules! finds {
-    ($($name:ident: $fault:ident,)*) => {
-        $(#[test]
-        fn $name() {
-            expect_found(Fault::$fault);
-        })*
-    };
-}
-
 finds! {
+    run:
     finds_remote_bounds_that_are_not_checked: NoRemoteBounds,
     finds_local_bounds_that_are_not_checked: NoLocalBounds,
     finds_elements_that_are_not_checked: FirstElementChecked,

@@ -73,6 +73,7 @@ impl Posted {
             Verb::CompareSwap { expected, swap } if before == expected => *remote = swap,
             Verb::CompareSwap { .. } => {}
             Verb::FetchAdd { add } => *remote = before.wrapping_add(add),
+            Verb::Send { .. } => unreachable!("clients of a store send nothing"),
         }
         self.buffer[in_buffer].copy_from_slice(&before.to_ne_bytes());
     }

@@ -1,0 +1,264 @@
+//! Messages that arrive. The pool of a node is not trusted: what it may change is what this end has
+//! for virtual queue pairs to that node.
+
+use crate::fault::Fault;
+use crate::header::{EndId, Ends, Header, Message};
+use crate::pool::{release, Pool};
+use crate::regions::Pieces;
+use crate::services::Incoming;
+use crate::types::{BufferAction, EndState, NodeId, PhysicalId, Status, VirtualId};
+
+/// From where a message comes, and where it is.
+#[derive(Clone, Copy)]
+struct Arrival {
+    slot: u16,
+    node: NodeId,
+    buffer: u32,
+}
+
+impl Pool {
+    /// A Receive of a queue pair is complete: a message of these octets is in a buffer. The driver
+    /// hands messages over in the order in which they have arrived, whichever their queue pairs, as
+    /// one completion queue has them, and all of a queue pair before `handle_destroyed`. Buffers
+    /// whose queue pair is destroyed are the driver's.
+    pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, octets: &[u8]) {
+        let node = self.physical_state(id).and_then(|_| {
+            let shared = &mut self.physicals[usize::from(id.slot)];
+            shared.node.filter(|_| shared.exchange.grant.take())
+        });
+        let Some(node) = node else {
+            self.stats.dropped += 1;
+            return;
+        };
+        let arrival = Arrival {
+            slot: id.slot,
+            node,
+            buffer,
+        };
+        let Ok((header, octets)) = Header::decode(octets) else {
+            self.stats.dropped += 1;
+            return self.free_buffer(id.slot, buffer);
+        };
+        let exchange = &mut self.physicals[usize::from(id.slot)].exchange;
+        let is_possible = exchange.credit.handle_announced(header.buffers);
+        self.stats.dropped += u64::from(!is_possible);
+        if is_possible {
+            self.feed(id.slot);
+        }
+        let answer = self.handle_header(&arrival, &header.message, octets.len());
+        self.free_buffer(id.slot, buffer);
+        if let Some(answer) = answer {
+            self.answer(id.slot, answer);
+        }
+    }
+
+    /// What is answered to a message, if it has to be.
+    fn handle_header(
+        &mut self,
+        from: &Arrival,
+        message: &Message,
+        len_octets: usize,
+    ) -> Option<Message> {
+        match *message {
+            Message::Open {
+                service,
+                source,
+                receives,
+            } => self.handle_open(from, service, source, receives),
+            Message::Accept(ends) => self.handle_accept(from, &ends),
+            Message::Refuse { destination } => {
+                self.handle_refuse(from, destination);
+                None
+            }
+            Message::Data {
+                ends,
+                sequence,
+                immediate,
+            } => {
+                let id = self.find_end(from, &ends);
+                let Some(id) = id else {
+                    return self.answer_unknown(&ends);
+                };
+                let len_octets = u32::try_from(len_octets).unwrap_or(u32::MAX);
+                self.handle_data(from, id, sequence, immediate, len_octets);
+                None
+            }
+            Message::Receives(ends) => match self.find_end(from, &ends) {
+                Some(_) => None,
+                None => self.answer_unknown(&ends),
+            },
+            Message::Close {
+                destination,
+                source,
+            } => {
+                let opening = self.opening_end(from, destination);
+                match self.known_end(from, destination, source).or(opening) {
+                    Some(id) => self.fail_end(id, EndState::Closed, false),
+                    None => self.stats.dropped += 1,
+                }
+                None
+            }
+            Message::Buffers => None,
+        }
+    }
+
+    /// The virtual queue pair that a message is for, if it and its other end are so named.
+    fn known_end(
+        &mut self,
+        from: &Arrival,
+        destination: EndId,
+        source: EndId,
+    ) -> Option<VirtualId> {
+        let id = self.messages.virtual_id(destination);
+        let member = self.virtuals.get(id.0)?;
+        let is_known = member.node == from.node && member.end.as_ref()?.remote == Some(source);
+        (is_known || self.faults.has(Fault::EndsUnchecked)).then_some(id)
+    }
+
+    /// As above; the Receives of the other end are noted.
+    fn find_end(&mut self, from: &Arrival, ends: &Ends) -> Option<VirtualId> {
+        let id = self.known_end(from, ends.destination, ends.source)?;
+        let end = self.end_mut(id)?;
+        if end.state == EndState::Accepted {
+            end.state = EndState::Open;
+        }
+        self.note_receives(id, ends.receives);
+        Some(id)
+    }
+
+    /// The other end of a virtual queue pair has posted Receives.
+    fn note_receives(&mut self, id: VirtualId, receives: u32) {
+        let end = self.end_mut(id);
+        if end.is_some_and(|end| end.covered.handle_announced(receives)) {
+            self.list(id);
+        }
+    }
+
+    /// The other end has ended, or never was: its peer is to end, too.
+    fn answer_unknown(&mut self, ends: &Ends) -> Option<Message> {
+        self.stats.dropped += 1;
+        Some(Message::Close {
+            destination: ends.source,
+            source: ends.destination,
+        })
+    }
+
+    fn handle_open(
+        &mut self,
+        from: &Arrival,
+        service: u32,
+        source: EndId,
+        receives: u32,
+    ) -> Option<Message> {
+        // If it is asked again, a connection has failed, and it may have more Receives.
+        let known = self.messages.by_remote.get(&(from.node, source));
+        if let Some(&id) = known.filter(|_| !self.faults.has(Fault::OpenedTwice)) {
+            self.note_receives(id, receives);
+            return None;
+        }
+        let most = self.messages.config.map_or(0, |config| config.backlog) as usize;
+        let refuse = Some(Message::Refuse {
+            destination: source,
+        });
+        let Some(waiting) = self.messages.services.get_mut(&service) else {
+            return refuse;
+        };
+        let is_same = |one: &&mut Incoming| one.node == from.node && one.source == source;
+        if let Some(same) = waiting.iter_mut().find(is_same) {
+            same.receives = receives;
+            return None;
+        }
+        if waiting.len() >= most {
+            return refuse;
+        }
+        waiting.push_back(Incoming {
+            slot: from.slot,
+            node: from.node,
+            source,
+            receives,
+        });
+        None
+    }
+
+    fn handle_accept(&mut self, from: &Arrival, ends: &Ends) -> Option<Message> {
+        if self.find_end(from, ends).is_some() {
+            // It is told again, since a connection has failed.
+            return None;
+        }
+        let opening = self.opening_end(from, ends.destination);
+        let Some((id, end)) = opening.and_then(|id| Some((id, self.end_mut(id)?))) else {
+            return self.answer_unknown(ends);
+        };
+        (end.state, end.remote) = (EndState::Open, Some(ends.source));
+        end.covered.handle_announced(ends.receives);
+        let by_remote = &mut self.messages.by_remote;
+        by_remote.insert((from.node, ends.source), id);
+        self.list(id);
+        self.announce_receives(id);
+        None
+    }
+
+    /// The virtual queue pair that a node may accept or refuse.
+    fn opening_end(&self, from: &Arrival, destination: EndId) -> Option<VirtualId> {
+        let id = self.messages.virtual_id(destination);
+        let member = self.virtuals.get(id.0)?;
+        let is_opening = member.end.as_ref()?.state == EndState::Opening;
+        (is_opening && member.node == from.node).then_some(id)
+    }
+
+    fn handle_refuse(&mut self, from: &Arrival, destination: EndId) {
+        match self.opening_end(from, destination) {
+            Some(id) => self.fail_end(id, EndState::Refused, false),
+            None => self.stats.dropped += 1,
+        }
+    }
+
+    /// A Send of the other end. One that was delivered is dropped; one that skips another one, or
+    /// has no Receive, breaks the rules.
+    fn handle_data(
+        &mut self,
+        from: &Arrival,
+        id: VirtualId,
+        sequence: u32,
+        immediate: Option<u32>,
+        len_octets: u32,
+    ) {
+        let faults = self.faults;
+        let Some(end) = self.end_mut(id) else {
+            return;
+        };
+        let ahead = match faults.has(Fault::DuplicatesDelivered) {
+            true => 0,
+            false => sequence.wrapping_sub(end.expected),
+        };
+        if ahead > u32::MAX / 2 {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let delivered = match ahead {
+            0 => end.deliver(len_octets, immediate, faults),
+            _ => None,
+        };
+        let Some((status, pieces)) = delivered else {
+            self.stats.dropped += 1;
+            return self.fail_end(id, EndState::Closed, true);
+        };
+        if status == Status::Success {
+            self.copy(from.buffer, &pieces);
+        }
+        for piece in &pieces {
+            release(&mut self.regions, &mut self.actions, piece.local);
+        }
+        match status {
+            Status::Success => self.announce_receives(id),
+            _ => self.fail_end(id, EndState::Closed, true),
+        }
+    }
+
+    fn copy(&mut self, buffer: u32, pieces: &Pieces) {
+        let elements = pieces.iter().map(|piece| piece.sge);
+        let elements = elements.filter(|sge| sge.len_octets > 0).collect();
+        let copy = BufferAction::Copy { buffer, elements };
+        self.messages.actions.push_back(copy);
+    }
+}

@@ -1,0 +1,489 @@
+//! The calls of users and of the driver.
+
+use crate::config::Transport;
+use crate::error::{CallError, PostError};
+use crate::exchange::OWN;
+use crate::fault::{Fault, Faults};
+use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
+use crate::pool::{has_places, release, Node, Pool};
+use crate::queued::Queued;
+use crate::regions::{check_shape, needed, Pieces, Regions};
+use crate::slots::Id;
+use crate::types::{
+    Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
+    PhysicalState, RemoteRegion, RemoteRegionId, Request, Status, UserId, VirtualId, VirtualState,
+};
+use crate::virtual_qp::VirtualQp;
+
+impl Pool {
+    /// Adds a node.
+    ///
+    /// # Errors
+    /// If there are as many as configured: [`Pool::remove_idle_node`] makes room.
+    pub fn add_node(&mut self) -> Result<NodeId, CallError> {
+        const LIMIT: CallError = CallError::Limit("nodes");
+        if self.nodes.len() >= self.config.nodes_max as usize {
+            return Err(LIMIT);
+        }
+        let id = self.nodes.add(Node::default()).ok_or(LIMIT)?;
+        self.note_idle_node(NodeId(id));
+        Ok(NodeId(id))
+    }
+
+    /// Adds memory of a node.
+    ///
+    /// # Errors
+    /// If the node is unknown, or the region has no end.
+    pub fn add_remote(&mut self, region: RemoteRegion) -> Result<RemoteRegionId, CallError> {
+        self.nodes.get(region.node.0).ok_or(CallError::Unknown)?;
+        self.regions.add_remote(region)
+    }
+
+    /// Forgets memory of a node; requests that were posted before are not concerned.
+    ///
+    /// # Errors
+    /// If it is unknown.
+    pub fn remove_remote(&mut self, id: RemoteRegionId) -> Result<(), CallError> {
+        self.regions.remove_remote(id)
+    }
+
+    /// Memory of a node.
+    pub fn remote(&self, id: RemoteRegionId) -> Option<&RemoteRegion> {
+        self.regions.remote(id)
+    }
+
+    /// Adds local memory, which the caller has registered.
+    ///
+    /// # Errors
+    /// If it has no end.
+    pub fn add_local(&mut self, region: LocalRegion) -> Result<LocalRegionId, CallError> {
+        self.regions.add_local(region)
+    }
+
+    /// Ends local memory: no further request may name it, and [`Action::Deregister`] follows when
+    /// the last one that does is complete.
+    ///
+    /// # Errors
+    /// If it is unknown, or has ended.
+    pub fn remove_local(&mut self, id: LocalRegionId) -> Result<(), CallError> {
+        if self.regions.end_local(id, self.faults)? {
+            self.actions.push_back(Action::Deregister(id));
+        }
+        Ok(())
+    }
+
+    /// Opens a virtual queue pair to a node, with a send queue of `depth` requests and these
+    /// operations. It takes requests at once; if no shared queue pair is connected, they wait.
+    ///
+    /// # Errors
+    /// If the node is unknown, the depth is 0, or a limit is reached.
+    pub fn open(
+        &mut self,
+        user: UserId,
+        node: NodeId,
+        depth: u32,
+        operations: Access,
+    ) -> Result<VirtualId, CallError> {
+        self.check_open(depth)?;
+        let physical = self.choose_physical(node)?;
+        let opened = VirtualQp::new(user, node, physical, depth, operations);
+        self.bind(opened)
+    }
+
+    /// Adds a virtual queue pair to its shared queue pair.
+    pub(crate) fn bind(&mut self, opened: VirtualQp) -> Result<VirtualId, CallError> {
+        let (physical, node) = (opened.physical, opened.node);
+        let id = self.virtuals.add(opened);
+        let id = id.ok_or(CallError::Limit("virtual queue pairs"))?;
+        let shared = &mut self.physicals[usize::from(physical)];
+        shared.members += 1;
+        if shared.state == PhysicalState::Down {
+            self.connect(physical);
+        }
+        if let Some(known) = self.nodes.get_mut(node.0) {
+            known.members += 1;
+        }
+        Ok(VirtualId(id))
+    }
+
+    /// Whether there may be one more virtual queue pair, with a queue of `depth`.
+    pub(crate) fn check_open(&self, depth: u32) -> Result<(), CallError> {
+        if depth == 0 {
+            return Err(CallError::Limit("requests: the depth is 0"));
+        }
+        match self.virtuals.len() < self.config.virtual_max as usize {
+            true => Ok(()),
+            false => Err(CallError::Limit("virtual queue pairs")),
+        }
+    }
+
+    /// The shared queue pair that reaches a node and has the fewest members; a new one if there may
+    /// be one more.
+    pub(crate) fn choose_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
+        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
+        let (reaching, most, only) = match self.config.transport {
+            Transport::Connections { per_node } => (&mut known.physicals, per_node, Some(node)),
+            Transport::Initiators { count } => (&mut self.initiators, count, None),
+        };
+        let members = |slot: &u16| self.physicals[usize::from(*slot)].members;
+        let least = reaching.iter().copied().min_by_key(members);
+        if let Some(slot) = least.filter(|slot| members(slot) == 0) {
+            return Ok(slot);
+        }
+        let has_places = has_places(&self.config, self.physicals.len())
+            || self.faults.has(Fault::CompletionQueueUnreserved);
+        let may_grow = reaching.len() < usize::from(most)
+            || (only.is_none() && self.faults.has(Fault::InitiatorsUnbounded));
+        let slot = u16::try_from(self.physicals.len()).ok();
+        let has_vacant = may_grow && !self.idle.vacant.is_empty();
+        if let Some(slot) = slot.filter(|_| has_places && may_grow && !has_vacant) {
+            reaching.push(slot);
+            self.physicals.push(PhysicalQp::new(slot, only));
+            return Ok(slot);
+        }
+        match least {
+            Some(least) if !has_vacant => Ok(least),
+            _ => self.take_idle_physical(node),
+        }
+    }
+
+    /// Closes a virtual queue pair. Requests that are posted end without a completion, and those
+    /// that are not are dropped. Completions that were not polled are lost.
+    ///
+    /// # Errors
+    /// If it is closed.
+    pub fn close(&mut self, id: VirtualId) -> Result<(), CallError> {
+        self.break_end(id, EndState::Closed, true);
+        let closed = self.virtuals.remove(id.0).ok_or(CallError::Unknown)?;
+        for local in closed.unposted() {
+            release(&mut self.regions, &mut self.actions, local);
+        }
+        let shared = &mut self.physicals[usize::from(closed.physical)];
+        shared.members -= 1;
+        if closed.is_listed {
+            let virtuals = &self.virtuals;
+            shared.note_closed_turn(|id| id == OWN || virtuals.get(id.0).is_some());
+        }
+        self.note_closed(closed.physical, closed.node);
+        Ok(())
+    }
+
+    /// Notes that no virtual queue pair is open to a node.
+    fn note_idle_node(&mut self, id: NodeId) {
+        let now = self.idle.tick();
+        let Some(node) = self.nodes.get_mut(id.0) else {
+            return;
+        };
+        node.idle_since = now;
+        if !std::mem::replace(&mut node.is_listed, true) {
+            self.idle.list(now, id);
+        }
+    }
+
+    /// Notes that a virtual queue pair of a shared queue pair to a node was closed.
+    fn note_closed(&mut self, slot: u16, id: NodeId) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        if shared.members == 0 {
+            shared.idle_since = self.idle.tick();
+        }
+        if let Some(node) = self.nodes.get_mut(id.0) {
+            node.members -= 1;
+            if node.members == 0 {
+                self.note_idle_node(id);
+            }
+        }
+    }
+
+    /// Has a connection to a node take the place of one that is vacant or without members.
+    fn take_idle_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
+        let slot = match self.idle.vacant.pop() {
+            Some(slot) => slot,
+            None => self.take_from_its_node()?,
+        };
+        let shared = &mut self.physicals[usize::from(slot)];
+        // What the node before has refused says nothing of this one.
+        (shared.node, shared.refusals) = (Some(node), 0);
+        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
+        known.physicals.push(slot);
+        Ok(slot)
+    }
+
+    /// Destroys the connection that has had no member for the longest time.
+    fn take_from_its_node(&mut self) -> Result<u16, CallError> {
+        let in_use = self.faults.has(Fault::ConnectionsTakenInUse);
+        let slots = (0..).zip(&self.physicals);
+        let idle =
+            slots.filter(|(_, shared)| shared.node.is_some() && (shared.members == 0 || in_use));
+        let longest = idle.min_by_key(|(_, shared)| shared.idle_since);
+        let (slot, shared) = longest.ok_or(CallError::Limit("shared queue pairs"))?;
+        if let Some(before) = shared.node.and_then(|node| self.nodes.get_mut(node.0)) {
+            before.physicals.retain(|reaching| *reaching != slot);
+        }
+        self.forget_exchange(slot);
+        self.retire_physical(slot);
+        Ok(slot)
+    }
+
+    /// Destroys a shared queue pair without members, if there is one in the slot.
+    pub(crate) fn retire_physical(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        match shared.state {
+            PhysicalState::Down | PhysicalState::Failing => {}
+            PhysicalState::Connecting | PhysicalState::Ready => {
+                self.stats.retired += 1;
+                if self.faults.has(Fault::ConnectionsKept) {
+                    shared.renew();
+                    shared.in_flight.clear();
+                    shared.locals.clear();
+                    shared.state = PhysicalState::Down;
+                    return;
+                }
+                shared.state = PhysicalState::Failing;
+                self.actions.push_back(Action::Destroy(shared.id()));
+            }
+        }
+    }
+
+    /// Makes a virtual queue pair ready again after an error.
+    ///
+    /// # Errors
+    /// If it is closed, or has Sends and Receives: then its other end has ended, too.
+    pub fn reset(&mut self, id: VirtualId) -> Result<(), CallError> {
+        let found = self.virtuals.get_mut(id.0).ok_or(CallError::Unknown)?;
+        if found.end.is_some() {
+            return Err(CallError::TwoEnded);
+        }
+        found.state = VirtualState::Ready;
+        Ok(())
+    }
+
+    /// The state of a virtual queue pair that is open.
+    pub fn state(&self, id: VirtualId) -> Option<VirtualState> {
+        self.virtuals.get(id.0).map(|found| found.state)
+    }
+
+    /// Requests of a virtual queue pair that are not complete.
+    pub fn outstanding(&self, id: VirtualId) -> usize {
+        self.virtuals.get(id.0).map_or(0, VirtualQp::outstanding)
+    }
+
+    /// The state of a shared queue pair that was not replaced.
+    pub fn physical_state(&self, id: PhysicalId) -> Option<PhysicalState> {
+        let shared = self.physicals.get(usize::from(id.slot))?;
+        (shared.id() == id).then_some(shared.state)
+    }
+
+    /// Takes a request with its scatter-gather list.
+    ///
+    /// # Errors
+    /// If it is refused; then it has no effect.
+    #[inline]
+    pub fn post(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let taken = self.check_and_push(id, request, elements);
+        match taken {
+            Ok(()) => self.list(id),
+            Err(_) => self.stats.refused += 1,
+        }
+        taken
+    }
+
+    fn check_and_push(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
+        if poster.state != VirtualState::Ready {
+            return Err(PostError::InvalidState);
+        }
+        if !poster.operations.includes(needed(request.operation)) {
+            return Err(PostError::Operation);
+        }
+        let (regions, faults) = (&mut self.regions, self.faults);
+        let len_octets = check_shape(request, elements, &self.config, faults)?;
+        let pieces = regions.check_local(poster.user, request.operation, elements, faults)?;
+        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
+        let queued = Queued {
+            request: *request,
+            rkey,
+            len_octets,
+            pieces: pieces.len(),
+        };
+        push(poster, regions, queued, &pieces, faults)
+    }
+
+    /// The next completion of a virtual queue pair.
+    #[inline]
+    pub fn poll(&mut self, id: VirtualId) -> Option<Completion> {
+        self.virtuals.get_mut(id.0)?.poll()
+    }
+
+    /// What the driver is to do next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The queue pair is connected.
+    pub fn handle_connected(&mut self, id: PhysicalId) {
+        if self.physical_state(id) == Some(PhysicalState::Connecting) {
+            self.physicals[usize::from(id.slot)].state = PhysicalState::Ready;
+            self.activate(id.slot);
+        }
+    }
+
+    /// The queue pair cannot be connected: the requests that wait for it fail.
+    pub fn handle_unreachable(&mut self, id: PhysicalId) {
+        if self.physical_state(id) == Some(PhysicalState::Connecting) {
+            self.physicals[usize::from(id.slot)].state = PhysicalState::Down;
+            self.fail_waiting(id.slot);
+        }
+    }
+
+    /// Ends the requests that wait for a queue pair.
+    pub(crate) fn fail_waiting(&mut self, slot: u16) {
+        self.fail_ends(slot);
+        while let Some((_, waiting)) = self.first_turn(slot) {
+            self.physicals[usize::from(slot)].end_turn();
+            if let Some(member) = self.virtuals.get_mut(waiting.0) {
+                member.is_listed = false;
+            }
+            self.fail(waiting, Status::RetryExceeded);
+        }
+    }
+
+    /// The node to which a work request goes that is in flight.
+    pub fn node_of(&self, wr_id: u64) -> Option<NodeId> {
+        let (slot, generation, number) = parts_of(wr_id);
+        let shared = self.physicals.get(usize::from(slot))?;
+        let shared = Some(shared).filter(|shared| shared.id().generation == generation)?;
+        let in_flight = shared.in_flight.get(shared.place_of(number)?)?;
+        Some(in_flight.node)
+    }
+
+    /// A completion arrived.
+    #[inline]
+    pub fn handle_completion(&mut self, wr_id: u64, status: Status) {
+        // Check 3: of which queue pair it is, and of which incarnation.
+        let (slot, generation, number) = parts_of(wr_id);
+        let shared = self.physicals.get(usize::from(slot));
+        let is_current = |shared: &&PhysicalQp| {
+            shared.id().generation == generation
+                || self.faults.has(Fault::PhysicalGenerationIgnored)
+        };
+        let place = shared
+            .filter(is_current)
+            .and_then(|shared| shared.place_of(number));
+        let Some(place) = place else {
+            self.stats.stale += 1;
+            return;
+        };
+        if status == Status::Success {
+            self.handle_success(slot, place);
+        } else {
+            self.handle_error(slot, place, status);
+        }
+    }
+
+    fn handle_success(&mut self, slot: u16, place: usize) {
+        if let Some(cause) = &mut self.physicals[usize::from(slot)].cause {
+            // Behind one that has failed: what the node executed is not known.
+            cause.executed = Executed::Any;
+            return;
+        }
+        let retired = match self.faults.has(Fault::OneRetired) {
+            true => 1,
+            false => place + 1,
+        };
+        self.retire(slot, retired);
+        let has_turns = self.physicals[usize::from(slot)].first_turn().is_some();
+        if has_turns && self.has_room(slot) {
+            self.activate(slot);
+        }
+    }
+
+    /// Completes the oldest requests of a queue pair.
+    fn retire(&mut self, slot: u16, count: usize) {
+        for _ in 0..count {
+            let shared = &mut self.physicals[usize::from(slot)];
+            let Some(InFlight { of, pieces, .. }) = shared.pop() else {
+                return;
+            };
+            let mut locals = shared.locals.drain(..pieces);
+            let first = locals.next();
+            let others = locals.filter(|_| !self.faults.has(Fault::FirstElementReleased));
+            for local in first.into_iter().chain(others) {
+                release(&mut self.regions, &mut self.actions, local);
+            }
+            let id = self.receiver_of(of);
+            match self.virtuals.get_mut(id.0) {
+                Some(member) => {
+                    member.retire(self.faults);
+                    self.list(id);
+                }
+                None if id == OWN => self.physicals[usize::from(slot)].exchange.note_retired(),
+                None => self.stats.closed += 1,
+            }
+        }
+    }
+
+    /// Check 3: a completion is for the incarnation of the slot that posted the request.
+    fn receiver_of(&self, of: VirtualId) -> VirtualId {
+        let Id { slot, .. } = of.0;
+        let occupant = self.virtuals.occupant(slot).map(VirtualId);
+        let ignored = self.faults.has(Fault::VirtualGenerationIgnored);
+        occupant.filter(|_| ignored).unwrap_or(of)
+    }
+
+    #[cold]
+    fn handle_error(&mut self, slot: u16, place: usize, status: Status) {
+        if self.physicals[usize::from(slot)].cause.is_some() {
+            return;
+        }
+        // Those before it succeeded.
+        self.retire(slot, place);
+        let shared = &mut self.physicals[usize::from(slot)];
+        let culprit = shared.in_flight.front().map(|first| first.of);
+        shared.cause = Some(Cause {
+            status,
+            of: culprit.filter(|_| status != Status::Flushed),
+            executed: match status {
+                Status::Flushed => Executed::Any,
+                _ if status.is_refusal() => Executed::Nothing,
+                _ => Executed::SameNode,
+            },
+        });
+        self.begin_failing(slot);
+    }
+
+    /// The queue pair is in ERR for another reason than a request: an event says so.
+    pub fn handle_broken(&mut self, id: PhysicalId) {
+        if self.physical_state(id) == Some(PhysicalState::Ready) {
+            self.begin_failing(id.slot);
+        }
+    }
+}
+
+/// Appends a request that is valid, if there is a place for it.
+#[inline]
+pub(crate) fn push(
+    poster: &mut VirtualQp,
+    regions: &mut Regions,
+    queued: Queued,
+    pieces: &Pieces,
+    faults: Faults,
+) -> Result<(), PostError> {
+    if poster.is_full(faults) {
+        return Err(PostError::QueueFull);
+    }
+    for piece in pieces {
+        regions.use_local(piece.local);
+    }
+    poster.push(queued, pieces);
+    Ok(())
+}

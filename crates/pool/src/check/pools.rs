@@ -1,0 +1,490 @@
+//! Pools that exchange messages: connections between them, whose device gives each message the
+//! oldest Receive of the other end, and the driver of each.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::work::fail;
+use super::{Finding, Rng};
+use crate::exchange::OWN;
+use crate::fault::Fault;
+use crate::header::{EndId, Header, Message, HEADER_OCTETS};
+use crate::physical_qp::parts_of;
+use crate::{
+    Access, Action, BufferAction, Config, LocalRegion, LocalRegionId, MessageConfig, NodeId,
+    Operation, PhysicalId, PhysicalState, Pool, Posted, RemoteRegion, RemoteRegionId, Sge, Status,
+    Transmit, UserId, VirtualId,
+};
+
+pub(super) const USERS: u32 = 2;
+/// Of each user's memory.
+const REGION: u64 = 1 << 24;
+
+/// A work request whose place is not free yet.
+#[derive(Debug)]
+struct Work {
+    transmit: Transmit,
+    is_executed: bool,
+    is_acknowledged: bool,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) id: PhysicalId,
+    pub(super) peer: usize,
+    link: u64,
+    posted: VecDeque<Work>,
+    /// Buffers of Receives.
+    receives: VecDeque<u32>,
+    pub(super) is_broken: bool,
+}
+
+/// A pool with its driver.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) pool: Pool,
+    /// By the other side.
+    pub(super) nodes: Vec<NodeId>,
+    /// Of each user.
+    pub(super) locals: Vec<LocalRegionId>,
+    pub(super) remotes: Vec<RemoteRegionId>,
+    memory: Vec<Vec<u8>>,
+    pub(super) qps: Vec<Qp>,
+    completions: VecDeque<(u64, Status)>,
+    /// The completion queue of Receives, with what is in their buffers.
+    arrived: VecDeque<(PhysicalId, u32, Vec<u8>)>,
+    pub(super) actions: VecDeque<Action>,
+    buffers: HashMap<u32, Vec<u8>>,
+    next_buffer: u32,
+    /// The octets of a user where a request has its own place.
+    next_place: u64,
+}
+
+impl Side {
+    fn new(config: &Config, messages: &MessageConfig, sides: usize, fault: Option<Fault>) -> Self {
+        let mut pool = Pool::new(config).unwrap();
+        pool.faults.only = fault;
+        pool.offer_messages(messages).unwrap();
+        let nodes: Vec<NodeId> = (0..sides).map(|_| pool.add_node().unwrap()).collect();
+        let local = |user| LocalRegion {
+            user: UserId(user),
+            addr: u64::from(user) * REGION,
+            len_octets: REGION,
+            lkey: user,
+            access: Access::ALL,
+        };
+        let locals = (0..USERS).map(|user| pool.add_local(local(user)).unwrap());
+        let locals = locals.collect();
+        let remote = |node| RemoteRegion {
+            node,
+            addr: 0,
+            len_octets: REGION,
+            rkey: 1,
+            access: Access::ALL,
+        };
+        let remotes = nodes
+            .iter()
+            .map(|node| pool.add_remote(remote(*node)).unwrap());
+        let remotes = remotes.collect();
+        Self {
+            pool,
+            nodes,
+            locals,
+            remotes,
+            memory: vec![Vec::new(); USERS as usize],
+            qps: Vec::new(),
+            completions: VecDeque::new(),
+            arrived: VecDeque::new(),
+            actions: VecDeque::new(),
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            next_place: 0,
+        }
+    }
+
+    /// The address of `len` octets of a user that no other request names, which are 0.
+    pub(super) fn place(&mut self, user: UserId, len: usize) -> u64 {
+        let at = self.next_place;
+        self.next_place += len as u64 + 1;
+        let end = self.next_place as usize;
+        self.memory[user.0 as usize].resize(end, 0);
+        u64::from(user.0) * REGION + at
+    }
+
+    pub(super) fn octets(&mut self, addr: u64, len: usize) -> &mut [u8] {
+        let (user, at) = ((addr / REGION) as usize, (addr % REGION) as usize);
+        &mut self.memory[user][at..at + len]
+    }
+
+    fn gather(&mut self, elements: &[Sge]) -> Vec<u8> {
+        let mut gathered = Vec::new();
+        for element in elements {
+            let octets = self.octets(element.addr, element.len_octets as usize);
+            gathered.extend_from_slice(octets);
+        }
+        gathered
+    }
+
+    fn qp(&self, id: PhysicalId) -> Option<usize> {
+        self.qps.iter().position(|qp| qp.id == id)
+    }
+
+    /// The virtual queue pairs whose requests are in flight, in order.
+    pub(super) fn in_flight(&self, at: usize) -> Vec<VirtualId> {
+        let shared = &self.pool.physicals[usize::from(self.qps[at].id.slot)];
+        let of = shared.in_flight.iter().map(|in_flight| in_flight.of);
+        of.filter(|id| *id != OWN).collect()
+    }
+
+    /// Posts what the pool has, in the order of the contract.
+    fn turn(&mut self, config: &Config) -> Result<(), Finding> {
+        while let Some(action) = self.pool.poll_buffer_action() {
+            match action {
+                BufferAction::Copy { buffer, elements } => {
+                    let mut from = self.buffers[&buffer][HEADER_OCTETS..].to_vec();
+                    for element in elements {
+                        let rest = from.split_off(element.len_octets as usize);
+                        let len = from.len();
+                        self.octets(element.addr, len).copy_from_slice(&from);
+                        from = rest;
+                    }
+                    if !from.is_empty() {
+                        return fail("a message is not copied to its end");
+                    }
+                }
+                BufferAction::Post { physical, buffer } => {
+                    self.buffers.remove(&buffer);
+                    if let Some(at) = self.qp(physical) {
+                        self.qps[at].receives.push_back(buffer);
+                    }
+                }
+            }
+        }
+        let (pool, qps) = (&mut self.pool, &mut self.qps);
+        let mut finding = Ok(());
+        let mut flushed = Vec::new();
+        pool.transmit(|work| {
+            let Some(qp) = qps.iter_mut().find(|qp| qp.id == work.physical) else {
+                finding = fail("a work request for a queue pair that does not exist");
+                return Posted::Refused;
+            };
+            if qp.posted.len() == config.sq_depth as usize {
+                finding = fail("the send queue overflows");
+            }
+            if qp.is_broken {
+                flushed.push((work.wr_id, Status::Flushed));
+            }
+            qp.posted.push_back(Work {
+                transmit: work.clone(),
+                is_executed: false,
+                is_acknowledged: false,
+            });
+            Posted::Accepted
+        });
+        self.completions.extend(flushed);
+        while let Some(action) = self.pool.poll_action() {
+            self.actions.push_back(action);
+        }
+        for qp in self.qps.iter().filter(|qp| !qp.is_broken) {
+            let last = qp.posted.back();
+            if last.is_some_and(|last| !last.transmit.is_signaled) {
+                return fail("the last request of a queue pair is not signaled");
+            }
+        }
+        finding
+    }
+
+    /// The driver hands over a completion; whether there was one.
+    pub(super) fn handle_one(&mut self) -> bool {
+        let Some((wr_id, status)) = self.completions.pop_front() else {
+            return false;
+        };
+        if status == Status::Success {
+            for qp in &mut self.qps {
+                let place = qp
+                    .posted
+                    .iter()
+                    .position(|work| work.transmit.wr_id == wr_id);
+                qp.posted.drain(..place.map_or(0, |place| place + 1));
+            }
+        }
+        self.pool.handle_completion(wr_id, status);
+        true
+    }
+
+    /// The oldest executed work request of a queue pair is acknowledged.
+    pub(super) fn acknowledge(&mut self, at: usize) {
+        let Some(qp) = self.qps.get_mut(at).filter(|qp| !qp.is_broken) else {
+            return;
+        };
+        let next = qp.posted.iter_mut().find(|work| !work.is_acknowledged);
+        if let Some(next) = next.filter(|next| next.is_executed) {
+            next.is_acknowledged = true;
+            if next.transmit.is_signaled {
+                let done = (next.transmit.wr_id, Status::Success);
+                self.completions.push_back(done);
+            }
+        }
+    }
+
+    /// Events tell of what is broken.
+    pub(super) fn tell_broken(&mut self) {
+        for qp in self.qps.iter().filter(|qp| qp.is_broken) {
+            self.pool.handle_broken(qp.id);
+        }
+    }
+
+    fn break_qp(&mut self, at: usize, first: Status) {
+        let qp = &mut self.qps[at];
+        if std::mem::replace(&mut qp.is_broken, true) {
+            return;
+        }
+        let mut status = first;
+        for work in qp.posted.iter().filter(|work| !work.is_acknowledged) {
+            self.completions.push_back((work.transmit.wr_id, status));
+            status = Status::Flushed;
+        }
+    }
+}
+
+/// What happens to a message on its way.
+pub(super) type Change<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
+
+/// All sides.
+#[derive(Debug)]
+pub(super) struct Pools {
+    pub(super) sides: Vec<Side>,
+    config: Config,
+    pub(super) messages: MessageConfig,
+    fault: Option<Fault>,
+    next_link: u64,
+    next_epoch: u32,
+    /// Who has asked, and who was said to have accepted it.
+    pub(super) accepted: Vec<(EndId, EndId)>,
+    /// Messages and Writes that were executed.
+    pub(super) executed: [u64; 2],
+}
+
+impl Pools {
+    pub(super) fn new(
+        config: &Config,
+        messages: &MessageConfig,
+        count: usize,
+        fault: Option<Fault>,
+    ) -> Self {
+        let mut pools = Self {
+            sides: Vec::new(),
+            config: *config,
+            messages: *messages,
+            fault,
+            next_link: 0,
+            next_epoch: messages.epoch,
+            accepted: Vec::new(),
+            executed: [0; 2],
+        };
+        for _ in 0..count {
+            let side = pools.new_side(count);
+            pools.sides.push(side);
+        }
+        pools
+    }
+
+    fn new_side(&mut self, count: usize) -> Side {
+        self.next_epoch = self.next_epoch.wrapping_add(1 << 20);
+        let messages = MessageConfig {
+            epoch: self.next_epoch,
+            ..self.messages
+        };
+        Side::new(&self.config, &messages, count, self.fault)
+    }
+
+    pub(super) fn turn(&mut self) -> Result<(), Finding> {
+        let config = self.config;
+        self.sides
+            .iter_mut()
+            .try_for_each(|side| side.turn(&config))
+    }
+
+    /// The other end of a connection, if it exists.
+    fn other_end(&self, side: usize, at: usize) -> Option<(usize, usize)> {
+        let Qp { peer, link, .. } = self.sides[side].qps[at];
+        let other = self.sides[peer].qps.iter();
+        let mut other = other.zip(0..).filter(|(qp, _)| qp.link == link);
+        let (_, found) = match peer == side {
+            true => other.find(|(_, other)| *other != at)?,
+            false => other.next()?,
+        };
+        Some((peer, found))
+    }
+
+    /// The next work request of a queue pair is executed at the other end. `Err(None)`: there is no
+    /// Receive for the message.
+    pub(super) fn execute(
+        &mut self,
+        side: usize,
+        at: usize,
+        change: Change<'_>,
+    ) -> Result<Option<Operation>, Option<Finding>> {
+        let Some((peer, other)) = self.other_end(side, at) else {
+            return Ok(None);
+        };
+        let qp = &mut self.sides[side].qps[at];
+        let next = qp.posted.iter_mut().find(|work| !work.is_executed);
+        let Some(next) = next.filter(|_| !qp.is_broken) else {
+            return Ok(None);
+        };
+        next.is_executed = true;
+        let work = next.transmit.clone();
+        let Some(header) = work.header else {
+            self.executed[1] += 1;
+            return Ok(Some(work.operation));
+        };
+        self.executed[0] += 1;
+        let mut message = header.to_vec();
+        message.extend(self.sides[side].gather(&work.elements));
+        if message.len() > self.messages.buffer_octets as usize {
+            return Err(Some("a message is longer than a buffer".to_owned()));
+        }
+        change(&mut message);
+        let qp = &mut self.sides[peer].qps[other];
+        let buffer = qp.receives.pop_front().ok_or(None)?;
+        let id = qp.id;
+        self.sides[peer].arrived.push_back((id, buffer, message));
+        Ok(Some(work.operation))
+    }
+
+    /// Whose work request a queue pair executes next.
+    pub(super) fn next_owner(&self, side: usize, at: usize) -> Option<VirtualId> {
+        let side = &self.sides[side];
+        let mut posted = side.qps[at].posted.iter();
+        let next = posted.find(|work| !work.is_executed)?;
+        let (slot, _, number) = parts_of(next.transmit.wr_id);
+        let shared = &side.pool.physicals[usize::from(slot)];
+        let in_flight = shared.in_flight.get(shared.place_of(number)?)?;
+        Some(in_flight.of)
+    }
+
+    /// The driver of a side hands over a message; whether there was one.
+    pub(super) fn arrive(&mut self, side: usize) -> bool {
+        let side = &mut self.sides[side];
+        let Some((id, buffer, message)) = side.arrived.pop_front() else {
+            return false;
+        };
+        side.pool.handle_message(id, buffer, &message);
+        if let Ok((header, _)) = Header::decode(&message) {
+            if let Message::Accept(ends) = header.message {
+                let opener = side.pool.messages.virtual_id(ends.destination);
+                let member = side.pool.virtuals.get(opener.0);
+                let end = member.and_then(|member| member.end.as_ref());
+                if end.is_some_and(|end| end.remote == Some(ends.source)) {
+                    self.accepted.push((ends.destination, ends.source));
+                }
+            }
+        }
+        side.buffers.insert(buffer, message);
+        true
+    }
+
+    /// Both ends of a connection enter ERR, this one with a status for its oldest request.
+    pub(super) fn break_link(&mut self, side: usize, at: usize, first: Status) {
+        let other = self.other_end(side, at);
+        self.sides[side].break_qp(at, first);
+        if let Some((peer, other)) = other {
+            self.sides[peer].break_qp(other, Status::Flushed);
+        }
+    }
+
+    /// The driver of a side carries out its next action, if there is one.
+    pub(super) fn act(&mut self, side: usize, is_reachable: bool) -> Result<(), Finding> {
+        match self.sides[side].actions.pop_front() {
+            Some(Action::Connect(id, node)) => self.connect(side, id, node, is_reachable),
+            Some(Action::Destroy(id)) => self.destroy(side, id),
+            Some(Action::Create(_)) => fail("an initiator is created"),
+            Some(Action::Deregister(_)) | None => Ok(()),
+        }
+    }
+
+    fn destroy(&mut self, side: usize, id: PhysicalId) -> Result<(), Finding> {
+        if let Some(at) = self.sides[side].qp(id) {
+            self.break_link(side, at, Status::Flushed);
+            while self.arrive(side) {}
+            while self.sides[side].handle_one() {}
+            let config = self.config;
+            self.sides[side].turn(&config)?;
+            while self.sides[side].handle_one() {}
+            self.sides[side].qps.remove(at);
+        }
+        self.sides[side].pool.handle_destroyed(id);
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        side: usize,
+        id: PhysicalId,
+        node: NodeId,
+        is_reachable: bool,
+    ) -> Result<(), Finding> {
+        // The peer may have connected meanwhile.
+        let state = self.sides[side].pool.physical_state(id);
+        if state != Some(PhysicalState::Connecting) {
+            return Ok(());
+        }
+        let nodes = &self.sides[side].nodes;
+        let peer = nodes.iter().position(|known| *known == node);
+        let peer = peer.ok_or("an unknown node is connected to")?;
+        if !is_reachable {
+            self.sides[side].pool.handle_unreachable(id);
+            return Ok(());
+        }
+        // The peer learns that connections have failed before it accepts another one.
+        let broken = self.sides[peer].qps.iter();
+        let broken = broken.filter(|qp| qp.peer == side && qp.is_broken);
+        for broken in broken.map(|qp| qp.id).collect::<Vec<_>>() {
+            self.sides[peer].pool.handle_broken(broken);
+            self.turn()?;
+            self.sides[peer]
+                .actions
+                .retain(|action| *action != Action::Destroy(broken));
+            self.destroy(peer, broken)?;
+        }
+        let from = self.sides[peer].nodes[side];
+        let accepted = self.sides[peer].pool.handle_accepted(from);
+        let accepted = accepted.map_err(|error| error.to_string())?;
+        self.sides[side].pool.handle_connected(id);
+        let link = self.next_link;
+        self.next_link += 1;
+        let share = self.messages.share;
+        for (own, id, peer) in [(side, id, peer), (peer, accepted, side)] {
+            let own = &mut self.sides[own];
+            let first = own.next_buffer;
+            own.next_buffer += u32::from(share);
+            own.qps.push(Qp {
+                id,
+                peer,
+                link,
+                posted: VecDeque::new(),
+                receives: (first..own.next_buffer).collect(),
+                is_broken: false,
+            });
+            own.pool.handle_granted(id, share);
+        }
+        Ok(())
+    }
+
+    /// A side ends, and another process takes its place.
+    pub(super) fn restart(&mut self, side: usize) {
+        while !self.sides[side].qps.is_empty() {
+            self.break_link(side, 0, Status::Flushed);
+            self.sides[side].qps.remove(0);
+        }
+        let count = self.sides.len();
+        self.sides[side] = self.new_side(count);
+    }
+
+    pub(super) fn any_qp(&self, rng: &mut Rng) -> Option<(usize, usize)> {
+        let side = rng.below_len(self.sides.len());
+        let count = self.sides[side].qps.len();
+        (count > 0).then(|| (side, rng.below_len(count)))
+    }
+}

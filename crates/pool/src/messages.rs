@@ -1,0 +1,499 @@
+//! Calls of users and of the driver for Sends and Receives.
+
+use std::collections::VecDeque;
+
+use crate::calls::push;
+use crate::config::MessageConfig;
+use crate::credit::{Credit, Grant, SHARE_MIN};
+use crate::end::End;
+use crate::error::{CallError, ConfigError, PostError};
+use crate::exchange::{is_close, Control};
+use crate::fault::Fault;
+use crate::header::Message;
+use crate::physical_qp::PhysicalQp;
+use crate::pool::{has_places, Pool};
+use crate::queued::Queued;
+use crate::services::Incoming;
+use crate::slots::Id;
+use crate::types::{
+    Access, BufferAction, Depths, Element, EndState, NodeId, Operation, PhysicalId, PhysicalState,
+    Received, RemoteRegionId, Request, SendRequest, UserId, VirtualId, VirtualState,
+};
+use crate::virtual_qp::VirtualQp;
+
+/// A request that names no memory of a node.
+fn send_of(request: &SendRequest) -> Request {
+    let nothing = RemoteRegionId(Id {
+        slot: u32::MAX,
+        generation: 0,
+    });
+    Request {
+        id: request.id,
+        operation: Operation::Send {
+            immediate: request.immediate,
+        },
+        remote: nothing,
+        remote_addr: 0,
+        is_signaled: request.is_signaled,
+    }
+}
+
+impl Pool {
+    /// Has the pool exchange messages, so that its virtual queue pairs may have Sends and Receives.
+    ///
+    /// # Errors
+    /// If the configuration does not work, the pool is over initiators, or it was told before.
+    pub fn offer_messages(&mut self, config: &MessageConfig) -> Result<(), ConfigError> {
+        if self.messages.config.is_some() {
+            return Err(ConfigError::MessagesOffered);
+        }
+        config.validate(self.config.transport)?;
+        self.messages.config = Some(*config);
+        Ok(())
+    }
+
+    /// Offers a service, at which nodes open virtual queue pairs to this pool.
+    ///
+    /// # Errors
+    /// If it is offered, or the pool exchanges no messages.
+    pub fn listen(&mut self, service: u32) -> Result<(), CallError> {
+        self.messages.config.ok_or(CallError::NoMessages)?;
+        if self.messages.services.contains_key(&service) {
+            return Err(CallError::ServiceInUse);
+        }
+        self.messages.services.insert(service, VecDeque::new());
+        Ok(())
+    }
+
+    /// Ends a service. Those that wait for it are refused; those that it has accepted stay.
+    ///
+    /// # Errors
+    /// If it is not offered.
+    pub fn end_service(&mut self, service: u32) -> Result<(), CallError> {
+        let ended = self.messages.services.remove(&service);
+        for incoming in ended.ok_or(CallError::Unknown)? {
+            self.refuse_one(&incoming);
+        }
+        Ok(())
+    }
+
+    /// Refuses the one that has waited the longest for a service; whether there was one.
+    ///
+    /// # Errors
+    /// If the service is not offered.
+    pub fn refuse(&mut self, service: u32) -> Result<bool, CallError> {
+        let waiting = self.messages.services.get_mut(&service);
+        let first = waiting.ok_or(CallError::Unknown)?.pop_front();
+        if let Some(incoming) = &first {
+            self.refuse_one(incoming);
+        }
+        Ok(first.is_some())
+    }
+
+    fn refuse_one(&mut self, incoming: &Incoming) {
+        let Incoming { slot, source, .. } = *incoming;
+        if self.physicals[usize::from(slot)].node == Some(incoming.node) {
+            let destination = source;
+            self.answer(slot, Message::Refuse { destination });
+        }
+    }
+
+    /// Opens a virtual queue pair to a service of a node, with Sends, Receives and these one-sided
+    /// operations. It takes requests at once: Sends wait until the service has accepted it.
+    ///
+    /// # Errors
+    /// As those of [`Pool::open`], or if the pool exchanges no messages.
+    pub fn open_service(
+        &mut self,
+        user: UserId,
+        (node, service): (NodeId, u32),
+        depths: Depths,
+        operations: Access,
+    ) -> Result<VirtualId, CallError> {
+        self.messages.config.ok_or(CallError::NoMessages)?;
+        self.check_open(depths.requests)?;
+        let physical = self.choose_physical(node)?;
+        let waiting = self.physicals[usize::from(physical)]
+            .exchange
+            .controls
+            .len();
+        if waiting >= self.config.virtual_max as usize {
+            return Err(CallError::Limit("messages that wait for the node"));
+        }
+        let opened = VirtualQp::new(user, node, physical, depths.requests, operations);
+        let id = self.bind(opened)?;
+        self.add_end(id, service, depths.receives);
+        self.send_own(physical, Control::Open(id));
+        Ok(id)
+    }
+
+    fn add_end(&mut self, id: VirtualId, service: u32, depth: u32) {
+        let end = End::new(self.messages.end_id(id), service, depth);
+        if let Some(member) = self.virtuals.get_mut(id.0) {
+            member.end = Some(Box::new(end));
+            let exchange = &mut self.physicals[usize::from(member.physical)].exchange;
+            exchange.ends.insert(id);
+        }
+    }
+
+    /// Accepts the one that has waited the longest for a service: a virtual queue pair of this end.
+    ///
+    /// # Errors
+    /// If the service is not offered, or a limit is reached; then it waits on.
+    pub fn accept(
+        &mut self,
+        service: u32,
+        user: UserId,
+        depths: Depths,
+        operations: Access,
+    ) -> Result<Option<VirtualId>, CallError> {
+        self.check_open(depths.requests)?;
+        let waiting = self.messages.services.get_mut(&service);
+        let waiting = waiting.ok_or(CallError::Unknown)?;
+        let physicals = &self.physicals;
+        let is_there =
+            |incoming: &Incoming| physicals[usize::from(incoming.slot)].node == Some(incoming.node);
+        // The places of connections may be those of other nodes by now.
+        while waiting.front().is_some_and(|first| !is_there(first)) {
+            waiting.pop_front();
+        }
+        let Some(incoming) = waiting.pop_front() else {
+            return Ok(None);
+        };
+        let Incoming {
+            slot, node, source, ..
+        } = incoming;
+        let id = self.bind(VirtualQp::new(
+            user,
+            node,
+            slot,
+            depths.requests,
+            operations,
+        ))?;
+        self.add_end(id, service, depths.receives);
+        self.messages.by_remote.insert((node, source), id);
+        if let Some(end) = self.end_mut(id) {
+            (end.state, end.remote) = (EndState::Accepted, Some(source));
+            end.covered.handle_announced(incoming.receives);
+        }
+        self.send_own(slot, Control::Accept(id));
+        Ok(Some(id))
+    }
+
+    /// The state of a virtual queue pair that has Sends and Receives.
+    pub fn end_state(&self, id: VirtualId) -> Option<EndState> {
+        let end = self.virtuals.get(id.0)?.end.as_ref()?;
+        Some(end.state)
+    }
+
+    /// Takes a Send with its scatter-gather list. It waits until the other end has a Receive, and
+    /// is complete when it has arrived at the other pool.
+    ///
+    /// # Errors
+    /// If it is refused; then it has no effect.
+    pub fn post_send(
+        &mut self,
+        id: VirtualId,
+        request: &SendRequest,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let taken = self.check_send(id, &send_of(request), elements);
+        match taken {
+            Ok(()) => self.list(id),
+            Err(_) => self.stats.refused += 1,
+        }
+        taken
+    }
+
+    fn check_send(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
+        poster.end.as_ref().ok_or(PostError::OneSided)?;
+        if poster.state != VirtualState::Ready {
+            return Err(PostError::InvalidState);
+        }
+        if elements.len() > self.config.elements_max as usize {
+            return Err(PostError::Elements);
+        }
+        let most = self
+            .messages
+            .config
+            .map_or(0, |config| config.send_octets_max());
+        let lengths = elements.iter().map(|element| u64::from(element.len_octets));
+        let len_octets = u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)?;
+        if len_octets > most {
+            return Err(PostError::Length);
+        }
+        let regions = &mut self.regions;
+        let pieces = regions.check_local(poster.user, request.operation, elements, self.faults)?;
+        let queued = Queued {
+            request: *request,
+            rkey: 0,
+            len_octets,
+            pieces: pieces.len(),
+        };
+        push(poster, regions, queued, &pieces, self.faults)
+    }
+
+    /// Takes a Receive, which the next Send of the other end fills.
+    ///
+    /// # Errors
+    /// If it is refused; then it has no effect.
+    pub fn post_receive(
+        &mut self,
+        id: VirtualId,
+        number: u64,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let taken = self.check_receive(id, number, elements);
+        match taken {
+            Ok(()) => self.announce_receives(id),
+            Err(_) => self.stats.refused += 1,
+        }
+        taken
+    }
+
+    fn check_receive(
+        &mut self,
+        id: VirtualId,
+        number: u64,
+        elements: &[Element],
+    ) -> Result<(), PostError> {
+        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
+        let end = poster.end.as_mut().ok_or(PostError::OneSided)?;
+        if poster.state != VirtualState::Ready {
+            return Err(PostError::InvalidState);
+        }
+        if elements.len() > self.config.elements_max as usize {
+            return Err(PostError::Elements);
+        }
+        let regions = &mut self.regions;
+        // As the destination of a READ, its elements are written.
+        let pieces = regions.check_local(poster.user, Operation::Read, elements, self.faults)?;
+        if end.is_full() {
+            return Err(PostError::ReceiveQueueFull);
+        }
+        for piece in &pieces {
+            regions.use_local(piece.local);
+        }
+        end.push(number, pieces);
+        Ok(())
+    }
+
+    /// Has the other end told of Receives, if that is due.
+    pub(crate) fn announce_receives(&mut self, id: VirtualId) {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return;
+        };
+        let slot = member.physical;
+        let end = member.end.as_mut();
+        if end.is_some_and(|end| end.begin_announcing())
+            && !self.faults.has(Fault::ReceivesUnannounced)
+        {
+            self.send_own(slot, Control::Receives(id));
+        }
+    }
+
+    /// The next Receive of a virtual queue pair that is complete.
+    pub fn poll_received(&mut self, id: VirtualId) -> Option<Received> {
+        self.end_mut(id)?.poll()
+    }
+
+    /// A node has connected to this one, or again if its connection had failed: the queue pair, for
+    /// which the driver has posted the Receives of a share. It is ready, and an action to connect
+    /// it is void. The driver says first which connections from the node have failed
+    /// (`handle_broken`), and has them destroyed. A node that connects to itself needs two ids.
+    ///
+    /// # Errors
+    /// If the node is unknown, or the completion queue has no place for a further queue pair.
+    pub fn handle_accepted(&mut self, node: NodeId) -> Result<PhysicalId, CallError> {
+        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
+        let physicals = &mut self.physicals;
+        let is_unconnected = |slot: &&u16| {
+            let state = physicals[usize::from(**slot)].state;
+            matches!(state, PhysicalState::Down | PhysicalState::Connecting)
+        };
+        let waiting = known.physicals.iter().find(is_unconnected).copied();
+        let slot = match waiting {
+            Some(slot) => slot,
+            None => {
+                let slot = u16::try_from(physicals.len()).ok();
+                let slot = slot.filter(|_| has_places(&self.config, physicals.len()));
+                let slot = slot.ok_or(CallError::Limit("shared queue pairs"))?;
+                known.physicals.push(slot);
+                physicals.push(PhysicalQp::new(slot, Some(node)));
+                slot
+            }
+        };
+        let shared = &mut self.physicals[usize::from(slot)];
+        shared.state = PhysicalState::Connecting;
+        let id = shared.id();
+        self.handle_connected(id);
+        Ok(id)
+    }
+
+    /// The other end of a connection has told the driver its share of buffers; the driver has told
+    /// it that of this pool. It follows `handle_connected`. A share that is too small is that of a
+    /// node which exchanges no messages: virtual queue pairs to its services are refused.
+    pub fn handle_granted(&mut self, id: PhysicalId, share: u16) {
+        let Some(config) = self.messages.config else {
+            return;
+        };
+        if self.physical_state(id) != Some(PhysicalState::Ready) {
+            return;
+        }
+        let exchange = &mut self.physicals[usize::from(id.slot)].exchange;
+        if share < SHARE_MIN {
+            for end in std::mem::take(&mut exchange.ends) {
+                self.fail_end(end, EndState::Refused, false);
+            }
+            return;
+        }
+        (exchange.credit, exchange.grant) = (Credit::new(share), Grant::new(config.share));
+        exchange.controls.retain(is_close);
+        // What the other ends have to know, in case that they do not.
+        for id in exchange.ends.clone() {
+            if self.faults.has(Fault::EndsNotToldAgain) {
+                break;
+            }
+            let Some(member) = self.virtuals.get_mut(id.0) else {
+                continue;
+            };
+            let slot = member.physical;
+            let Some(end) = &mut member.end else {
+                continue;
+            };
+            if end.state == EndState::Opening {
+                // It may be accepted before it has asked again.
+                end.announced.forget();
+                self.send_own(slot, Control::Open(id));
+                continue;
+            }
+            end.is_announcing = true;
+            if end.state == EndState::Accepted {
+                self.send_own(slot, Control::Accept(id));
+            }
+            self.send_own(slot, Control::Receives(id));
+        }
+        self.feed(id.slot);
+    }
+
+    /// What the driver is to do next with a buffer.
+    pub fn poll_buffer_action(&mut self) -> Option<BufferAction> {
+        self.messages.actions.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Status, Transport};
+
+    const MESSAGES: MessageConfig = MessageConfig {
+        epoch: 1,
+        buffer_octets: 4096,
+        share: 8,
+        backlog: 1,
+    };
+    const DEPTHS: Depths = Depths {
+        requests: 1,
+        receives: 1,
+    };
+    const SEND: SendRequest = SendRequest {
+        id: 1,
+        immediate: None,
+        is_signaled: true,
+    };
+
+    fn pool() -> (Pool, NodeId) {
+        let mut pool = Pool::new(&Config::default()).unwrap();
+        let node = pool.add_node().unwrap();
+        (pool, node)
+    }
+
+    #[test]
+    fn pool_without_messages_refuses_services() {
+        let (mut pool, node) = pool();
+        let user = UserId(0);
+        let refused = Err(CallError::NoMessages);
+        assert_eq!(pool.listen(1), refused);
+        let opened = pool.open_service(user, (node, 1), DEPTHS, Access::ALL);
+        assert_eq!(opened.map(drop), refused);
+        assert_eq!(pool.refuse(1), Err(CallError::Unknown));
+        let accepted = pool.accept(1, user, DEPTHS, Access::ALL);
+        assert_eq!(accepted, Err(CallError::Unknown));
+        let one_sided = pool.open(user, node, 1, Access::ALL).unwrap();
+        assert_eq!(pool.end_state(one_sided), None);
+        let refused = Err(PostError::OneSided);
+        assert_eq!(pool.post_send(one_sided, &SEND, &[]), refused);
+        assert_eq!(pool.post_receive(one_sided, 1, &[]), refused);
+        assert_eq!(pool.reset(one_sided), Ok(()));
+    }
+
+    #[test]
+    fn configuration_that_does_not_work_is_refused() {
+        let (mut pool, _) = pool();
+        let mut expect = |config: MessageConfig, error| {
+            assert_eq!(pool.offer_messages(&config), error);
+        };
+        let share = |share| MessageConfig { share, ..MESSAGES };
+        expect(share(3), Err(ConfigError::Share(3)));
+        expect(share(20_000), Err(ConfigError::Share(20_000)));
+        let buffer_octets = 32;
+        let buffer = MessageConfig {
+            buffer_octets,
+            ..MESSAGES
+        };
+        expect(buffer, Err(ConfigError::Buffer(buffer_octets)));
+        let backlog = MessageConfig {
+            backlog: 0,
+            ..MESSAGES
+        };
+        expect(backlog, Err(ConfigError::Zero("backlog")));
+        expect(MESSAGES, Ok(()));
+        expect(MESSAGES, Err(ConfigError::MessagesOffered));
+        let initiators = Config {
+            transport: Transport::Initiators { count: 1 },
+            ..Config::default()
+        };
+        let refused = Pool::new(&initiators).unwrap().offer_messages(&MESSAGES);
+        assert_eq!(refused, Err(ConfigError::MessageTransport));
+    }
+
+    #[test]
+    fn virtual_queue_pair_to_a_node_without_messages_is_refused() {
+        let (mut pool, node) = pool();
+        pool.offer_messages(&MESSAGES).unwrap();
+        assert_eq!(pool.listen(1), Ok(()));
+        assert_eq!(pool.listen(1), Err(CallError::ServiceInUse));
+        let user = UserId(0);
+        assert_eq!(pool.accept(1, user, DEPTHS, Access::ALL), Ok(None));
+        let opened = pool.open_service(user, (node, 1), DEPTHS, Access::ALL);
+        let opened = opened.unwrap();
+        assert_eq!(pool.end_state(opened), Some(EndState::Opening));
+        assert_eq!(pool.post_send(opened, &SEND, &[]), Ok(()));
+        let full = Err(PostError::QueueFull);
+        assert_eq!(pool.post_send(opened, &SEND, &[]), full);
+        assert_eq!(pool.post_receive(opened, 2, &[]), Ok(()));
+        let full = Err(PostError::ReceiveQueueFull);
+        assert_eq!(pool.post_receive(opened, 3, &[]), full);
+        let slot = pool.virtuals.get(opened.0).unwrap().physical;
+        let physical = pool.physicals[usize::from(slot)].id();
+        pool.handle_connected(physical);
+        pool.handle_granted(physical, 0);
+        assert_eq!(pool.end_state(opened), Some(EndState::Refused));
+        assert_eq!(pool.reset(opened), Err(CallError::TwoEnded));
+        let send = pool.poll(opened).unwrap();
+        assert_eq!((send.id, send.status), (1, Status::RetryExceeded));
+        let receive = pool.poll_received(opened).unwrap();
+        assert_eq!((receive.id, receive.status), (2, Status::Flushed));
+        let refused = Err(PostError::InvalidState);
+        assert_eq!(pool.post_send(opened, &SEND, &[]), refused);
+        assert_eq!(pool.end_service(1), Ok(()));
+        assert_eq!(pool.end_service(1), Err(CallError::Unknown));
+    }
+}

@@ -1,0 +1,51 @@
+//! What a pool has for messages beside its queue pairs: services, and virtual queue pairs by their
+//! other ends.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::config::MessageConfig;
+use crate::header::EndId;
+use crate::slots::Id;
+use crate::types::{BufferAction, NodeId, VirtualId};
+
+/// One that waits for a service to accept it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    /// The slot of the queue pair over which it came.
+    pub(crate) slot: u16,
+    pub(crate) node: NodeId,
+    pub(crate) source: EndId,
+    /// Its Receives.
+    pub(crate) receives: u32,
+}
+
+/// What a pool has for messages beside its queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    pub(crate) config: Option<MessageConfig>,
+    /// Those that wait, by the number of their service.
+    pub(crate) services: HashMap<u32, VecDeque<Incoming>>,
+    /// Virtual queue pairs by their other end.
+    pub(crate) by_remote: HashMap<(NodeId, EndId), VirtualId>,
+    pub(crate) actions: VecDeque<BufferAction>,
+}
+
+impl Messages {
+    fn epoch(&self) -> u32 {
+        self.config.map_or(0, |config| config.epoch)
+    }
+
+    /// How a virtual queue pair is named in messages.
+    pub(crate) fn end_id(&self, id: VirtualId) -> EndId {
+        let Id { slot, generation } = id.0;
+        let generation = generation.wrapping_add(self.epoch());
+        EndId(VirtualId(Id { slot, generation }).to_bits())
+    }
+
+    /// Which one is named so.
+    pub(crate) fn virtual_id(&self, id: EndId) -> VirtualId {
+        let Id { slot, generation } = VirtualId::from_bits(id.0).0;
+        let generation = generation.wrapping_sub(self.epoch());
+        VirtualId(Id { slot, generation })
+    }
+}
