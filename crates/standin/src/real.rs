@@ -138,10 +138,10 @@ pub(crate) fn look_up_early() {
     unsafe { dup(-1) };
     // SAFETY: as above.
     unsafe { dup2(-1, -1) };
-    // SAFETY: as above; null fails with EFAULT.
-    unsafe { open(std::ptr::null(), 0, 0) };
+    // SAFETY: an empty path fails with ENOENT, without a fault as at address 0.
+    unsafe { open(c"".as_ptr(), 0, 0) };
     // SAFETY: as above.
-    unsafe { access(std::ptr::null(), 0) };
+    unsafe { access(c"".as_ptr(), 0) };
     // SAFETY: as above.
     unsafe { sendmsg(-1, std::ptr::null(), 0) };
     // SAFETY: as above.
