@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use urdma_harness::scheduler::WithoutAutogroups;
 use urdma_harness::Failure;
 use urdma_perf::connections;
 use urdma_perf::lines;
@@ -53,6 +54,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &Arguments) -> Result<(), Failure> {
+    // Programs that poll keep those of other sessions from running otherwise.
+    let _without = WithoutAutogroups::set();
     let mut plan = Plan::new(&arguments.only)?;
     plan.once();
     for round in 1..=arguments.rounds {
