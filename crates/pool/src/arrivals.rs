@@ -1,6 +1,7 @@
 //! Messages that arrive. The pool of a node is not trusted: what it may change is what this end has
 //! for virtual queue pairs to that node.
 
+use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::{EndId, Ends, Header, Message};
 use crate::pool::{release, Pool};
@@ -186,15 +187,22 @@ impl Pool {
             return None;
         }
         let opening = self.opening_end(from, ends.destination);
-        let Some((id, end)) = opening.and_then(|id| Some((id, self.end_mut(id)?))) else {
+        let opening = opening.and_then(|id| Some((id, self.virtuals.get_mut(id.0)?)));
+        let opening = opening.and_then(|(id, member)| {
+            let slot = member.physical;
+            Some((id, slot, member.end.as_mut()?))
+        });
+        let Some((id, slot, end)) = opening else {
             return self.answer_unknown(ends);
         };
         (end.state, end.remote) = (EndState::Open, Some(ends.source));
         end.covered.handle_announced(ends.receives);
+        end.is_announcing = true;
         let by_remote = &mut self.messages.by_remote;
         by_remote.insert((from.node, ends.source), id);
         self.list(id);
-        self.announce_receives(id);
+        // The other end may have ended since, and what it was told of Receives may be lost.
+        self.send_own(slot, Control::Receives(id));
         None
     }
 

@@ -150,11 +150,6 @@ impl Announced {
         self.posted
     }
 
-    /// What was announced may be lost.
-    pub fn forget(&mut self) {
-        self.announced = 0;
-    }
-
     /// Whether the count is worth a message of its own: the peer does not know of half of the
     /// Receives that wait.
     pub fn is_due(&self, waiting: usize) -> bool {
@@ -367,9 +362,5 @@ mod tests {
             announced.note_posted();
         }
         assert!(announced.is_due(4) && !announced.is_due(5));
-        announced.announce();
-        assert!(!announced.is_due(4));
-        announced.forget();
-        assert!(announced.is_due(4), "all of them may be unknown");
     }
 }

@@ -368,8 +368,6 @@ impl Pool {
                 continue;
             };
             if end.state == EndState::Opening {
-                // It may be accepted before it has asked again.
-                end.announced.forget();
                 self.send_own(slot, Control::Open(id));
                 continue;
             }

@@ -346,28 +346,30 @@ impl Pool {
         self.messages.by_remote.remove(&(node, destination));
         if is_told && !self.faults.has(Fault::CloseUntold) {
             let close = Control::Close(destination, source);
-            match self.physicals[usize::from(slot)].state {
-                PhysicalState::Down => self.send_otherwise(slot, node, close),
-                _ => self.send_own(slot, close),
+            let is_down = self.physicals[usize::from(slot)].state == PhysicalState::Down;
+            if !is_down || !self.send_otherwise(slot, node, close) {
+                self.send_own(slot, close);
             }
         }
     }
 
-    /// Has a message of the pool itself sent over another connection to the same node. If there is
-    /// none, each of the node has failed, and it asks when it has another one.
-    fn send_otherwise(&mut self, slot: u16, node: NodeId, control: Control) {
+    /// Has a message of the pool itself sent over another connection to the same node, if there is
+    /// one.
+    fn send_otherwise(&mut self, slot: u16, node: NodeId, control: Control) -> bool {
         let reaching = self.nodes.get(node.0).map(|known| &known.physicals);
         let is_ready = |other: &&u16| {
             **other != slot && self.physicals[usize::from(**other)].state == PhysicalState::Ready
         };
         let other = reaching.and_then(|slots| slots.iter().find(is_ready));
-        if let Some(&other) = other {
+        let other = other.copied();
+        if let Some(other) = other {
             self.send_own(other, control);
         }
+        other.is_some()
     }
 
     /// A queue pair is not connected to its node again: what the node has to know it is told over
-    /// another one.
+    /// another one. If there is none, each of the node has failed, and it asks when it has one.
     pub(crate) fn forget_exchange(&mut self, slot: u16) {
         let shared = &mut self.physicals[usize::from(slot)];
         let closes = shared.exchange.forget();
