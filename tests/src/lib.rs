@@ -4,6 +4,7 @@
 pub mod bridges;
 pub mod hostile;
 pub mod machine;
+mod ports;
 pub mod rings;
 pub mod sockets;
 
@@ -11,7 +12,7 @@ use std::ffi::OsStr;
 use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::programs::Job;
 use urdma_harness::{pair, Failure};
+
+pub use self::ports::ports;
 
 /// `verbs-check`, built from `tests/verbs-check`.
 pub const VERBS_CHECK: &str = env!("VERBS_CHECK");
@@ -34,24 +37,11 @@ pub const NOTICE: Duration = Duration::from_secs(60);
 pub const SHORT: Duration = Duration::from_secs(30);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// The first port of the tests; each run takes another range, so that two concurrent runs do not
-/// interfere.
-const PORT_BASE: u16 = 19_000;
-const PORT_RANGES: u32 = 12;
-const PORT_RANGE: u16 = 1_000;
-
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 /// Two cores serve one pair of programs: tests of one binary that hold this lock run one after the
 /// other.
 pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The first of 100 ports that no other test of this binary uses.
-pub fn ports() -> u16 {
-    let range = u16::try_from(std::process::id() % PORT_RANGES).unwrap_or(0);
-    PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
 }
 
 /// Hosts a and b, whose ports inject the faults of a configuration (`[fault]`), with checksums, so
