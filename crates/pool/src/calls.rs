@@ -470,7 +470,7 @@ impl Pool {
 }
 
 /// Appends a request that is valid, if there is a place for it.
-#[inline]
+#[inline(always)]
 pub(crate) fn push(
     poster: &mut VirtualQp,
     regions: &mut Regions,

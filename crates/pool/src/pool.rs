@@ -171,6 +171,7 @@ impl Pool {
 
     /// The virtual queue pair whose turn it is, unless it has to wait: it is ahead of its share by
     /// a limit at most, which is less while others have requests in flight.
+    #[inline]
     pub(crate) fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         let (start, id) = self.first_turn(slot)?;
         let shared = &self.physicals[usize::from(slot)];
@@ -188,7 +189,19 @@ impl Pool {
     }
 
     /// The virtual queue pair whose next request begins first.
+    #[inline]
     pub(crate) fn first_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
+        let (start, id) = self.physicals[usize::from(slot)].first_turn()?;
+        let member = self.virtuals.get(id.0);
+        match member.and_then(|member| member.next(&self.config, self.faults)) {
+            Some(next) if !next.request.operation.is_send() => Some((start, id)),
+            _ => self.find_turn(slot),
+        }
+    }
+
+    /// As above, where the first turn may be that of a Send, of the pool itself, or of none.
+    #[inline(never)]
+    fn find_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         loop {
             let shared = &mut self.physicals[usize::from(slot)];
             let (start, id) = shared.first_turn()?;

@@ -90,6 +90,7 @@ impl Pool {
 
     /// Whether a work request that is posted now has to be signaled, since it is the last one for
     /// now, or of a row.
+    #[inline(always)]
     fn is_tail(&mut self, slot: u16) -> bool {
         let shared = &self.physicals[usize::from(slot)];
         let is_full_row = shared.unsignaled + 1 >= self.config.signal_every;
@@ -97,6 +98,7 @@ impl Pool {
         (is_last || is_full_row) && !self.faults.has(Fault::TailUnsignaled)
     }
 
+    #[inline(always)]
     fn note_transmitted(&mut self, slot: u16, is_signaled: bool) {
         self.stats.posted += 1;
         self.stats.signaled += u64::from(is_signaled);
