@@ -167,14 +167,15 @@ impl Closer {
         clients.filter_map(|(uid, _)| *uid).collect()
     }
 
-    /// Whether so many refused connections are not closed yet that no more are to be accepted.
+    /// Whether no more connections are to be accepted, since [`REFUSED_MAX`] that were refused are
+    /// not closed yet.
     pub(crate) fn is_behind(&self) -> bool {
         let pending = self.pending.lock();
         pending.iter().filter(|(uid, _)| uid.is_none()).count() >= REFUSED_MAX
     }
 
-    /// Whether so many offered sockets of a user are not closed yet that nothing more is to be
-    /// received from its clients.
+    /// Whether nothing more is to be received from the clients of a user, since [`OFFERS_MAX`] of
+    /// its offered sockets are not closed yet.
     pub(crate) fn is_crowded(&self, uid: u32) -> bool {
         let pending = self.pending.lock();
         let offers = pending.iter().filter(|owner| **owner == (Some(uid), true));

@@ -113,8 +113,8 @@ pub struct MessageConfig {
     pub epoch: u32,
     /// The length of a buffer, with the header: the limit of a Send is 32 octets less.
     pub buffer_octets: u32,
-    /// Buffers that each connection has, [`SHARE_MIN`] to [`SHARE_MAX`]. The driver posts so many
-    /// Receives before it connects.
+    /// Buffers that each connection has, [`SHARE_MIN`] to [`SHARE_MAX`]. The driver posts a Receive
+    /// for each before it connects.
     pub share: u16,
     /// Virtual queue pairs that wait for a service to accept them, 1 or more; others are refused.
     pub backlog: u32,

@@ -11,7 +11,7 @@ use crate::slots::Id;
 use crate::types::VirtualId;
 
 /// Stands for the pool itself where a virtual queue pair is named that has a turn or a request in
-/// flight: no table has so many places.
+/// flight: it is greater than the number of places of any table.
 pub(crate) const OWN: VirtualId = VirtualId(Id {
     slot: u32::MAX,
     generation: 0,

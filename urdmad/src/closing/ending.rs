@@ -46,8 +46,8 @@ impl Ending {
         Self(start_apart().ok().flatten())
     }
 
-    /// Closes sockets, and `held` with them, which nobody else has then. A kernel that cannot copy
-    /// the descriptor table has the caller linger.
+    /// Closes sockets, and `held` with them, of which no copy is left then. A kernel that cannot
+    /// copy the descriptor table has the caller linger.
     pub(super) fn close(&self, held: OwnedFd, sockets: Vec<OwnedFd>) {
         // In its new table a descriptor has the lower number the earlier it comes, and the kernel
         // releases those with lower numbers last.

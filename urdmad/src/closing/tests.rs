@@ -29,7 +29,7 @@ fn lingering() -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// Waits until so many offers are closed; which are.
+/// Waits until `count` offers are closed, and returns them.
 fn closed(closer: &Closer, count: usize) -> Vec<OfferId> {
     let begin = Instant::now();
     let mut closed = Vec::new();
