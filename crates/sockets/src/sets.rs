@@ -556,9 +556,26 @@ impl Set {
         })
     }
 
-    /// Whether a look would look at a member with rings: one that was ready lately.
-    pub(crate) fn may_be_due(&self) -> bool {
-        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.has_queued())
+    /// Whether a wait is to spin: the only member with rings was ready lately. Of several ones the
+    /// kernel knows in which order they became ready, and looks at their rings do not.
+    pub(crate) fn may_spin(&self) -> bool {
+        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.is_only_queued())
+    }
+
+    /// A look in a spin: whether the kernel is asked first, after which [`Self::end_sleep`]
+    /// follows. A peer may have sent to a socket without rings before it has sent to the one with
+    /// rings.
+    pub(crate) fn begin_glance(&self) -> bool {
+        self.with(|members| {
+            let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
+            let is_asked = is_late || !members.others.is_empty();
+            if is_asked {
+                members.has_new = false;
+                members.unasked = 0;
+                self.waiters.fetch_add(1, SeqCst);
+            }
+            is_asked
+        })
     }
 
     /// Whether a look would report a member with rings that is not armed. No system call is made

@@ -228,15 +228,14 @@ impl Wait {
         let end = self.limit.filter(|limit| !limit.is_zero());
         let end = end.and_then(|limit| Instant::now().checked_add(limit));
         let mut limit = self.limit;
-        if may_sleep(limit) && self.mask.is_null() && set.may_be_due() {
+        if may_sleep(limit) && self.mask.is_null() && set.may_spin() {
             signals::begin_call();
             let mut result = 0;
             let look = || {
                 // SAFETY: the array of the caller.
                 let found = unsafe { Events::new(events, len) };
                 // SAFETY: as above.
-                let looked = unsafe { self.attempt(set, found, Some(Duration::ZERO)) };
-                result = looked.unwrap_or(0);
+                result = unsafe { self.glance(set, found) };
                 result != 0
             };
             if spin(|| set.is_due(), look) {
@@ -258,6 +257,24 @@ impl Wait {
             if let Some(end) = end {
                 limit = Some(end.saturating_duration_since(Instant::now()));
             }
+        }
+    }
+
+    /// Looks once in a spin. Returns how many events there are, or -1.
+    ///
+    /// # Safety
+    /// A cancellation point, as [`Wait::sleep`].
+    unsafe fn glance(self, set: &Set, mut found: Events) -> c_int {
+        if !set.begin_glance() {
+            // SAFETY: guaranteed by the caller.
+            let looked = unsafe { self.attempt(set, found, Some(Duration::ZERO)) };
+            return looked.unwrap_or(0);
+        }
+        // SAFETY: as above.
+        let result = unsafe { self.ask(set, &mut found, Some(Duration::ZERO)) };
+        match found.count() {
+            0 => result.min(0),
+            _ => returned(&found),
         }
     }
 

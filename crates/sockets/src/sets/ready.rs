@@ -151,6 +151,8 @@ impl<S: Source> Member<S> {
 #[derive(Debug)]
 pub(crate) struct Ready<S> {
     members: Vec<Option<Member<S>>>,
+    /// How many members there are.
+    count: usize,
     queue: VecDeque<usize>,
     looks: u64,
 }
@@ -159,6 +161,7 @@ impl<S: Source> Ready<S> {
     pub(crate) const fn new() -> Self {
         Self {
             members: Vec::new(),
+            count: 0,
             queue: VecDeque::new(),
             looks: 0,
         }
@@ -189,6 +192,7 @@ impl<S: Source> Ready<S> {
             self.members.resize_with(index + 1, || None);
         }
         let is_queued = self.member(fd).is_some_and(|member| member.is_queued);
+        self.count += usize::from(self.members[index].is_none());
         self.members[index] = Some(Member {
             source,
             event: Some(event),
@@ -207,6 +211,7 @@ impl<S: Source> Ready<S> {
     pub(crate) fn remove(&mut self, fd: c_int) -> Option<(S, Option<epoll_event>)> {
         let index = usize::try_from(fd).ok()?;
         let member = self.members.get_mut(index)?.take()?;
+        self.count -= 1;
         self.queue.retain(|queued| *queued != index);
         let event = member.event.map(|event| epoll_event {
             events: if member.is_spent {
@@ -273,6 +278,11 @@ impl<S: Source> Ready<S> {
     /// Whether a wait would look at a member.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Whether there is one member, at which a wait would look.
+    pub(crate) fn is_only_queued(&self) -> bool {
+        self.count == 1 && self.has_queued()
     }
 
     /// Whether a look would report a member of the queue.

@@ -218,3 +218,28 @@ fn edge_of_room_is_reported_after_input_alone_was() {
     assert_eq!(looked(), (1, IN | OUT));
     assert_eq!(looked(), (0, 0));
 }
+
+#[test]
+fn only_member_is_queued_until_it_is_armed() {
+    let mut ready = Ready::new();
+    let octets = Rc::new(Octets::default());
+    let event = |fd| epoll_event {
+        events: IN,
+        u64: fd,
+    };
+    assert!(!ready.is_only_queued());
+    ready.insert(3, Rc::clone(&octets), event(3));
+    assert!(ready.is_only_queued());
+    ready.insert(3, Rc::clone(&octets), event(3));
+    assert!(ready.is_only_queued());
+    ready.insert(4, Rc::clone(&octets), event(4));
+    assert!(!ready.is_only_queued());
+    ready.remove(4);
+    assert!(ready.is_only_queued());
+    let mut array = [event(0)];
+    // SAFETY: an array of one.
+    let mut events = unsafe { Events::new(array.as_mut_ptr(), 1) };
+    ready.look(&mut events, true);
+    assert!(octets.is_armed.get());
+    assert!(!ready.is_only_queued());
+}
