@@ -8,14 +8,12 @@ use proto_trp::conn::QpState;
 use urdma_ipc::{CmPort, ControlClient, PortSharing, PortTable};
 use urdma_trace::Recorder;
 use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
-use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, ReqRoute, Sharing, Ucma};
+use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, Sharing, Ucma};
 
 use crate::clock;
 use crate::engine::Engine;
-use crate::lock::Guard;
 use crate::paths::path::NextHop;
 use crate::random::random_u64;
-use crate::shard::Shard;
 use crate::types::{EngineError, Gid};
 
 /// The engine as connection management sees it.
@@ -65,30 +63,6 @@ impl Engine {
         ucma.slot_gone(slot, || {
             directory.has_process(number) && directory.generation(number) != generation
         });
-    }
-
-    /// Opens the channel for the answer to a request of a process of this host, so that the process
-    /// maps it while the program decides about the request.
-    pub(crate) fn open_way_back(&self, datagram: &[u8]) {
-        let Some(request) = ReqRoute::parse(datagram) else {
-            return;
-        };
-        if self.info.addresses.contains(&request.src.ip()) {
-            let mut shard = self.shard.lock();
-            // If there can be none, the answer is lost.
-            let _ = shard.ensure_channel(request.slot);
-            self.make_offers(shard);
-        }
-    }
-
-    /// Makes the offers of channels that were opened. The process may end before another thread has
-    /// made them, and with it what it has written.
-    fn make_offers(&self, mut shard: Guard<'_, Shard>) {
-        let offers = shard.take_offers();
-        drop(shard);
-        for (slot, offer) in offers {
-            self.make_offer(slot, offer);
-        }
     }
 
     fn control(&self) -> Result<&ControlClient, Errno> {
@@ -154,7 +128,13 @@ impl Driver for EngineDriver {
         };
         let mut shard = engine.shard.lock();
         let is_sent = shard.is_dead || shard.send_cm(&engine.info, to.ip, to.slot, datagram);
-        engine.make_offers(shard);
+        let offers = shard.take_offers();
+        drop(shard);
+        // The process may end before another thread has made the offer, and with it what it has
+        // written.
+        for (slot, offer) in offers {
+            engine.make_offer(slot, offer);
+        }
         is_sent
     }
 
@@ -231,41 +211,5 @@ impl Driver for EngineDriver {
             Err(error) => Err(error),
         };
         source.map_err(EngineError::errno)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::rig::{instance, parts};
-
-    /// A REQ of the process in `slot` of the host with the address `source`.
-    fn request(slot: u8, source: [u8; 4]) -> [u8; 88] {
-        let mut octets = [0; 88];
-        octets[..4].copy_from_slice(&[0x17, 1, 0, 88]);
-        octets[20] = slot;
-        // The address in the body, which begins at 24.
-        octets[58..60].fill(0xff);
-        octets[60..64].copy_from_slice(&source);
-        octets
-    }
-
-    #[test]
-    fn request_of_this_host_opens_the_channel_by_which_it_is_answered() {
-        let instance = instance();
-        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
-        let [server, client, _other] = [1, 2, 3].map(start);
-        let has = |engine: &Engine, slot: u8| {
-            let slot = SlotId::new(slot).unwrap();
-            engine.shard.lock().channels.has(slot)
-        };
-        server.open_way_back(&request(2, [127, 0, 0, 1]));
-        server.open_way_back(&request(3, [10, 0, 0, 1]));
-        server.open_way_back(&request(9, [127, 0, 0, 1]));
-        server.open_way_back(&[0x17, 2]);
-        assert!(has(&server, 2) && has(&client, 1));
-        assert!(!has(&server, 3), "its process is on another host");
-        assert!(!has(&server, 9), "there is no process");
     }
 }

@@ -297,10 +297,7 @@ impl Engine {
                 (_, None) => {}
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
                 (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
-                (Note::Cm(from, datagram), Some(ucma)) => {
-                    ucma.handle_datagram(from, &datagram);
-                    self.open_way_back(&datagram);
-                }
+                (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
                 (Note::SlotGone(slot, generation), Some(ucma)) => {
                     self.cm_slot_gone(ucma, slot, generation);
                 }
