@@ -376,13 +376,13 @@ fn statuses_of_threads(host: &Instance) -> Vec<String> {
         .collect()
 }
 
-/// How often these threads have slept: two of the port, and the one that closes what clients have
-/// sent. That one starts others, which end soon.
+/// How often these threads have slept: two of the port, the one that closes what clients have sent,
+/// and the one by which it has sockets closed. Others, which these start, end soon.
 fn wake_ups(host: &Instance) -> u64 {
     let mut statuses = Vec::new();
-    wait_until("three threads", SHORT, || {
+    wait_until("four threads", SHORT, || {
         statuses = statuses_of_threads(host);
-        statuses.len() == 3
+        statuses.len() == 4
     })
     .unwrap();
     let count = |status: &String| -> u64 {
