@@ -285,6 +285,16 @@ impl Pool {
         elements: &[Element],
     ) -> Result<(), PostError> {
         let taken = self.check_and_push(id, request, elements);
+        self.note_taken(id, taken)
+    }
+
+    /// A request was taken, for which the virtual queue pair gets a turn, or refused.
+    #[inline(always)]
+    pub(crate) fn note_taken(
+        &mut self,
+        id: VirtualId,
+        taken: Result<(), PostError>,
+    ) -> Result<(), PostError> {
         match taken {
             Ok(()) => self.list(id),
             Err(_) => self.stats.refused += 1,

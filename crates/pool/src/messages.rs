@@ -198,11 +198,7 @@ impl Pool {
         elements: &[Element],
     ) -> Result<(), PostError> {
         let taken = self.check_send(id, &send_of(request), elements);
-        match taken {
-            Ok(()) => self.list(id),
-            Err(_) => self.stats.refused += 1,
-        }
-        taken
+        self.note_taken(id, taken)
     }
 
     fn check_send(

@@ -545,11 +545,10 @@ impl Set {
             }
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
             let is_asked = (events.count() == 0 || is_late) && !events.is_full();
-            members.has_new &= !is_asked;
-            members.unasked = if is_asked { 0 } else { members.unasked + 1 };
             if is_asked {
-                self.waiters.fetch_add(1, SeqCst);
+                self.begin_sleep(members);
             } else {
+                members.unasked += 1;
                 self.pass_on(members);
             }
             is_asked
@@ -570,12 +569,17 @@ impl Set {
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
             let is_asked = is_late || !members.others.is_empty();
             if is_asked {
-                members.has_new = false;
-                members.unasked = 0;
-                self.waiters.fetch_add(1, SeqCst);
+                self.begin_sleep(members);
             }
             is_asked
         })
+    }
+
+    /// The thread is about to ask the kernel.
+    fn begin_sleep(&self, members: &mut Members) {
+        members.has_new = false;
+        members.unasked = 0;
+        self.waiters.fetch_add(1, SeqCst);
     }
 
     /// Whether a look would report a member with rings that is not armed. No system call is made

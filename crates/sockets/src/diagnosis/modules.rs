@@ -69,7 +69,7 @@ pub(super) fn find(address: usize, name: &mut Line) -> Option<Range> {
             found = found.or_else(|| parse(&buffer[begin..begin + end], address, name));
             begin += end + 1;
         }
-        // A line that is longer is none that is understood.
+        // A line that is longer than the buffer is dropped.
         begin = if begin == 0 && len == buffer.len() {
             len
         } else {
