@@ -23,12 +23,21 @@ fn now_ns() -> u64 {
 /// found something. It ends early with a handler of a signal that has run since
 /// [`signals::begin_call`], as the sleep would that follows; where handlers are not seen, nothing
 /// is done.
-pub(crate) fn spin(turn: impl Fn() -> bool, mut look: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin(turn: impl Fn() -> bool, look: impl FnMut() -> bool) -> bool {
+    spin_by(now_ns, turn, look)
+}
+
+/// As [`spin`], with the time of a clock in nanoseconds.
+fn spin_by(
+    now_ns: impl Fn() -> u64,
+    turn: impl Fn() -> bool,
+    mut look: impl FnMut() -> bool,
+) -> bool {
     if signals::HANDLERS.has_direct() {
         return false;
     }
     SPINS.with(|spins| {
-        let Some(spin) = spins.begin(now_ns) else {
+        let Some(spin) = spins.begin(&now_ns) else {
             return false;
         };
         let mut has_found = false;
@@ -36,7 +45,7 @@ pub(crate) fn spin(turn: impl Fn() -> bool, mut look: impl FnMut() -> bool) -> b
             has_found = look();
             has_found || signals::has_ended_call(true)
         };
-        let spun = spin.run(now_ns, || turn() || signals::has_ended_call(true), look);
+        let spun = spin.run(&now_ns, || turn() || signals::has_ended_call(true), look);
         if has_found || spun != Spun::Found {
             spins.learn(spin, spun, now_ns);
         }
@@ -52,19 +61,26 @@ mod tests {
 
     use super::*;
 
+    /// A clock that advances by a microsecond whenever it is read.
+    fn clock() -> impl Fn() -> u64 {
+        let now = Cell::new(0);
+        move || now.replace(now.get() + 1_000)
+    }
+
     extern "C" fn ignore(_: c_int) {}
 
     #[test]
     fn what_a_look_finds_ends_the_spin() {
         signals::begin_call();
+        let now = clock();
         let looks = Cell::new(0);
         let look = || looks.replace(looks.get() + 1) == 2;
-        assert!(spin(|| true, look));
+        assert!(spin_by(&now, || true, look));
         assert_eq!(looks.get(), 3);
-        assert!(!spin(|| false, || false));
+        assert!(!spin_by(&now, || false, || false));
         // The next wait does not spin, since that one was in vain.
-        assert!(!spin(|| true, || true));
-        assert!(spin(|| true, || true));
+        assert!(!spin_by(&now, || true, || true));
+        assert!(spin_by(&now, || true, || true));
     }
 
     #[test]
@@ -85,7 +101,7 @@ mod tests {
             }
             false
         };
-        assert!(!spin(turn, || false));
+        assert!(!spin_by(clock(), turn, || false));
         assert_eq!(turns.get(), 2);
         assert!(signals::has_ended_call(true));
     }

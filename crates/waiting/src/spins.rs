@@ -175,9 +175,14 @@ impl Spin {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::cell::Cell;
-    use std::time::Instant;
 
     use super::*;
+
+    /// A clock that advances by `step_ns` whenever it is read.
+    fn clock(step_ns: u64) -> impl Fn() -> u64 {
+        let now = Cell::new(0);
+        move || now.replace(now.get() + step_ns)
+    }
 
     /// Waits until one spins.
     fn waits_before_a_spin(spins: &Spins, now_ns: u64) -> usize {
@@ -230,14 +235,16 @@ mod tests {
 
     #[test]
     fn spin_ends_with_what_is_found_and_with_time() {
-        let begin = Instant::now();
-        let now = || u64::try_from(begin.elapsed().as_nanos()).unwrap();
         for spin in [Spin::Patient, Spin::Brief] {
             let turns = Cell::new(0);
             let turn = || turns.replace(turns.get() + 1) == 2;
-            assert_eq!(spin.run(now, turn, || turns.get() == 3), Spun::Found);
-            assert_ne!(spin.run(now, || false, || false), Spun::Found);
+            let look = || turns.get() == 3;
+            assert_eq!(spin.run(clock(1_000), turn, look), Spun::Found);
+            let nothing = spin.run(clock(1_000), || false, || false);
+            assert_eq!(nothing, Spun::Nothing);
         }
+        let late = Spin::Patient.run(clock(LATE_NS + 1), || false, || false);
+        assert_eq!(late, Spun::Busy);
     }
 
     #[test]

@@ -450,7 +450,8 @@ mod tests {
         turns.has_taken = true;
         assert_eq!(engine.spin_after_serving(&turns, || true), Some(true));
         assert_eq!(engine.spin_after_serving(&turns, || false), Some(false));
-        // Nothing came: the next ones rest, or, if the processor is in demand, all for a while.
-        assert_eq!(engine.spin_after_serving(&turns, || true), None);
+        // Nothing came: spins become rare, at once or after one that is brief.
+        let spins = |_| engine.spin_after_serving(&turns, || false).is_some();
+        assert!(!(0..1_000).all(spins));
     }
 }
