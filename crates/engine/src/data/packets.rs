@@ -70,3 +70,64 @@ impl Shard {
         })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proto_trp::wire::Meta;
+    use urdma_types::Ip16;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::objects::note::Note;
+    use crate::rig::{instance, parts};
+
+    /// A message of urdmad: a REQ of the process in `slot` of the host with the address `source`.
+    fn request(slot: u8, source: Ipv4Addr) -> Vec<u8> {
+        let head = PacketHead::of(Meta {
+            remote_ip: Ip16::mapped(source),
+            ..Meta::default()
+        });
+        let mut cell = vec![0; MESSAGE_HEAD_LEN + 88];
+        head.encode(cell.first_chunk_mut().unwrap());
+        let octets = &mut cell[MESSAGE_HEAD_LEN..];
+        octets[..4].copy_from_slice(&[0x17, 1, 0, 88]);
+        octets[20] = slot;
+        // The address in the body, which begins at 24.
+        octets[48..64].copy_from_slice(&Ip16::mapped(source).0);
+        cell
+    }
+
+    #[test]
+    fn channel_for_the_answer_is_offered_before_the_request_is_delivered() {
+        let instance = instance();
+        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
+        let [server, client, _other] = [1, 2, 3].map(start);
+        let notes_of = |slot, source: [u8; 4]| {
+            let none: [u8; 0] = [];
+            // SAFETY: it has no octets.
+            let body = unsafe { PacketBody::new(none.as_ptr(), 0, 0) };
+            let cell = request(slot, source.into());
+            let mut shard = server.shard.lock();
+            let taken = shard.take_packet(&server.info, SlotId::DAEMON, &cell, (0, &body));
+            assert_eq!(taken.unwrap(), 1);
+            let kind = |note: &Note| match note {
+                Note::Offer(slot, _) => slot.number(),
+                Note::Cm(..) => u8::MAX,
+                other => panic!("{other:?}"),
+            };
+            let kinds: Vec<u8> = shard.process.notes.iter().map(kind).collect();
+            drop(shard);
+            server.deliver_notes();
+            kinds
+        };
+        assert_eq!(notes_of(2, [127, 0, 0, 1]), [2, u8::MAX]);
+        let own = server.info.slot;
+        assert!(client.shard.lock().channels.has(own));
+        assert_eq!(notes_of(2, [127, 0, 0, 1]), [u8::MAX], "it is open");
+        assert_eq!(notes_of(3, [10, 0, 0, 1]), [u8::MAX], "another host");
+        assert_eq!(notes_of(9, [127, 0, 0, 1]), [u8::MAX], "no process");
+    }
+}

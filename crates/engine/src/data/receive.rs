@@ -7,7 +7,7 @@
 use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
-use urdma_ucma::is_req;
+use urdma_ucma::{is_req, ReqRoute};
 
 use crate::clock;
 use crate::objects::entry::QpEntry;
@@ -302,8 +302,26 @@ impl Shard {
             Origin::Remote(meta) | Origin::Leased(meta) => Some(meta.remote_ip.to_ip()),
             Origin::Local(_) => info.addresses.first().copied(),
         };
-        if let Some(from) = from {
-            self.process.notes.push(Note::Cm(from, body.to_boxed()));
+        let Some(from) = from else {
+            return;
+        };
+        let datagram = body.to_boxed();
+        if matches!(origin, Origin::Remote(_)) && info.addresses.contains(&from) {
+            self.open_way_back(info, &datagram);
+        }
+        self.process.notes.push(Note::Cm(from, datagram));
+    }
+
+    /// Opens the channel for the answer to a request that urdmad passes on from a process of this
+    /// host, so that the process maps it while the program decides. The offer precedes the request
+    /// in the notes: a program that is told of the request, rejects it and ends has made the offer.
+    fn open_way_back(&mut self, info: &Info, datagram: &[u8]) {
+        let Some(request) = ReqRoute::parse(datagram) else {
+            return;
+        };
+        if info.addresses.contains(&request.src.ip()) {
+            // If there can be none, the answer is lost.
+            let _ = self.ensure_channel(request.slot);
         }
     }
 

@@ -32,7 +32,7 @@ impl Engine {
         Ok(self.ucma.get_or_init(|| self.make_ucma()))
     }
 
-    fn make_ucma(&self) -> Arc<Ucma> {
+    pub(super) fn make_ucma(&self) -> Arc<Ucma> {
         Ucma::new(Arc::new(EngineDriver {
             engine: Weak::clone(&self.myself),
         }))

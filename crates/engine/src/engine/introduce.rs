@@ -9,6 +9,7 @@ use urdma_types::SlotId;
 use urdma_waiting::PeerPage;
 
 use crate::engine::Engine;
+use crate::objects::note::Note;
 use crate::paths::channels::{open_peer, Offer};
 use crate::paths::in_process::Neighbour;
 use crate::types::EngineError;
@@ -158,12 +159,15 @@ impl Engine {
         if shard.channels.is_with_later(slot, generation) {
             return;
         }
+        // A process that has offered its channel and ended cannot be offered this one. What it sent
+        // before is handled first.
+        shard.drain(&self.info);
         let closed = shard.end_channel(slot);
+        if self.ucma.get().is_some() {
+            shard.process.notes.push(Note::Refused(slot));
+        }
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
-        if let Some(ucma) = self.ucma.get() {
-            ucma.slot_gone(slot, || self.directory.has_process(slot.number()));
-        }
         drop(closed);
     }
 }
@@ -180,4 +184,42 @@ impl Neighbour for Engine {
 
 fn no_memory(_: MemoryError) -> EngineError {
     EngineError::NoMemory
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::rig::{instance, parts};
+
+    // Regression: the REJ of a process that rejected a request and ended was lost.
+    #[test]
+    fn message_of_a_process_that_has_ended_is_taken_before_its_channel_is_closed() {
+        let instance = instance();
+        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
+        let [ended, other] = [1, 2].map(start);
+        other.ucma.get_or_init(|| other.make_ucma());
+        let send = || {
+            let (ip, to) = (Ipv4Addr::LOCALHOST.into(), other.info.slot);
+            let mut datagram = [0; 32];
+            datagram[0] = 0x17;
+            let mut shard = ended.shard.lock();
+            assert!(shard.send_cm(&ended.info, ip, to, &datagram));
+            drop(shard);
+            ended.deliver_notes();
+        };
+        send();
+        other.deliver_notes();
+        send();
+        let slot = ended.info.slot;
+        other.offer_refused(slot, other.directory.generation(slot.number()));
+        let shard = other.shard.lock();
+        let notes = &shard.process.notes[..];
+        assert!(
+            matches!(notes, [Note::Cm(..), Note::Refused(refused)] if *refused == slot),
+            "{notes:?}"
+        );
+    }
 }

@@ -283,7 +283,7 @@ impl Engine {
 
     /// Delivers to connection management what arrived for it, in order and without the engine's
     /// lock.
-    pub(super) fn deliver_notes(&self) {
+    pub(crate) fn deliver_notes(&self) {
         let _in_order = self.delivery.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = std::mem::take(&mut self.shard.lock().process.notes);
         if notes.is_empty() {
@@ -300,6 +300,9 @@ impl Engine {
                 (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
                 (Note::SlotGone(slot, generation), Some(ucma)) => {
                     self.cm_slot_gone(ucma, slot, generation);
+                }
+                (Note::Refused(slot), Some(ucma)) => {
+                    ucma.slot_gone(slot, || self.directory.has_process(slot.number()));
                 }
             }
         }
