@@ -436,6 +436,36 @@ def events_of_ends(one, other):
     yield polled(other, select.POLLHUP), polled(one, select.POLLHUP)
 
 
+def order_in_a_set(one, other):
+    """A set reports the connections to which octets came while nobody waited, and ends, in their
+    order."""
+    ends = [(one, other)] + [pair() for _ in range(3)]
+    for sender, _ in ends:
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with select.epoll() as events:
+        places = {end.fileno(): place for place, (_, end) in enumerate(ends)}
+        for fd in places:
+            events.register(fd, select.EPOLLIN)
+
+        def told(room):
+            return [places[fd] for fd, _ in events.poll(LIMIT_S, room)]
+
+        for order in [(0, 1, 2, 3), (3, 1, 2, 0), (2, 3, 0, 1), (1, 0, 3, 2)]:
+            for place in order:
+                ends[place][0].sendall(b"a")
+            yield told(4), told(1), told(1), told(1), told(1), told(4)
+            for _, end in ends:
+                end.recv(9)
+            yield events.poll(0)
+        ends[2][0].sendall(b"a")
+        ends[3][0].close()
+        ends[0][0].sendall(b"a")
+        ends[1][0].close()
+        yield told(4)
+    for place in [(1, 1), (2, 0), (2, 1), (3, 1)]:
+        ends[place[0]][place[1]].close()
+
+
 def out_of_band(one, other):
     yield of(other.recv, 1, socket.MSG_OOB), of(one.send, b"abc")
     yield of(one.send, b"x", socket.MSG_OOB), of(one.send, b"de")
@@ -633,7 +663,8 @@ CASES = [
     close_with_octets_unread_of_a_waiting_peer, close_with_some_octets_read,
     exit_with_octets_unread,
     signals_of_a_broken_pipe, signals_of_an_own_end, shut_for_reading, shut_for_both,
-    events_of_ends, out_of_band, out_of_band_inline, out_of_band_behind_octets, least_octets,
+    events_of_ends, order_in_a_set, out_of_band, out_of_band_inline, out_of_band_behind_octets,
+    least_octets,
     limit_of_a_receive, limit_of_a_send, limit_of_a_send_by_parts, limit_of_all_waits,
     limit_of_sleeps_for_the_bell, limits_that_change, limit_of_a_listener, limits_and_signals,
     lingering, lingering_for_nothing, info_of_states,

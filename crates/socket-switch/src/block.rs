@@ -51,6 +51,10 @@ pub enum Word {
     TcpUntil(End),
     /// How many octets were written to the ring.
     Head(End),
+    /// When octets came into the ring while it was empty, or the end closed with an empty ring, by
+    /// a clock of the host: stored while the receiver wants it ([`Word::WantsStamp`]). No rule
+    /// depends on it.
+    Stamp(End),
     /// The tail when the transfer from ring to TCP began that is in progress.
     MovingTail(End),
     /// The octets given to TCP when that transfer began.
@@ -63,6 +67,8 @@ pub enum Word {
     Tail(End),
     /// One more than the `TcpUntil` up to which the receiver has taken all octets of TCP.
     Drained(End),
+    /// 1 if the receiver compares when octets came through several rings ([`Word::Stamp`]).
+    WantsStamp(End),
     /// 1 if a thread of the receiver may sleep until the ring has octets or the mode changes.
     ReaderSleeps(End),
     /// 1 if a thread of the sender may sleep until the ring has room.
@@ -85,6 +91,7 @@ struct SenderWords {
     moving_tail: AtomicU64,
     moving_until: AtomicU64,
     moving: AtomicU64,
+    stamp: AtomicU64,
 }
 
 /// What the receiver stores.
@@ -94,6 +101,7 @@ struct ReceiverWords {
     reader: AtomicU64,
     tail: AtomicU64,
     drained: AtomicU64,
+    wants_stamp: AtomicU64,
 }
 
 /// What one side sets and the other clears.
@@ -148,12 +156,14 @@ impl Block {
             Word::Mode(end) => &direction(end).sender.mode,
             Word::TcpUntil(end) => &direction(end).sender.tcp_until,
             Word::Head(end) => &direction(end).sender.head,
+            Word::Stamp(end) => &direction(end).sender.stamp,
             Word::MovingTail(end) => &direction(end).sender.moving_tail,
             Word::MovingUntil(end) => &direction(end).sender.moving_until,
             Word::Moving(end) => &direction(end).sender.moving,
             Word::Reader(end) => &direction(end).receiver.reader,
             Word::Tail(end) => &direction(end).receiver.tail,
             Word::Drained(end) => &direction(end).receiver.drained,
+            Word::WantsStamp(end) => &direction(end).receiver.wants_stamp,
             Word::ReaderSleeps(end) => &direction(end).sleeps.reader,
             Word::WriterSleeps(end) => &direction(end).sleeps.writer,
         }

@@ -52,6 +52,8 @@ pub trait Host {
     /// Octets of the ring of each direction.
     fn ring_len_octets(&self) -> u64;
 
+    /// The time by a clock that both ends read. Only its order has a meaning.
+    async fn now(&self) -> u64;
     /// Loads a shared word.
     async fn load(&self, word: Word) -> u64;
     /// Stores a shared word.

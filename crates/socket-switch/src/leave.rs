@@ -5,7 +5,7 @@ use crate::fault::{has, Fault};
 use crate::host::{Event, Host, Refused};
 use crate::lock::{lock_reader, lock_writer, release_locks, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted};
-use crate::transfer::has_octets;
+use crate::transfer::{has_octets, stamp};
 
 /// How a demotion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,11 @@ pub enum Closing {
 /// What close(2) and exit(3) do before the kernel's: give TCP the octets of the outgoing ring. As
 /// far as TCP has room, if the connection is reset then.
 pub async fn close<H: Host>(h: &H) -> Closing {
-    h.store(Word::Closes(h.end()), 1).await;
+    let me = h.end();
+    h.store(Word::Closes(me), 1).await;
+    if h.load(Word::Head(me)).await == h.load(Word::Tail(me)).await {
+        stamp(h).await;
+    }
     loop {
         let result = hand_back(h).await;
         if has_octets(h).await && !has(Fault::CloseIsEnd) {

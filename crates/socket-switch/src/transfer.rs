@@ -82,12 +82,23 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     if len == 0 {
         return Err(Refused::WouldBlock);
     }
+    if tail == head {
+        stamp(h).await;
+    }
     h.copy_in(head, len).await;
     h.store(Word::Head(me), head.wrapping_add(len)).await;
     if !has(Fault::NoWakeReader) {
         wake_sleepers(h, Word::ReaderSleeps(me), me.peer()).await;
     }
     Ok(len)
+}
+
+/// Says that something comes to the receiver now.
+pub(crate) async fn stamp<H: Host>(h: &H) {
+    if h.load(Word::WantsStamp(h.end())).await != 0 {
+        let now = h.now().await;
+        h.store(Word::Stamp(h.end()), now).await;
+    }
 }
 
 /// Receives up to `len_octets` octets; waits for the first, the end or a reset if `does_wait`.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::future::{pending, Future};
 use std::pin::pin;
 use std::ptr::copy_nonoverlapping;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
 
 use crate::connection::{Connection, FOR_THE_BELL, ON_THE_WORD};
 use crate::octets::Window;
-use crate::{bell, futex, process, real};
+use crate::{bell, clock, futex, process, real};
 
 /// How long a demotion waits before it looks again, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -186,18 +186,24 @@ impl Host for Call<'_> {
         RING_OCTETS as u64
     }
 
+    async fn now(&self) -> u64 {
+        clock::now_ns()
+    }
+
     async fn load(&self, word: Word) -> u64 {
         self.connection.load(word)
     }
 
     async fn store(&self, word: Word, value: u64) {
-        let of_reader = matches!(word, Word::ReaderSleeps(_));
-        let word = self.connection.block().word(word);
-        if of_reader && value == FOR_THE_BELL {
+        let atomic = self.connection.block().word(word);
+        match word {
             // Another thread may sleep on the word.
-            word.fetch_or(value, SeqCst);
-        } else {
-            word.store(value, SeqCst);
+            Word::ReaderSleeps(_) if value == FOR_THE_BELL => {
+                atomic.fetch_or(value, SeqCst);
+            }
+            // The head follows, which the receiver reads before.
+            Word::Stamp(_) => atomic.store(value, Relaxed),
+            _ => atomic.store(value, SeqCst),
         }
     }
 

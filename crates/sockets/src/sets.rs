@@ -30,7 +30,7 @@ use crate::own::{Own, Spin};
 use crate::readiness;
 use crate::signals::Masked;
 use crate::table::{self, Cell, DESCRIPTORS};
-use crate::{bell, lent, process, real};
+use crate::{bell, clock, lent, process, real};
 
 pub(crate) use ready::Events;
 use ready::{Ready, Source};
@@ -79,6 +79,10 @@ impl Source for Ringed {
         self.0.load(Word::Head(self.0.end.peer()))
     }
 
+    fn stamp(&self) -> u64 {
+        self.0.load(Word::Stamp(self.0.end.peer()))
+    }
+
     fn arm(&self, events: u32) {
         readiness::arm(&self.0, events);
     }
@@ -94,6 +98,10 @@ struct Members {
     bell: Option<Own>,
     /// Waits that have not asked the kernel.
     unasked: u32,
+    /// How many members have got rings.
+    joins: u64,
+    /// The kernel's reports have left no room for those of members with rings, whose turn it is.
+    is_rings_turn: bool,
     /// The kernel is to report registrations of this library's that are new: in the wait that
     /// reports the members, so that an edge is one.
     has_new: bool,
@@ -106,8 +114,22 @@ impl Members {
             others: HashMap::new(),
             bell: None,
             unasked: 0,
+            joins: 0,
+            is_rings_turn: false,
             has_new: false,
         }
+    }
+
+    /// Looks at the members with rings.
+    fn look(&mut self, events: &mut Events, is_last: bool) {
+        self.ready.look(events, is_last, clock::now_ns);
+    }
+
+    /// Whether the kernel is to be asked before octets of rings are reported: something that it
+    /// knows may have come before them.
+    fn is_kernel_first(&self) -> bool {
+        let has_others = !self.others.is_empty() || self.ready.is_several();
+        has_others && !self.is_rings_turn
     }
 
     fn fds(&self) -> Vec<c_int> {
@@ -342,6 +364,11 @@ impl Set {
         }
         members.others.remove(&fd);
         members.has_new = true;
+        members.joins += 1;
+        let wants_stamp = connection
+            .block()
+            .word(Word::WantsStamp(connection.end.peer()));
+        wants_stamp.store(1, SeqCst);
         let pointer = std::ptr::from_ref(connection).cast_mut();
         // SAFETY: all connections are from `Connection::into_raw`.
         unsafe { Connection::hold(pointer) };
@@ -539,14 +566,15 @@ impl Set {
     /// which [`Self::end_sleep`] follows. With `may_sleep`, members are armed if none is ready.
     pub(crate) fn look(&self, events: &mut Events, may_sleep: bool) -> bool {
         self.with(|members| {
-            members.ready.look(events, false);
+            members.is_rings_turn = false;
+            members.look(events, false);
             if events.count() == 0 && may_sleep {
-                members.ready.look(events, true);
+                members.look(events, true);
             }
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
             let is_asked = (events.count() == 0 || is_late) && !events.is_full();
             if is_asked {
-                self.begin_sleep(members);
+                self.begin_sleep(members, events);
             } else {
                 members.unasked += 1;
                 self.pass_on(members);
@@ -555,30 +583,36 @@ impl Set {
         })
     }
 
-    /// Whether a wait is to spin: the only member with rings was ready lately. Of several ones the
-    /// kernel knows in which order they became ready, and looks at their rings do not.
+    /// Whether a wait is to spin: a member with rings was ready lately.
     pub(crate) fn may_spin(&self) -> bool {
-        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.is_only_queued())
+        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.has_queued())
     }
 
-    /// A look in a spin: whether the kernel is asked first, after which [`Self::end_sleep`]
-    /// follows. A peer may have sent to a socket without rings before it has sent to the one with
-    /// rings.
-    pub(crate) fn begin_glance(&self) -> bool {
+    /// Whether a wait would report octets of rings, before which the kernel is to be asked.
+    pub(crate) fn is_order_unknown(&self) -> bool {
+        let is_unknown =
+            |members: &mut Members| members.is_kernel_first() && members.ready.is_due();
+        self.is_ringed.load(SeqCst) && self.with(is_unknown)
+    }
+
+    /// A look that does not wait: whether the kernel is asked first, after which
+    /// [`Self::end_sleep`] follows.
+    pub(crate) fn begin_glance(&self, events: &mut Events) -> bool {
         self.with(|members| {
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
-            let is_asked = is_late || !members.others.is_empty();
+            let is_asked = is_late || members.is_kernel_first();
             if is_asked {
-                self.begin_sleep(members);
+                self.begin_sleep(members, events);
             }
             is_asked
         })
     }
 
     /// The thread is about to ask the kernel.
-    fn begin_sleep(&self, members: &mut Members) {
+    fn begin_sleep(&self, members: &mut Members, events: &mut Events) {
         members.has_new = false;
         members.unasked = 0;
+        events.joins = members.joins;
         self.waiters.fetch_add(1, SeqCst);
     }
 
@@ -600,19 +634,22 @@ impl Set {
         let before = events.count();
         let is_first = before == 0;
         self.with(|members| {
+            // Of a socket itself the kernel says that it became ready after those before it.
+            let mut behind = 0;
             for index in 0..count {
                 // SAFETY: the kernel has written `count` entries.
                 let event = unsafe { reported.add(index).read_unaligned() };
                 match index_of(event.u64) {
                     None => events.push(event),
-                    Some(index) => note(members, index, events, event.events),
+                    Some(index) => note(members, index, events, event.events, &mut behind),
                 }
             }
             let is_ours = events.count() == before;
             // A member is not reported twice: before the kernel was asked, or by the kernel before
             // it got its rings.
-            if is_first && events.count() == 0 {
-                members.ready.look(events, false);
+            if is_first && (is_ours || events.joins == members.joins) {
+                members.is_rings_turn = events.is_full();
+                members.look(events, false);
             }
             self.pass_on(members);
             is_ours
@@ -628,18 +665,26 @@ impl Set {
 }
 
 /// The kernel has reported a registration of this library's, with what the socket is ready for.
-fn note(members: &mut Members, index: usize, found: &Events, ready: u32) {
+/// `behind`: when the members became ready that it has reported before.
+fn note(members: &mut Members, index: usize, found: &Events, ready: u32, behind: &mut u64) {
     let Ok(fd) = c_int::try_from(index / KINDS) else {
         return;
     };
-    if let Some(Ringed(connection)) = members.ready.source(fd) {
-        if index % KINDS == SOCKET && connection.is_tcp_quiet() {
-            // What was reported may be of before.
-            let events = libc::POLLIN | libc::POLLRDHUP;
-            connection.note_socket(readiness::of_socket(connection, events));
-        }
+    let Some(source) = members.ready.source(fd) else {
+        return;
+    };
+    let Ringed(connection) = source;
+    if index % KINDS == BELL {
         // What a ring has is an edge by its counts.
-        let ready = if index % KINDS == SOCKET { ready } else { 0 };
-        members.ready.notice_before(found, fd, ready);
+        *behind = (*behind).max(source.stamp());
+        members.ready.notice_before(found, fd, 0);
+        return;
     }
+    if connection.is_tcp_quiet() {
+        // What was reported may be of before.
+        let events = libc::POLLIN | libc::POLLRDHUP;
+        connection.note_socket(readiness::of_socket(connection, events));
+    }
+    members.ready.notice_before(found, fd, ready);
+    members.ready.delay(fd, *behind);
 }

@@ -1,22 +1,13 @@
 //! Threads that are about to sleep look for octets in rings first, while that has lately paid
 //! (`urdma_waiting::spins`): a wake-up takes longer than the answer of a peer that is awake.
 
-use std::sync::OnceLock;
-use std::time::Instant;
-
 use urdma_waiting::spins::{Spins, Spun};
 
+use crate::clock::now_ns;
 use crate::signals;
 
 thread_local! {
     static SPINS: Spins = const { Spins::new() };
-}
-
-/// Nanoseconds since the first call.
-fn now_ns() -> u64 {
-    static BEGIN: OnceLock<Instant> = OnceLock::new();
-    let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
-    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Calls `turn`, which makes no system call, and `look` for a limited time. `true`: a look has

@@ -244,6 +244,10 @@ impl Host for Caller {
         self.world.borrow().ring_len()
     }
 
+    async fn now(&self) -> u64 {
+        self.turn().await.rng.bits()
+    }
+
     async fn load(&self, word: Word) -> u64 {
         self.turn().await.word(word)
     }

@@ -228,14 +228,23 @@ impl Wait {
         let end = self.limit.filter(|limit| !limit.is_zero());
         let end = end.and_then(|limit| Instant::now().checked_add(limit));
         let mut limit = self.limit;
+        let glance = || {
+            // SAFETY: the array of the caller.
+            let found = unsafe { Events::new(events, len) };
+            // SAFETY: as above.
+            unsafe { self.glance(set, found) }
+        };
+        if set.is_order_unknown() {
+            let result = glance();
+            if result != 0 {
+                return result;
+            }
+        }
         if may_sleep(limit) && self.mask.is_null() && set.may_spin() {
             signals::begin_call();
             let mut result = 0;
             let look = || {
-                // SAFETY: the array of the caller.
-                let found = unsafe { Events::new(events, len) };
-                // SAFETY: as above.
-                result = unsafe { self.glance(set, found) };
+                result = glance();
                 result != 0
             };
             if spin(|| set.is_due(), look) {
@@ -260,12 +269,12 @@ impl Wait {
         }
     }
 
-    /// Looks once in a spin. Returns how many events there are, or -1.
+    /// Looks once, and does not wait. Returns how many events there are, or -1.
     ///
     /// # Safety
     /// A cancellation point, as [`Wait::sleep`].
     unsafe fn glance(self, set: &Set, mut found: Events) -> c_int {
-        if !set.begin_glance() {
+        if !set.begin_glance(&mut found) {
             // SAFETY: guaranteed by the caller.
             let looked = unsafe { self.attempt(set, found, Some(Duration::ZERO)) };
             return looked.unwrap_or(0);

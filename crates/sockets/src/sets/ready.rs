@@ -4,6 +4,10 @@
 //! is ready for is noticed ([`Ready::notice`]). A member that was not ready in several waits is
 //! armed, and every member is before a wait sleeps. A wait therefore costs what the members in the
 //! queue cost.
+//!
+//! Members are reported in the order in which they became ready, as those of the kernel's set: the
+//! peer says when octets came to a ring ([`Source::stamp`]). A member that was reported comes
+//! behind those that were ready then, whatever its peer says.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -26,6 +30,8 @@ pub(crate) trait Source {
     fn ready(&self, events: u32) -> u32;
     /// A count that grows when octets come.
     fn arrived(&self) -> u64;
+    /// When octets came that are the first ones unread. The peer can say any time.
+    fn stamp(&self) -> u64;
     /// Has a change of what it is ready for noticed.
     fn arm(&self, events: u32);
 }
@@ -37,6 +43,8 @@ pub(crate) struct Events {
     count: usize,
     /// The last look; 0 before the first.
     look: u64,
+    /// How many members had got rings when the kernel was asked.
+    pub(super) joins: u64,
 }
 
 impl Events {
@@ -48,6 +56,7 @@ impl Events {
             room,
             count: 0,
             look: 0,
+            joins: 0,
         }
     }
 
@@ -89,11 +98,34 @@ struct Member<S> {
     /// It was not ready for writing, in which the program has interest, when it was looked at.
     lacks_room: bool,
     is_queued: bool,
+    /// Not before this time did it become ready again.
+    since: u64,
+    /// Not after this time did it become ready.
+    until: u64,
     /// The look that has reported it last, and what it has reported.
     reported: (u64, u32),
 }
 
+/// What a look has found.
+enum Looked {
+    Due(FoundReady),
+    /// Not ready; it stays in the queue.
+    Missed,
+    /// Not ready; it leaves the queue.
+    Armed,
+}
+
+/// A member that a look reports.
+#[derive(Debug)]
+struct Due {
+    index: usize,
+    /// When it became ready.
+    at: u64,
+    found: FoundReady,
+}
+
 /// What a look finds of a member.
+#[derive(Debug)]
 struct FoundReady {
     /// The interest of the program.
     event: epoll_event,
@@ -121,25 +153,51 @@ impl<S: Source> Member<S> {
         })
     }
 
-    /// What is reported now.
-    fn report(&mut self, look: u64) -> Option<epoll_event> {
+    /// What is to be reported now.
+    fn due(&mut self) -> Option<FoundReady> {
         let found = self.found()?;
-        let (event, ready) = (found.event, found.ready);
-        let has_room = ready & OUT != 0;
-        self.lacks_room |= event.events & OUT != 0 && !has_room;
-        if !found.is_due {
-            return None;
+        let has_room = found.ready & OUT != 0;
+        self.lacks_room |= found.event.events & OUT != 0 && !has_room;
+        found.is_due.then_some(found)
+    }
+
+    /// Looks once; with `is_last`, the member is armed if it is not ready.
+    fn look(&mut self, is_last: bool) -> Looked {
+        let Some(wanted) = self.wanted() else {
+            return Looked::Armed;
+        };
+        if let Some(found) = self.due() {
+            return Looked::Due(found);
         }
-        self.lacks_room &= !has_room;
+        self.until = u64::MAX;
+        self.misses += 1;
+        if !is_last && self.misses < MISSES {
+            return Looked::Missed;
+        }
+        self.source.arm(wanted.events);
+        self.due().map_or(Looked::Armed, Looked::Due)
+    }
+
+    /// When it became ready, as far as the peer may say.
+    fn ready_at(&self) -> u64 {
+        self.source.stamp().max(self.since).min(self.until)
+    }
+
+    /// It is reported, at the time `now`.
+    fn report(&mut self, look: u64, now: u64, found: &FoundReady) -> epoll_event {
+        let (event, ready) = (found.event, found.ready);
+        self.lacks_room &= ready & OUT == 0;
         self.is_new = false;
         self.arrived = found.arrived;
         self.misses = 0;
         self.reported = (look, ready);
         self.is_spent = event.events & ONE_SHOT != 0;
-        Some(epoll_event {
+        // Behind what is ready now and is not reported.
+        (self.since, self.until) = (now.saturating_add(1), u64::MAX);
+        epoll_event {
             events: ready,
             u64: event.u64,
-        })
+        }
     }
 
     fn wanted(&self) -> Option<epoll_event> {
@@ -154,6 +212,8 @@ pub(crate) struct Ready<S> {
     /// How many members there are.
     count: usize,
     queue: VecDeque<usize>,
+    /// What the look reports that is in progress.
+    due: Vec<Due>,
     looks: u64,
 }
 
@@ -163,6 +223,7 @@ impl<S: Source> Ready<S> {
             members: Vec::new(),
             count: 0,
             queue: VecDeque::new(),
+            due: Vec::new(),
             looks: 0,
         }
     }
@@ -202,6 +263,8 @@ impl<S: Source> Ready<S> {
             misses: 0,
             lacks_room: false,
             is_queued,
+            since: 0,
+            until: u64::MAX,
             reported: (0, 0),
         });
         self.notice(fd);
@@ -275,14 +338,21 @@ impl<S: Source> Ready<S> {
         }
     }
 
+    /// A member became ready after the time `at`.
+    pub(crate) fn delay(&mut self, fd: c_int, at: u64) {
+        if let Some(member) = self.member(fd) {
+            member.since = member.since.max(at);
+        }
+    }
+
     /// Whether a wait would look at a member.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether there is one member, at which a wait would look.
-    pub(crate) fn is_only_queued(&self) -> bool {
-        self.count == 1 && self.has_queued()
+    /// Whether there is more than one member.
+    pub(crate) fn is_several(&self) -> bool {
+        self.count > 1
     }
 
     /// Whether a look would report a member of the queue.
@@ -301,47 +371,58 @@ impl<S: Source> Ready<S> {
         member.is_none_or(|member| member.event.is_none())
     }
 
-    /// Looks at each member in the queue. With `is_last`, those that are not ready are armed.
-    pub(crate) fn look(&mut self, events: &mut Events, is_last: bool) {
+    /// Looks at each member in the queue. With `is_last`, those that are not ready are armed. `now`
+    /// is the time by the clock of [`Source::stamp`].
+    pub(crate) fn look(&mut self, events: &mut Events, is_last: bool, now: impl FnOnce() -> u64) {
         self.looks += 1;
         events.look = self.looks;
         for _ in 0..self.queue.len() {
-            if events.is_full() {
-                return;
-            }
             let Some(index) = self.queue.pop_front() else {
-                return;
+                break;
             };
             let Some(member) = self.members[index].as_mut() else {
                 continue;
             };
-            if look_at(member, events, is_last) {
-                self.queue.push_back(index);
-            } else {
-                member.is_queued = false;
+            match member.look(is_last) {
+                Looked::Due(found) => self.due.push(Due {
+                    index,
+                    at: 0,
+                    found,
+                }),
+                Looked::Missed => self.queue.push_back(index),
+                Looked::Armed => member.is_queued = false,
             }
         }
-    }
-}
-
-/// Looks at one member; false if it leaves the queue.
-fn look_at<S: Source>(member: &mut Member<S>, events: &mut Events, is_last: bool) -> bool {
-    let Some(wanted) = member.wanted() else {
-        return false;
-    };
-    let mut report = member.report(events.look);
-    if report.is_none() {
-        member.misses += 1;
-        if !is_last && member.misses < MISSES {
-            return true;
+        if !self.due.is_empty() {
+            self.report(events, now);
         }
-        member.source.arm(wanted.events);
-        report = member.report(events.look);
     }
-    if let Some(event) = report {
-        events.push(event);
+
+    /// Reports what a look has found, in the order in which it became ready.
+    fn report(&mut self, events: &mut Events, now: impl FnOnce() -> u64) {
+        let has_order = self.is_several();
+        let now = if has_order { now() } else { 0 };
+        let mut found = std::mem::take(&mut self.due);
+        if has_order {
+            for due in &mut found {
+                let member = self.members[due.index].as_ref();
+                due.at = member.map_or(0, Member::ready_at).min(now);
+            }
+            found.sort_by_key(|due| due.at);
+        }
+        for due in found.drain(..) {
+            self.queue.push_back(due.index);
+            let Some(member) = self.members[due.index].as_mut() else {
+                continue;
+            };
+            if events.is_full() {
+                member.until = member.until.min(due.at);
+            } else {
+                events.push(member.report(events.look, now, &due.found));
+            }
+        }
+        self.due = found;
     }
-    report.is_some()
 }
 
 #[cfg(test)]

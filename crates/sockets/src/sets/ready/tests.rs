@@ -17,6 +17,7 @@ const SEEDS: u64 = 200;
 struct Octets {
     unread: Cell<u64>,
     arrived: Cell<u64>,
+    stamp: Cell<u64>,
     is_armed: Cell<bool>,
 }
 
@@ -28,6 +29,10 @@ impl Source for Rc<Octets> {
 
     fn arrived(&self) -> u64 {
         self.arrived.get()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.stamp.get()
     }
 
     fn arm(&self, events: u32) {
@@ -127,9 +132,9 @@ impl Both {
         let mut lists = [[epoll_event { events: 0, u64: 0 }; MEMBERS]; 2];
         // SAFETY: an array of `MEMBERS` entries.
         let mut events = unsafe { Events::new(lists[0].as_mut_ptr(), MEMBERS) };
-        self.ready.look(&mut events, false);
+        self.ready.look(&mut events, false, || 0);
         if is_last && events.count() == 0 {
-            self.ready.look(&mut events, true);
+            self.ready.look(&mut events, true, || 0);
         }
         let ours = events.count();
         let (at, room) = (lists[1].as_mut_ptr(), MEMBERS as c_int);
@@ -195,6 +200,9 @@ fn edge_of_room_is_reported_after_input_alone_was() {
         fn arrived(&self) -> u64 {
             0
         }
+        fn stamp(&self) -> u64 {
+            0
+        }
         fn arm(&self, _: u32) {}
     }
     let has_room = Rc::new(Cell::new(false));
@@ -209,7 +217,7 @@ fn edge_of_room_is_reported_after_input_alone_was() {
         let mut list = [epoll_event { events: 0, u64: 0 }; 1];
         // SAFETY: an array of one entry.
         let mut events = unsafe { Events::new(list.as_mut_ptr(), 1) };
-        ready.look(&mut events, false);
+        ready.look(&mut events, false, || 0);
         (events.count(), list[0].events)
     };
     assert_eq!(looked(), (1, IN));
@@ -219,27 +227,92 @@ fn edge_of_room_is_reported_after_input_alone_was() {
     assert_eq!(looked(), (0, 0));
 }
 
+/// Members by their descriptors, and the time, which grows with each look.
+struct Timed {
+    ready: Ready<Rc<Octets>>,
+    octets: Vec<Rc<Octets>>,
+    now: u64,
+}
+
+impl Timed {
+    /// None has octets.
+    fn new() -> Self {
+        let octets: Vec<Rc<Octets>> = (0..MEMBERS).map(|_| Rc::default()).collect();
+        let mut ready = Ready::new();
+        for (fd, octets) in octets.iter().enumerate() {
+            let event = epoll_event {
+                events: IN,
+                u64: fd as u64,
+            };
+            ready.insert(fd as c_int, Rc::clone(octets), event);
+        }
+        let now = 100;
+        Self { ready, octets, now }
+    }
+
+    /// A member gets octets at a time that its peer says.
+    fn arrive(&self, member: usize, at: u64) {
+        let octets = &self.octets[member];
+        octets.unread.set(1);
+        octets.stamp.set(at);
+    }
+
+    /// What a look reports with room for so many.
+    fn look(&mut self, room: usize) -> Vec<u64> {
+        let mut list = [epoll_event { events: 0, u64: 0 }; MEMBERS];
+        // SAFETY: `room` entries of an array.
+        let mut events = unsafe { Events::new(list.as_mut_ptr(), room) };
+        self.now += 100;
+        self.ready.look(&mut events, false, || self.now);
+        let count = events.count();
+        list[..count].iter().map(|event| event.u64).collect()
+    }
+}
+
 #[test]
-fn only_member_is_queued_until_it_is_armed() {
-    let mut ready = Ready::new();
-    let octets = Rc::new(Octets::default());
-    let event = |fd| epoll_event {
-        events: IN,
-        u64: fd,
-    };
-    assert!(!ready.is_only_queued());
-    ready.insert(3, Rc::clone(&octets), event(3));
-    assert!(ready.is_only_queued());
-    ready.insert(3, Rc::clone(&octets), event(3));
-    assert!(ready.is_only_queued());
-    ready.insert(4, Rc::clone(&octets), event(4));
-    assert!(!ready.is_only_queued());
-    ready.remove(4);
-    assert!(ready.is_only_queued());
-    let mut array = [event(0)];
-    // SAFETY: an array of one.
-    let mut events = unsafe { Events::new(array.as_mut_ptr(), 1) };
-    ready.look(&mut events, true);
-    assert!(octets.is_armed.get());
-    assert!(!ready.is_only_queued());
+fn members_are_reported_in_the_order_of_their_octets() {
+    let mut set = Timed::new();
+    assert!(set.look(MEMBERS).is_empty());
+    for (member, at) in [(1, 110), (2, 120), (0, 130)] {
+        set.arrive(member, at);
+    }
+    assert_eq!(set.look(MEMBERS), [1, 2, 0]);
+    // 1 has another octet since it was reported, and the others one that is not read.
+    set.arrive(1, set.now + 10);
+    assert_eq!(set.look(MEMBERS), [2, 0, 1]);
+    set.octets[2].unread.set(0);
+    set.arrive(2, set.now + 10);
+    assert_eq!(set.look(1), [0]);
+    assert_eq!(set.look(1), [1]);
+    assert_eq!(set.look(1), [2]);
+}
+
+#[test]
+fn what_the_kernel_reports_is_behind_what_it_has_reported_before() {
+    let mut set = Timed::new();
+    set.arrive(2, 110);
+    set.arrive(1, 0);
+    set.ready.delay(1, 110);
+    set.arrive(0, 105);
+    assert_eq!(set.look(MEMBERS), [0, 1, 2]);
+    set.ready.delay(1, 250);
+    assert_eq!(set.look(MEMBERS), [0, 2, 1]);
+}
+
+#[test]
+fn wrong_times_of_a_peer_keep_no_member_from_being_reported() {
+    for wrong in [0, u64::MAX] {
+        let mut set = Timed::new();
+        let mut counts = [0; MEMBERS];
+        for _ in 0..10 * MEMBERS {
+            // One has the same octets all the time, and another one new ones.
+            set.arrive(0, wrong);
+            set.arrive(1, 5);
+            set.arrive(2, set.now + 1);
+            for member in set.look(1) {
+                counts[member as usize] += 1;
+            }
+        }
+        assert_eq!(counts, [10; MEMBERS], "{wrong}");
+    }
 }
