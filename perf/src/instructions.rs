@@ -91,10 +91,16 @@ impl Side {
 pub enum Operation {
     /// SEND, each answered by one.
     Send,
+    /// SEND with immediate data, each answered by one.
+    SendImm,
     /// SEND, 64 posted at once.
     Stream,
     /// RDMA Write, each posted when the one before is complete.
     Write,
+    /// RDMA Write with immediate data, each answered by one.
+    WriteImm,
+    /// RDMA Read, each posted when the one before is complete.
+    Read,
 }
 
 impl Operation {
@@ -102,8 +108,11 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
+            Self::SendImm => "send-imm",
             Self::Stream => "stream",
             Self::Write => "write",
+            Self::WriteImm => "write-imm",
+            Self::Read => "read",
         }
     }
 }

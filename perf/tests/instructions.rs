@@ -10,10 +10,13 @@ use urdma_harness::instance::binary_dir;
 use urdma_perf::instructions::{per_event, per_message, per_packet, Operation, Side, Way};
 
 /// Instructions of one message over a channel: operation, octets, count.
-const FIGURES: [(Operation, u32, f64); 5] = [
-    (Operation::Send, 64, 1197.0),
+const FIGURES: [(Operation, u32, f64); 8] = [
+    (Operation::Send, 64, 1219.0),
+    (Operation::SendImm, 64, 1311.0),
     (Operation::Stream, 64, 1080.0),
     (Operation::Write, 64, 1321.0),
+    (Operation::WriteImm, 64, 2878.0),
+    (Operation::Read, 64, 4327.0),
     (Operation::Send, 65_536, 1949.0),
     (Operation::Write, 65_536, 1997.0),
 ];

@@ -148,9 +148,18 @@ impl SendWr<'_> {
     /// immediate data.
     #[inline(always)]
     pub(super) const fn is_plain(&self) -> bool {
-        matches!(self.op, SendOp::Send | SendOp::Write { .. })
-            && self.imm.is_none()
-            && !self.flags.fence
+        self.has_one_head() && self.imm.is_none()
+    }
+
+    /// Whether it is plain but for the immediate data of a Send, for which a head has room.
+    #[inline(always)]
+    pub(super) const fn has_one_head(&self) -> bool {
+        let fits = match self.op {
+            SendOp::Send => true,
+            SendOp::Write { .. } => self.imm.is_none(),
+            _ => false,
+        };
+        fits && !self.flags.fence
     }
 }
 

@@ -298,6 +298,12 @@ impl MessageHead {
         words[3] = ulp.to_le_bytes();
     }
 
+    /// Gives a head that was encoded without immediate data some.
+    pub(crate) fn add_immediate(octets: &mut [u8; MESSAGE_HEAD_LEN], imm: u32) {
+        octets[1] |= MessageFlags::HAS_IMMEDIATE.octet();
+        octets[24..28].copy_from_slice(&imm.to_le_bytes());
+    }
+
     /// The message as a segment. `body` holds what follows the head in the cell, and the payload,
     /// which begins behind the head, has `payload_len` octets.
     ///

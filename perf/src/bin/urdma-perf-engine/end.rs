@@ -10,7 +10,9 @@ use urdma_engine::{
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
 const DEPTH: u32 = 64;
-const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+const ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ);
 /// The slots of the two ends.
 pub(crate) const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
 /// Limit for a message. Reading a clock in each turn would count as the engine's work.
@@ -126,6 +128,8 @@ impl End {
                 timeout: Some(14),
                 retry_cnt: Some(7),
                 rnr_retry: Some(7),
+                max_rd_atomic: Some(1),
+                max_dest_rd_atomic: Some(1),
                 ..QpModify::default()
             };
             let modified = self.engine.modify_qp(&self.qp, &change);
@@ -153,28 +157,41 @@ impl End {
     ///
     /// # Panics
     /// The request is refused.
-    pub(crate) fn send(&self) {
-        self.post(SendOp::Send);
+    pub(crate) fn send(&self, imm: Option<u32>) {
+        self.post(SendOp::Send, imm);
     }
 
     /// Writes the buffer to that of an end in the same process.
     ///
     /// # Panics
     /// The request is refused.
-    pub(crate) fn write(&self, peer: &End) {
-        let remote = RemoteAddr {
-            stag: peer.sge.lkey,
-            to: peer.sge.addr,
-        };
-        self.post(SendOp::Write { remote });
+    pub(crate) fn write(&self, peer: &End, imm: Option<u32>) {
+        let remote = peer.buffer();
+        self.post(SendOp::Write { remote }, imm);
     }
 
-    fn post(&self, op: SendOp) {
+    /// Reads the buffer of an end in the same process.
+    ///
+    /// # Panics
+    /// The request is refused.
+    pub(crate) fn read(&self, peer: &End) {
+        let remote = peer.buffer();
+        self.post(SendOp::Read { remote }, None);
+    }
+
+    fn buffer(&self) -> RemoteAddr {
+        RemoteAddr {
+            stag: self.sge.lkey,
+            to: self.sge.addr,
+        }
+    }
+
+    fn post(&self, op: SendOp, imm: Option<u32>) {
         let sges = [self.sge];
         let wr = SendWr {
             wr_id: 1,
             op,
-            imm: None,
+            imm,
             flags: SendFlags {
                 signaled: true,
                 ..SendFlags::default()

@@ -30,8 +30,14 @@ struct Arguments {
 enum Operation {
     /// Ping-pong
     Send,
+    /// Ping-pong, with immediate data
+    SendImm,
     /// One direction
     Write,
+    /// Ping-pong, with immediate data
+    WriteImm,
+    /// One direction
+    Read,
     /// One direction, 64 posted at once
     Stream,
     /// 64 KB messages in one direction, in packets, by connections without engines
@@ -54,7 +60,7 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
         Operation::Forwarded => return network::run_forwarded(octets, messages),
         Operation::Leased => return network::run_leased(octets, messages),
         Operation::Events => return events::run(octets, messages),
-        Operation::Send | Operation::Write | Operation::Stream => {}
+        _ => {}
     }
     let instance = InProcess::new().map_err(|error| error.to_string())?;
     let mut one = End::new(&instance, 0, octets)?;
@@ -67,24 +73,32 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
         Operation::Stream => messages / BATCH,
         _ => messages,
     };
-    for _ in 0..turns {
+    for turn in 0..turns {
         match operation {
-            Operation::Send => {
+            Operation::Send | Operation::SendImm | Operation::WriteImm => {
                 two.receive();
-                one.send();
+                match operation {
+                    Operation::Send => one.send(None),
+                    Operation::SendImm => one.send(Some(turn)),
+                    _ => one.write(two, Some(turn)),
+                }
                 two.wait();
                 std::mem::swap(&mut one, &mut two);
             }
             Operation::Stream => {
                 (0..BATCH).for_each(|_| two.receive());
-                (0..BATCH).for_each(|_| one.send());
+                (0..BATCH).for_each(|_| one.send(None));
                 // The poll transmits messages that are deferred for batching.
                 one.poll();
                 (0..BATCH).for_each(|_| two.wait());
                 (0..BATCH).try_for_each(|_| one.wait_sent(two))?;
             }
+            Operation::Read => {
+                one.read(two);
+                one.wait_sent(two)?;
+            }
             _ => {
-                one.write(two);
+                one.write(two, None);
                 one.wait_sent(two)?;
             }
         }

@@ -90,7 +90,7 @@ impl Peer {
 /// What the writing process does in a turn.
 #[inline(never)]
 fn sender(end: &mut End, peer: &End, posts: usize) {
-    (0..posts).for_each(|_| end.write(peer));
+    (0..posts).for_each(|_| end.write(peer, None));
     end.poll();
 }
 

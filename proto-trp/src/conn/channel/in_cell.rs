@@ -40,7 +40,7 @@ impl Connection {
             | self.config.names_shared_queue
             | self.sq.is_stopped();
         let fits =
-            wr.is_plain() && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
+            wr.has_one_head() && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
         fits.then_some(octets)
     }
 
@@ -67,10 +67,21 @@ impl Connection {
         self.sq.pass_all();
         self.responder.take_turn();
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
+        if let Some(imm) = wr.imm {
+            self.add_immediate(wr, imm, cell);
+        }
         let octets = in_cell(payload_octets).cell_octets;
         self.stats.tx_datagrams += 1;
         self.stats.tx_octets += octets as u64;
         octets
+    }
+
+    /// The request that was posted last, and written as if it was plain, is a Send with immediate
+    /// data.
+    #[cold]
+    fn add_immediate(&mut self, wr: &SendWr<'_>, imm: u32, cell: &mut [u8; CELL_LEN]) {
+        self.sq.keep_last(wr);
+        MessageHead::add_immediate(split(cell).0, imm);
     }
 
     /// Where the payload of a message from `from` goes, if its effect is that and, of a Send, the
@@ -101,9 +112,11 @@ impl Connection {
                 to: head.offset,
             }));
         }
-        let companions = MessageFlags::INVALIDATE | MessageFlags::HAS_IMMEDIATE;
         let is_whole = head.kind == MessageKind::Send
-            && head.flags.and(MessageFlags::LAST | companions) == MessageFlags::LAST
+            && head
+                .flags
+                .and(MessageFlags::LAST | MessageFlags::INVALIDATE)
+                == MessageFlags::LAST
             && head.offset == 0;
         // R10-3, RFC5041-7.1-1
         //# **Messages of queue 0.** The segments of a message MUST follow one another by message
@@ -134,12 +147,13 @@ impl Connection {
         //# Sends are delivered to the application in the order in which they were sent.
         //# Sends are delivered after DDP has delivered them, and in that order (rules 10 and 16).
         let wr_id = self.rq.take_oldest();
+        let has_immediate = head.flags.contains(MessageFlags::HAS_IMMEDIATE);
         Some(Completion {
             wr_id,
             status: Status::Success,
             op: CompletionOp::Recv,
             byte_len: super::super::num::len32(payload_octets),
-            imm: None,
+            imm: has_immediate.then_some(head.ulp),
             invalidated: None,
             solicited: head.flags.contains(MessageFlags::SOLICITED),
         })

@@ -574,6 +574,13 @@ impl SendQueue {
         wqe
     }
 
+    /// The request that was pushed last as a plain one is none.
+    pub(in crate::conn) fn keep_last(&mut self, wr: &SendWr<'_>) {
+        let slot = slot32(self.tail.wrapping_sub(1), self.mask);
+        self.lists.keep(slot, self.mask, wr);
+        self.wqes[slot].kind = Kind::of(wr);
+    }
+
     /// Every request was sent.
     #[inline(always)]
     pub(in crate::conn) fn pass_all(&mut self) {
