@@ -115,6 +115,12 @@ impl Spins {
         self.patient.are_over().then_some(Spin::Patient)
     }
 
+    /// Whether other programs are assumed to want the processor, because a yield was late.
+    pub fn are_brief(&self, now: impl FnOnce() -> u64) -> bool {
+        let busy_until = self.busy_until.load(Ordering::Relaxed);
+        busy_until != 0 && now() < busy_until
+    }
+
     /// Judges by the end of a spin how the next waits spin.
     pub fn learn(&self, spin: Spin, spun: Spun, now: impl FnOnce() -> u64) {
         if spin == Spin::Brief {
@@ -221,8 +227,10 @@ mod tests {
             1_600_000_000,
             1_600_000_000,
         ] {
+            assert!(!spins.are_brief(|| now));
             assert_eq!(spins.begin(|| now), Some(Spin::Patient));
             spins.learn(Spin::Patient, Spun::Busy, || now);
+            assert!(spins.are_brief(|| now + busy_ns - 1));
             assert_eq!(spins.begin(|| now + busy_ns - 1), Some(Spin::Brief));
             spins.learn(Spin::Brief, Spun::Found, || now + busy_ns - 1);
             now += busy_ns;

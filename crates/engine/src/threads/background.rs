@@ -8,8 +8,8 @@
 //! The park word in the process' page says whether senders ring the doorbell: at PARKED they do, at
 //! RUNNING they do not. One rule makes sure that no wake-up is lost:
 //!
-//! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most
-//! > [`NAP_MAX_NS`]), after which it looks at the channels.
+//! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most `NAP_MAX_NS`;
+//! > see also `SleepControl::away_max_ns`), after which it looks at the channels.
 //!
 //! - While the application polls, the thread naps ([`urdma_waiting::OwnPage::nap`]): the word stays
 //!   RUNNING. Otherwise it parks ([`urdma_waiting::OwnPage::park`]): the word becomes PARKED, the
@@ -57,7 +57,6 @@ use urdma_waiting::{Bells, Watched};
 use super::turns::Turns;
 use crate::clock;
 use crate::engine::Engine;
-use crate::waiting::sleep_control::NAP_MAX_NS;
 
 /// Time slice that the thread requests from the scheduler (Linux 6.12 and later): shorter than the
 /// default, so that it is scheduled promptly on wake-up, and long enough to copy some megabytes.
@@ -89,7 +88,8 @@ impl Engine {
         let mut look = LOOK_NS.0;
         let mut has_waited = false;
         while !seat.is_background() {
-            let [away_max, still_max] = [NAP_MAX_NS, look].map(Duration::from_nanos);
+            let naps = [self.sleep_control.away_max_ns(), look];
+            let [away_max, still_max] = naps.map(Duration::from_nanos);
             let polls = || self.sleep_control.polls.load(Ordering::Relaxed);
             let before = polls();
             match seat.watch(away_max, still_max, || polls() != before) {

@@ -20,6 +20,10 @@ use crate::shard::Shard;
 
 /// Longest bounded sleep.
 pub(crate) const NAP_MAX_NS: u64 = 1_000_000;
+/// The same beside a driver that waits for connection management alone while other programs want
+/// the processor: it may have to wait for some of their time slices before it returns, and each
+/// wake-up of the background thread takes the processor from one of them.
+const BUSY_NAP_MAX_NS: u64 = 4_000_000;
 /// Polls since the last arming that make an application one that polls.
 pub(crate) const POLLS_TO_TAKE_OVER: u32 = 8;
 /// Empty polls in a row before the processor is yielded, about 20 us: by default, and when yielding
@@ -297,6 +301,15 @@ impl SleepControl {
         }
     }
 
+    /// Longest bounded sleep of the background thread beside a driver.
+    pub(crate) fn away_max_ns(&self) -> u64 {
+        if self.cm_spins.are_brief(clock::now_ns) {
+            BUSY_NAP_MAX_NS
+        } else {
+            NAP_MAX_NS
+        }
+    }
+
     /// After a change under the lock: wakes the thread if it would otherwise sleep past work that
     /// only it does.
     #[inline]
@@ -452,6 +465,8 @@ impl SleepControl {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use urdma_waiting::spins::{Spin, Spun};
+
     use super::*;
     use crate::objects::cq::CqConfig;
 
@@ -467,6 +482,19 @@ mod tests {
         control.kick();
         let parked = page.park(&bells, Some(Duration::from_secs(10)), || false);
         assert_eq!(parked, Parked::Woken);
+    }
+
+    // Twenty processes that connected woke their background threads 20,000 times a second.
+    #[test]
+    fn naps_beside_a_driver_are_longer_while_other_programs_want_the_processor() {
+        let page = Arc::new(OwnPage::create().unwrap().0);
+        let control = SleepControl::new(page, None);
+        assert_eq!(control.away_max_ns(), NAP_MAX_NS);
+        let late = |spins: &Spins| spins.learn(Spin::Patient, Spun::Busy, clock::now_ns);
+        late(&control.spins);
+        assert_eq!(control.away_max_ns(), NAP_MAX_NS, "others wait for data");
+        late(&control.cm_spins);
+        assert_eq!(control.away_max_ns(), BUSY_NAP_MAX_NS);
     }
 
     // A completion queue that is armed while the thread naps without the bells of its peers.
