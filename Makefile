@@ -66,8 +66,8 @@ test-all: test deny test-image test-tarball
 		--test valkey --test calls --test faults --test soak \
 		--test hostile --test hostile_together --test probes --test exs --test exs_hostile \
 		--test floods --test ucx --test socket_programs --test socket_suites \
-		--test link_faults --test pool --test pool_kills --test extending \
-		--test first_runs -- --ignored
+		--test socket_endurance --test link_faults --test pool --test pool_kills \
+		--test extending --test first_runs -- --ignored
 	@URDMA_SOCKETS_FROM=0 URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked \
 		-p urdma-tests --test tcp_rings --test socket_programs -- --include-ignored
 	@$(CARGO) test --locked -p proto-trp --release --lib dc::check -- --ignored

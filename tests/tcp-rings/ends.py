@@ -876,5 +876,6 @@ def inherited(fd, begin=None):
 
 ALL = [change, reasons, serve, events, choose, serve_tasks, crowd, herd, feed, duplex, visit,
        spawning, branch, stages, keys, inherited, echo, ping, once, hang_up, drain, pour]
-words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
-{function.__name__: function for function in ALL}[sys.argv[1]](*words)
+if __name__ == "__main__":
+    words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
+    {function.__name__: function for function in ALL}[sys.argv[1]](*words)
