@@ -78,6 +78,8 @@ pub enum Wait {
     Sleep,
     /// Both poll.
     Poll,
+    /// Both sleep in epoll_wait(2), on a set of the connection and so many idle descriptors.
+    Set(u32),
 }
 
 /// What both ends do.
@@ -100,6 +102,7 @@ impl Work {
         match *words {
             ["sleep"] => Some(Self::PingPong(Wait::Sleep)),
             ["poll"] => Some(Self::PingPong(Wait::Poll)),
+            ["set", idle] => Some(Self::PingPong(Wait::Set(idle.parse().ok()?))),
             ["steps"] => Some(Self::Steps),
             ["connections", at_once] => Some(Self::Connections {
                 at_once: at_once.parse().ok()?,
@@ -122,6 +125,7 @@ impl Work {
         match self {
             Self::PingPong(Wait::Sleep) => vec!["sleep".into()],
             Self::PingPong(Wait::Poll) => vec!["poll".into()],
+            Self::PingPong(Wait::Set(idle)) => vec!["set".into(), idle.to_string()],
             Self::Steps => vec!["steps".into()],
             Self::Connections { at_once } => vec!["connections".into(), at_once.to_string()],
         }
@@ -346,31 +350,36 @@ pub struct Point {
 }
 
 impl Point {
-    /// Measures over urdma, then over its peer; gives each probe with its value. `hosts` are those
+    /// Measures over urdma, then over its peer, which is rings beside one idle descriptor for rings
+    /// beside more; gives each probe with its value. `hosts` are those
     /// of server and client.
     pub fn measure(
         &self,
         hosts: Result<(&Instance, &Instance), String>,
         programs: &FilePath,
     ) -> Vec<(Probe, Sample)> {
-        let of_pairs = |pairs, ends: Result<Ends<'_>, String>| -> Result<Figures, String> {
+        let of_pairs = |pairs, ends: Result<Ends<'_>, String>, work| -> Result<Figures, String> {
             let text = |failure: Failure| failure.to_string();
             let _other = self.load.start(programs).map_err(text)?;
-            run_pairs(pairs, ends?, self.work, programs).map_err(text)
+            run_pairs(pairs, ends?, work, programs).map_err(text)
         };
-        let figures = |ends: Result<Ends<'_>, String>| of_pairs(1, ends);
+        let figures = |ends: Result<Ends<'_>, String>| of_pairs(1, ends, self.work);
+        let rings = || hosts.clone().map(|(host, _)| Ends::Rings(host));
         let urdma = |lease| {
             let hosts = hosts.clone();
             figures(hosts.map(|(server, client)| Ends::Urdma(server, client, lease)))
         };
         let (ours, peer) = match self.path {
-            Path::OneHost if self.part == Part::Rings => (
-                figures(hosts.clone().map(|(host, _)| Ends::Rings(host))),
-                figures(Ok(Ends::Loopback)),
+            Path::OneHost if matches!(self.work, Work::PingPong(Wait::Set(_))) => (
+                figures(rings()),
+                of_pairs(1, rings(), Work::PingPong(Wait::Set(1))),
             ),
+            Path::OneHost if self.part == Part::Rings => {
+                (figures(rings()), figures(Ok(Ends::Loopback)))
+            }
             Path::OneHost if self.pairs > 1 => {
                 let ends = |(server, client)| Ends::Urdma(server, client, LeasePolicy::Never);
-                let together = of_pairs(self.pairs, hosts.clone().map(ends));
+                let together = of_pairs(self.pairs, hosts.clone().map(ends), self.work);
                 (together, urdma(LeasePolicy::Never))
             }
             Path::OneHost => (urdma(LeasePolicy::Never), figures(Ok(Ends::Loopback))),
@@ -408,6 +417,7 @@ impl Point {
             return match (self.work, self.load) {
                 (Work::PingPong(Wait::Sleep), Load::Quiet) => goals::RINGS_ASLEEP,
                 (Work::PingPong(Wait::Poll), Load::Quiet) => goals::RINGS_POLLING,
+                (Work::PingPong(Wait::Set(_)), _) => goals::RINGS_IDLE,
                 _ => goals::RINGS_BUSY,
             };
         }
@@ -418,7 +428,7 @@ impl Point {
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
             (Work::PingPong(Wait::Sleep), _, Path::Forwarded) => goals::ASLEEP_FORWARDED,
             (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_LEASED,
-            (Work::PingPong(Wait::Poll) | Work::Steps, ..) => Goal::None,
+            (Work::PingPong(Wait::Poll | Wait::Set(_)) | Work::Steps, ..) => Goal::None,
         }
     }
 }
@@ -429,6 +439,7 @@ const fn connections(at_once: u32) -> Work {
 
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
 const POLL: Work = Work::PingPong(Wait::Poll);
+const SET: Work = Work::PingPong(Wait::Set(10_000));
 
 /// Points: name, the name of the peer; part, work, unit, load, pairs of processes, path.
 macro_rules! points {
@@ -447,7 +458,7 @@ macro_rules! points {
 }
 
 /// All measurements.
-pub const POINTS: [Point; 13] = points! {
+pub const POINTS: [Point; 14] = points! {
     "connections, 1 at a time", "TCP":
         Asleep, connections(1), ThousandsPerSecond, Quiet, 1, OneHost;
     "connections, 16 at a time", "TCP":
@@ -464,6 +475,8 @@ pub const POINTS: [Point; 13] = points! {
     "64 B over rings, both ends sleep", "TCP": Rings, SLEEP, Microseconds, Quiet, 1, OneHost;
     "64 B over rings, both ends sleep, busy", "TCP": Rings, SLEEP, Microseconds, Busy, 1, OneHost;
     "64 B over rings, both ends poll", "TCP": Rings, POLL, Microseconds, Quiet, 1, OneHost;
+    "64 B over rings, both ends in epoll_wait on 10,000 idle", "on 1 idle":
+        Rings, SET, Microseconds, Quiet, 1, OneHost;
     "connections, 10 pairs of 16 at a time", "1 pair":
         Asleep, connections(16), ThousandsPerSecond, Quiet, 10, OneHost;
     "connections, 10 pairs of 64 at a time", "1 pair":
@@ -529,6 +542,8 @@ mod tests {
         assert_eq!(goal(together), Goal::AtLeast(0.8));
         let rings = "64 B over rings, both ends poll / TCP";
         assert_eq!(goal(rings), Goal::AtMost(0.07));
+        let idle = "64 B over rings, both ends in epoll_wait on 10,000 idle / on 1 idle";
+        assert_eq!(goal(idle), Goal::AtMost(1.1));
         let leased = "64 B send, both ends sleep, leased / forwarded";
         assert_eq!(goal(leased), Goal::AtMost(1.0));
     }

@@ -41,7 +41,9 @@ pub(crate) const RINGS_ASLEEP: Goal = AtMost(0.45);
 pub(crate) const RINGS_POLLING: Goal = AtMost(0.07);
 /// The same beside another program on each processor.
 pub(crate) const RINGS_BUSY: Goal = AtMost(1.0);
-/// Rate of requests there, in rates of TCP.
+/// Latency beside ten thousand idle descriptors of a set, in that beside one.
+pub(crate) const RINGS_IDLE: Goal = AtMost(1.1);
+/// Rate of requests beside another program on each processor, in rates of TCP.
 pub(crate) const RINGS_BUSY_RATE: Goal = AtLeast(1.0);
 /// Rate of short messages as a share of what the bare ring or bare net_memif moves. The ring moves
 /// 50 M/s on the machine of doc/performance.md: 20 M/s, or 50 ns a message for each end.

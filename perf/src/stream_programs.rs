@@ -62,7 +62,7 @@ pub struct Blast {
 /// microseconds, then it sleeps.
 const fn wait_option(wait: Wait) -> &'static str {
     match wait {
-        Wait::Sleep => "--poll-us 0",
+        Wait::Sleep | Wait::Set(_) => "--poll-us 0",
         Wait::Poll => "--poll-us 10",
     }
 }

@@ -6,11 +6,12 @@
 //! urdma-perf-asleep busy PROCESSOR
 //!
 //! TRANSPORT: rdma, tcp
-//! WORK: sleep; poll; steps; connections AT_ONCE
+//! WORK: sleep; poll; set IDLE; steps; connections AT_ONCE
 //! ```
 //!
 //! The server listens on ADDRESS as soon as the client has told it over SOCKET what the work is.
-//! `sleep` and `poll` are ping-pongs of 64 octets. With `connections`, the client connects and
+//! `sleep`, `poll` and `set`, which sleeps in epoll_wait(2) beside IDLE descriptors, are ping-pongs
+//! of 64 octets. With `connections`, the client connects and
 //! disconnects, and so it does with `steps`, one at a time. The client prints the result of
 //! MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
 
@@ -18,6 +19,7 @@ mod cm;
 mod connections;
 mod endpoint;
 mod ping_pong;
+mod sets;
 mod steps;
 
 use std::io::{BufRead, BufReader, Write as _};
@@ -35,7 +37,7 @@ use urdma_perf::raw::fork::pin;
 const WARM_UP: u32 = 5;
 const USAGE: &str = "usage: urdma-perf-asleep server SOCKET\n       \
     urdma-perf-asleep client SOCKET rdma|tcp ADDRESS MILLISECONDS \
-    sleep|poll|steps|connections AT_ONCE\n       \
+    sleep|poll|set IDLE|steps|connections AT_ONCE\n       \
     urdma-perf-asleep busy PROCESSOR";
 
 fn main() -> ExitCode {

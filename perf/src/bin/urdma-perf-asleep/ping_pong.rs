@@ -13,9 +13,10 @@ use urdma_perf::verbs_setup::{post, post_receive};
 
 use crate::cm::{self, Id, News};
 use crate::endpoint::{Endpoint, Memory};
+use crate::sets::MemberEnd;
 use crate::text;
 
-const OCTETS: u32 = 64;
+pub(crate) const OCTETS: u32 = 64;
 /// Work requests of each direction.
 const DEPTH: u32 = 64;
 /// Offset of the message that is sent, after those that are received.
@@ -56,8 +57,11 @@ impl End for TcpStream {
 
 fn tcp_end(stream: TcpStream, wait: Wait) -> Result<Box<dyn End>, String> {
     stream.set_nodelay(true).map_err(text)?;
-    stream.set_nonblocking(wait == Wait::Poll).map_err(text)?;
-    Ok(Box::new(stream))
+    stream.set_nonblocking(wait != Wait::Sleep).map_err(text)?;
+    Ok(match wait {
+        Wait::Set(idle) => Box::new(MemberEnd::new(stream, idle)?),
+        Wait::Sleep | Wait::Poll => Box::new(stream),
+    })
 }
 
 /// An end of a queue pair.
@@ -70,6 +74,9 @@ struct RdmaEnd {
 
 impl RdmaEnd {
     fn new(id: Id, wait: Wait) -> Result<Self, String> {
+        if let Wait::Set(_) = wait {
+            return Err("a set is of TCP's ends: use sleep or poll over rdma".into());
+        }
         let endpoint = Endpoint::new(id, DEPTH)?;
         let end = Self {
             memory: endpoint.memory(TO_SEND + OCTETS)?,
