@@ -466,6 +466,23 @@ def order_in_a_set(one, other):
         ends[place[0]][place[1]].close()
 
 
+def beside_a_ready_listener(one, other):
+    """What is always ready does not keep a set from reporting what else is."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as events:
+        waiting = socket.create_connection(listener.getsockname())
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        events.register(listener, select.EPOLLIN)
+        events.register(other, select.EPOLLIN)
+        names = {listener.fileno(): "listener", other.fileno(): "other"}
+        for _ in range(5):
+            one.sendall(b"a")
+            yield sorted(names[fd] for fd, _ in events.poll(LIMIT_S, 2))
+            yield sorted({names[fd] for _ in range(4) for fd, _ in events.poll(LIMIT_S, 1)})
+            other.recv(9)
+            yield [names[fd] for fd, _ in events.poll(LIMIT_S, 2)]
+        waiting.close()
+
+
 def out_of_band(one, other):
     yield of(other.recv, 1, socket.MSG_OOB), of(one.send, b"abc")
     yield of(one.send, b"x", socket.MSG_OOB), of(one.send, b"de")
@@ -663,8 +680,8 @@ CASES = [
     close_with_octets_unread_of_a_waiting_peer, close_with_some_octets_read,
     exit_with_octets_unread,
     signals_of_a_broken_pipe, signals_of_an_own_end, shut_for_reading, shut_for_both,
-    events_of_ends, order_in_a_set, out_of_band, out_of_band_inline, out_of_band_behind_octets,
-    least_octets,
+    events_of_ends, order_in_a_set, beside_a_ready_listener, out_of_band, out_of_band_inline,
+    out_of_band_behind_octets, least_octets,
     limit_of_a_receive, limit_of_a_send, limit_of_a_send_by_parts, limit_of_all_waits,
     limit_of_sleeps_for_the_bell, limits_that_change, limit_of_a_listener, limits_and_signals,
     lingering, lingering_for_nothing, info_of_states,
