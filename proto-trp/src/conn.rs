@@ -65,7 +65,9 @@ mod transport;
 mod types;
 mod unreliable;
 
-pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Target, Written};
+pub use channel::{
+    answer_unknown, Answer, CellRead, Handled, Message, MessagePlan, Target, Written,
+};
 pub use config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC, MAX_SGE,
     MAX_WINDOW_PACKETS,

@@ -4,14 +4,18 @@
 //! The order of all steps is drawn from the seed. A step is one thing that a process does: it takes
 //! messages, writes messages, reads or stores counts, or looks at its timers.
 
+mod in_cell;
+
 use proto_trp::conn::{
-    answer_unknown, ConnConfig, Connection, Handled, Host, Message, Path, Payload, PostError,
-    RtrParams, RtsParams, SendWr, Target, Time,
+    answer_unknown, ConnConfig, Connection, Handled, Host, Message, Path, PostError, RtrParams,
+    RtsParams, SendWr, Time,
 };
-use proto_trp::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::message::CELL_LEN;
 use proto_trp::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
 use std::collections::VecDeque;
 use urdma_types::Rng;
+
+use in_cell::Taken;
 
 use super::ends::Ends;
 use super::host::SimHost;
@@ -76,6 +80,16 @@ struct Cell {
 struct Owner {
     pair: Option<usize>,
     frame: Option<usize>,
+}
+
+impl Owner {
+    /// The owner of a message of one cell of a connection.
+    const fn of_pair(number: usize) -> Self {
+        Self {
+            pair: Some(number),
+            frame: None,
+        }
+    }
 }
 
 /// The region that a process writes.
@@ -399,72 +413,67 @@ impl ChannelWorld {
 
     /// Takes a message in one step, if its connection does.
     fn take_in_cell(&mut self, end: usize, number: usize, message: &Message<'_, [u8]>) -> bool {
-        let conns = &mut self.processes[end].conns;
-        let Some(conn) = conns.get_mut(number).and_then(Option::as_mut) else {
+        let has_room = self.has_room(end);
+        let process = &mut self.processes[end];
+        let count = process.settled + 1;
+        let Some(conn) = process.conns.get_mut(number).and_then(Option::as_mut) else {
             return false;
         };
-        let host = &mut self.hosts[end][number];
-        let (head, body) = (&message.head, message.body());
-        let len = body.len() - MESSAGE_HEAD_LEN;
-        let is_placed = match conn.takes_in_cell(message.from, head, len) {
-            Some(Target::Receive(sge)) => {
-                host.scatter(&[sge], 0, body, MESSAGE_HEAD_LEN, len).is_ok()
-            }
-            Some(Target::Remote(remote)) => host
-                .write_remote(remote, body, MESSAGE_HEAD_LEN, len)
-                .is_ok(),
-            None => false,
-        };
-        if is_placed {
-            if let Some(completion) = conn.took_in_cell(head, len) {
-                host.complete(completion);
+        match in_cell::take(conn, &mut self.hosts[end][number], message, has_room) {
+            Taken::Declined => return false,
+            Taken::Settled => {}
+            Taken::Answered(octets) => {
+                let answer = (octets, Vec::new());
+                self.put_with_count(end, Owner::of_pair(number), answer, count);
             }
         }
-        is_placed
+        true
     }
 
     /// Posts a request and writes its message in one step, if its connection does and there is
     /// room.
     fn post_in_cell(&mut self, end: usize, number: usize, wr: &SendWr<'_>) -> bool {
-        let has_room = self.processes[end].unsettled.len() < self.setup.cells - RESERVE;
-        if !has_room || self.processes[end].knows_end || !self.runs(end) {
+        if !self.has_room(end) || !self.runs(end) {
             return false;
         }
         let process = &mut self.processes[end];
         let Some(conn) = &mut process.conns[number] else {
             return false;
         };
-        let Some(len) = conn.fits_cell(wr) else {
+        let host = &mut self.hosts[end][number];
+        let Some(octets) = in_cell::post(conn, host, wr, process.written) else {
             return false;
         };
-        let mut cell = [0; CELL_LEN];
-        let payload = &mut cell[MESSAGE_HEAD_LEN..][..len];
-        let is_gathered = match wr.payload {
-            Payload::Sges(sges) => self.hosts[end][number].gather(sges, 0, payload).is_ok(),
-            Payload::Inline(parts) => {
-                payload.copy_from_slice(&parts.concat());
-                true
-            }
-        };
-        if !is_gathered {
-            return false;
-        }
-        let octets = conn.post_in_cell(wr, len, process.written, &mut cell);
-        let owner = Owner {
-            pair: Some(number),
-            frame: None,
-        };
-        self.put(end, owner, cell[..octets].to_vec(), Vec::new());
+        self.put(end, Owner::of_pair(number), octets, Vec::new());
         true
+    }
+
+    /// Whether there is room for a message of work requests: the rest of the cells is left to
+    /// answers.
+    fn has_room(&self, end: usize) -> bool {
+        let process = &self.processes[end];
+        process.unsettled.len() < self.setup.cells - RESERVE && !process.knows_end
     }
 
     /// Publishes a message.
     fn put(&mut self, end: usize, owner: Owner, octets: Vec<u8>, frame: Vec<u8>) {
+        let count = self.processes[end].settled;
+        self.put_with_count(end, owner, (octets, frame), count);
+    }
+
+    /// As [`ChannelWorld::put`], with this count of settled messages.
+    fn put_with_count(
+        &mut self,
+        end: usize,
+        owner: Owner,
+        (octets, frame): (Vec<u8>, Vec<u8>),
+        count: u64,
+    ) {
         let cells = self.setup.cells;
         let process = &mut self.processes[end];
         assert!(octets.len() <= CELL_LEN, "a message longer than a cell");
         process.region.cells.push_back(Cell {
-            count: process.settled & COUNT_BITS,
+            count: count & COUNT_BITS,
             octets,
             frame,
         });
@@ -486,11 +495,10 @@ impl ChannelWorld {
 
     /// Writes a message of a connection.
     fn write_one(&mut self, end: usize, number: usize) -> bool {
-        let process = &mut self.processes[end];
-        // The rest of the cells is left to answers.
-        if process.unsettled.len() >= self.setup.cells - RESERVE || process.knows_end {
+        if !self.has_room(end) {
             return false;
         }
+        let process = &mut self.processes[end];
         let Some(conn) = &mut process.conns[number] else {
             return false;
         };

@@ -8,6 +8,7 @@
 
 mod in_cell;
 mod message;
+mod read_in_cell;
 mod receive;
 mod refuse;
 mod send;
@@ -15,4 +16,5 @@ mod state;
 
 pub use in_cell::Target;
 pub use message::{answer_unknown, Answer, Handled, Message, MessagePlan, Written};
+pub use read_in_cell::CellRead;
 pub(super) use state::ChannelState;

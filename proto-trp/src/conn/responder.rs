@@ -204,6 +204,19 @@ impl Responder {
         self.order_len += 1;
     }
 
+    /// Whether the peer may request a read with this number next.
+    #[inline(always)]
+    pub(super) fn expects(&self, msn: Msn) -> bool {
+        self.limit > 0 && msn == self.expected_msn
+    }
+
+    /// A read was answered as soon as it had arrived, when no response was to be sent.
+    #[inline(always)]
+    pub(super) fn answered_at_once(&mut self) {
+        self.expected_msn = self.expected_msn.next();
+        self.has_turn = false;
+    }
+
     /// Whether a response is to be sent.
     #[inline]
     pub(super) fn has_answers(&self) -> bool {

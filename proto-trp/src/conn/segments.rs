@@ -86,17 +86,9 @@ impl Connection {
             },
         };
         match self.sq.op(index) {
-            // RFC5040-5.2.1-5
-            //# A Read Request names one tagged buffer.
-            SendOp::Read { remote } => SegmentKind::ReadRequest {
+            SendOp::Read { .. } => SegmentKind::ReadRequest {
                 msn,
-                request: ReadRequest {
-                    sink_stag: Stag(id),
-                    sink_offset: TaggedOffset(0),
-                    len_octets: wqe.length,
-                    source_stag: Stag(remote.stag),
-                    source_offset: TaggedOffset(remote.to),
-                },
+                request: self.read_request(index),
             },
             SendOp::CompareSwap {
                 remote,
@@ -132,6 +124,22 @@ impl Connection {
                     },
                 }
             }
+        }
+    }
+
+    /// What the request of a read says.
+    #[inline(always)]
+    pub(super) fn read_request(&self, index: u32) -> ReadRequest {
+        let wqe = self.sq.get(index);
+        let remote = wqe.remote();
+        // RFC5040-5.2.1-5
+        //# A Read Request names one tagged buffer.
+        ReadRequest {
+            sink_stag: Stag(self.sq.id(index)),
+            sink_offset: TaggedOffset(0),
+            len_octets: wqe.length,
+            source_stag: Stag(remote.stag),
+            source_offset: TaggedOffset(remote.to),
         }
     }
 

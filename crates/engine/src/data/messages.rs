@@ -21,6 +21,13 @@ use crate::paths::path::PeerPath;
 use crate::shard::Shard;
 use crate::types::Info;
 
+/// Whether a message is a Read Request or a segment of a Read Response.
+#[inline(always)]
+fn is_of_read(cell: &CellOctets) -> bool {
+    let kind = cell[0];
+    kind == MessageKind::ReadRequest as u8 || kind == MessageKind::ReadResponse as u8
+}
+
 impl Shard {
     /// The path of a queue pair.
     #[inline]
@@ -282,7 +289,11 @@ impl Shard {
                 Next::Empty => break,
                 Next::Message {
                     len, payload: None, ..
-                } if self.take_in_cell(slot, &cell, len) => 1,
+                } if self.take_in_cell(slot, &cell, len)
+                    || is_of_read(&cell) && self.take_read_in_cell(slot, &cell, len) =>
+                {
+                    1
+                }
                 Next::Message { len, payload, .. } => {
                     let Ok(messages) = self.take_any(info, slot, (&cell, len), payload) else {
                         self.end_corrupt(slot);

@@ -5,6 +5,7 @@
 //! | `progress` | receive, send, timers: one pass |
 //! | `receive`, `transmit` | packets in, packets out |
 //! | `messages` | connections over channels: both directions |
+//! | `reads` | reads of one cell over channels |
 //! | `counts` | what the peers of channels have settled |
 //! | `packets` | packets that came over channels |
 //! | `packet_room` | room for packets in the messages of channels |
@@ -18,5 +19,6 @@ pub(crate) mod messages;
 pub(crate) mod packet_room;
 pub(crate) mod packets;
 pub(crate) mod progress;
+pub(crate) mod reads;
 pub(crate) mod receive;
 pub(crate) mod transmit;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use proto_trp::conn::{PostError, QpState, RecvWr, SendWr};
+use proto_trp::conn::{PostError, QpState, RecvWr, SendOp, SendWr};
 use urdma_types::Qpn;
 
 use crate::clock;
@@ -228,7 +228,12 @@ impl Engine {
         }
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
-        if shard.post_in_cell(qp, self.polled.get(index), wr) {
+        let polled = self.polled.get(index);
+        if shard.post_in_cell(qp, polled, wr) {
+            return Ok(());
+        }
+        let is_read = matches!(wr.op, SendOp::Read { .. });
+        if is_read && shard.post_read_in_cell(qp, polled, wr) {
             return Ok(());
         }
         let max = qp.caps().max_send_wr;

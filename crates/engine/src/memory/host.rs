@@ -24,7 +24,7 @@ use crate::objects::srq::NotTaken;
 use crate::objects::trace::of_connection;
 use crate::objects::xrc::XrcRole;
 use crate::paths::packet_body::PacketBody;
-use crate::types::{Access, WorkCompletion};
+use crate::types::{Access, Pd, WorkCompletion};
 
 /// Copies the octets of a list of one element to `out`, which is at least as long; false if the
 /// list may not be read, or is of a kind that `checked_copy.rs` copies.
@@ -48,12 +48,47 @@ pub(crate) fn gather_one(regions: &MrTable, qp: &Qp, sge: &Sge, out: &mut [u8]) 
 #[inline(always)]
 #[must_use]
 pub(crate) fn scatter_one(regions: &MrTable, qp: &Qp, sge: &Sge, octets: &[u8]) -> bool {
-    let (pd, len) = (qp.recv_pd(), octets.len());
+    scatter(regions, qp.recv_pd(), sge, octets)
+}
+
+/// As [`scatter_one`], of the whole response to a read.
+#[inline(always)]
+#[must_use]
+pub(crate) fn scatter_response_one(regions: &MrTable, qp: &Qp, sge: &Sge, octets: &[u8]) -> bool {
+    scatter(regions, qp.pd(), sge, octets)
+}
+
+#[inline(always)]
+fn scatter(regions: &MrTable, pd: Pd, sge: &Sge, octets: &[u8]) -> bool {
+    let len = octets.len();
     let Ok(address) = regions.check(sge.lkey, sge.addr, len as u64, pd, Access::LOCAL_WRITE) else {
         return false;
     };
     // SAFETY: the octets are registered with local write access, and a slice of this crate is not.
     unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), pointer(address), len) };
+    true
+}
+
+/// Copies memory that the peer names to `out`; false if the peer may not read it, or it is of a
+/// kind that `checked_copy.rs` copies.
+#[inline(always)]
+#[must_use]
+pub(crate) fn read_one(
+    regions: &MrTable,
+    (qp, access): (&Qp, Access),
+    remote: RemoteAddr,
+    out: &mut [u8],
+) -> bool {
+    let needed = Access::REMOTE_READ;
+    let found = regions.check(remote.stag, remote.to, out.len() as u64, qp.pd(), needed);
+    // RFC5040-5.2.1-7
+    //# The responder checks source STag and offset of a Read Request, unless its length is 0.
+    let (Ok(address), true) = (found, access.contains(needed)) else {
+        return false;
+    };
+    let from = pointer(address).cast_const();
+    // SAFETY: the octets are registered with remote read access, and a slice of this crate is not.
+    unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
     true
 }
 

@@ -34,14 +34,40 @@ impl Connection {
             Payload::Inline([part]) if part.len() <= self.sq.max_inline() => part.len(),
             _ => return None,
         };
+        let fits = wr.has_one_head() && self.sends_at_once() && octets <= CELL_PAYLOAD_LEN;
+        fits.then_some(octets)
+    }
+
+    /// Whether a message of a request that is posted now would be the next one to be sent.
+    #[inline(always)]
+    pub(super) fn sends_at_once(&self) -> bool {
         let is_aside = self.is_aside()
             | self.config.unreliable
             | (self.phase.state() != QpState::Rts)
             | self.config.names_shared_queue
             | self.sq.is_stopped();
-        let fits =
-            wr.has_one_head() && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
-        fits.then_some(octets)
+        !is_aside && self.sq.is_all_sent()
+    }
+
+    /// Whether a message from `from` is of this connection, whose requests are simply taken.
+    // C7-2
+    //# A message for a queue pair whose peer is in another slot, whose peer is another queue pair,
+    //# whose connection id differs, or whose service is the other one MUST have no effect.
+    #[inline(always)]
+    pub(super) fn takes_from(&self, from: SlotId, head: &MessageHead) -> bool {
+        self.channel.intake == Intake::Open
+            && head.connection_id == self.peer.rx_id
+            && self.peer.remote_qpn == Some(Qpn::new(from, head.source))
+    }
+
+    /// A request was posted, and all of its message written at once.
+    #[inline(always)]
+    pub(super) fn note_posted(&mut self, octets: usize) {
+        self.sq.pass_all();
+        self.responder.take_turn();
+        self.channel.flags = self.channel.flags.without(MessageFlags::START);
+        self.stats.tx_datagrams += 1;
+        self.stats.tx_octets += octets as u64;
     }
 
     /// Posts a request for which [`Connection::fits_cell`] has given the length of its payload, and
@@ -64,15 +90,11 @@ impl Connection {
         part_head(wqe, true, NO_COMPANION, address)
             .encode_between(self.channel.ends, split(cell).0);
         wqe.advance(wqe.length, true, position + 1);
-        self.sq.pass_all();
-        self.responder.take_turn();
-        self.channel.flags = self.channel.flags.without(MessageFlags::START);
         if let Some(imm) = wr.imm {
             self.add_immediate(wr, imm, cell);
         }
         let octets = in_cell(payload_octets).cell_octets;
-        self.stats.tx_datagrams += 1;
-        self.stats.tx_octets += octets as u64;
+        self.note_posted(octets);
         octets
     }
 
@@ -94,13 +116,7 @@ impl Connection {
         head: &MessageHead,
         payload_octets: usize,
     ) -> Option<Target> {
-        // C7-2
-        //# A message for a queue pair whose peer is in another slot, whose peer is another queue
-        //# pair, whose connection id differs, or whose service is the other one MUST have no
-        //# effect.
-        let is_plain = self.channel.intake == Intake::Open
-            && head.connection_id == self.peer.rx_id
-            && self.peer.remote_qpn == Some(Qpn::new(from, head.source));
+        let is_plain = self.takes_from(from, head);
         if !is_plain || payload_octets == 0 {
             return None;
         }

@@ -165,6 +165,9 @@ impl SendQueue {
             Kind::PlainWrite => SendOp::Write {
                 remote: wqe.remote(),
             },
+            Kind::Read => SendOp::Read {
+                remote: wqe.remote(),
+            },
             _ => self.extra(index).op,
         }
     }
@@ -178,7 +181,7 @@ impl SendQueue {
     /// The immediate data of a request.
     #[inline]
     pub(in crate::conn) fn imm(&self, index: u32) -> Option<u32> {
-        if self.get(index).kind.is_plain() {
+        if self.get(index).kind.fits_entry() {
             return None;
         }
         self.extra(index).imm
@@ -254,7 +257,9 @@ impl SendQueue {
         let kind = Kind::of(wr);
         if !kind.is_plain() || self.names_shared_queue {
             check_operation(wr, length)?;
-            self.lists.keep(slot, self.mask, wr);
+            if !kind.fits_entry() || self.names_shared_queue {
+                self.lists.keep(slot, self.mask, wr);
+            }
         }
         self.wqes[slot] = SendWqe::new(wr, kind, length, sge_count);
         self.tail = self.tail.wrapping_add(1);
@@ -396,7 +401,7 @@ impl SendQueue {
     fn may_start(&self, wqe: &SendWqe) -> bool {
         wqe.kind.is_plain()
             || (!wqe.flags.fence || self.reads_outstanding == 0)
-                && (!wqe.is_request() || self.reads_outstanding < self.reads_max)
+                && (!wqe.is_request() || self.may_read())
     }
 
     /// Begins a request, if it has not begun: its message gets the next number of its queue.
@@ -579,6 +584,31 @@ impl SendQueue {
         let slot = slot32(self.tail.wrapping_sub(1), self.mask);
         self.lists.keep(slot, self.mask, wr);
         self.wqes[slot].kind = Kind::of(wr);
+    }
+
+    /// Whether the limit of reads (ORD) lets one start.
+    #[inline(always)]
+    pub(in crate::conn) const fn may_read(&self) -> bool {
+        self.reads_outstanding < self.reads_max
+    }
+
+    /// Stores and begins a read that [`Connection::fits_read`] has checked, whose request is the
+    /// message before position `end`. Returns its index.
+    ///
+    /// [`Connection::fits_read`]: crate::conn::Connection::fits_read
+    #[inline(always)]
+    pub(in crate::conn) fn push_read(&mut self, wr: &SendWr<'_>, end: u64) -> u32 {
+        let index = self.tail;
+        let length = match wr.payload {
+            Payload::Sges([sge]) => sge.length,
+            _ => 0,
+        };
+        self.tail = index.wrapping_add(1);
+        let wqe = &mut self.wqes[slot32(index, self.mask)];
+        *wqe = SendWqe::new(wr, Kind::Read, length, 1);
+        (wqe.response, wqe.end) = (Response::Awaited, end);
+        self.start(index);
+        index
     }
 
     /// Every request was sent.

@@ -69,6 +69,12 @@ impl Kind {
         matches!(self, Self::PlainSend | Self::PlainWrite)
     }
 
+    /// Whether its entry has room for all of it.
+    #[inline(always)]
+    pub(in crate::conn) const fn fits_entry(self) -> bool {
+        self.is_plain() || matches!(self, Self::Read)
+    }
+
     #[inline(always)]
     pub(in crate::conn) const fn is_write(self) -> bool {
         matches!(self, Self::PlainWrite | Self::Write | Self::WriteImm)
@@ -109,7 +115,7 @@ pub(in crate::conn) struct SendWqe {
     /// One past the last segment's sequence number, of a read or atomic one past the request's;
     /// `NOT_SENT` until every segment has been sent.
     pub(in crate::conn) end: u64,
-    /// Where a Write goes: the offset, then the tag.
+    /// Where a Write goes, or a Read is from: the offset, then the tag.
     to: u64,
     stag: u32,
     /// The first element of its list.
@@ -170,7 +176,7 @@ impl SendWqe {
             Payload::Inline(_) => (Self::EMPTY.sge, INLINE),
         };
         let (to, stag) = match wr.op {
-            SendOp::Write { remote } => (remote.to, remote.stag),
+            SendOp::Write { remote } | SendOp::Read { remote } => (remote.to, remote.stag),
             _ => (0, 0),
         };
         Self {
@@ -186,7 +192,7 @@ impl SendWqe {
         }
     }
 
-    /// Where a Write goes.
+    /// Where a Write goes, or a Read is from.
     #[inline(always)]
     pub(in crate::conn) const fn remote(&self) -> RemoteAddr {
         RemoteAddr {
@@ -309,8 +315,8 @@ impl SendWqe {
     }
 }
 
-/// What of a request that is not plain, or that names a shared receive queue, its entry has no room
-/// for.
+/// What of a request its entry has no room for: see [`Kind::fits_entry`]. A request that names a
+/// shared receive queue has always some.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::conn) struct Extra {
     pub(in crate::conn) op: SendOp,
