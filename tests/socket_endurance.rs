@@ -33,7 +33,7 @@ const DAEMON_EVERY: usize = 8;
 /// The share of the last kills, which leave urdmad alone: what it has is compared before and after.
 const LAST: usize = 4;
 /// What the allocator of urdmad may keep meanwhile, octets.
-const GROWTH: u64 = 256 << 10;
+const GROWTH: u64 = 512 << 10;
 
 fn start(one: &OneHost, words: &[&str]) -> Process {
     let argv: Vec<&str> = ["python3", PROGRAM].iter().chain(words).copied().collect();
