@@ -57,8 +57,10 @@ impl AsyncQueue {
     }
 
     fn write(&self, octets: &[u8]) {
+        // Before, for a look that begins as soon as it is written; afterwards, since one that has
+        // begun meanwhile may have missed it.
+        self.may_have_events.store(true, Ordering::SeqCst);
         send_nowait(&self.write_end, octets);
-        // Afterwards: a look that has begun meanwhile may have missed it.
         self.may_have_events.store(true, Ordering::SeqCst);
     }
 
