@@ -21,14 +21,14 @@ const OCTETS: &str = "URDMA_SOCKET_OCTETS";
 const KILLS: &str = "URDMA_SOCKET_KILLS";
 /// Octets of a connection, each way: `STREAM` of the program.
 const STREAM: u64 = 16 << 20;
-/// How long what has to happen may take.
+/// Limit of each awaited change.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The longest time before a victim is killed, and before it is started again.
 const PAUSE_US: u64 = 20_000;
 const CLIENTS: usize = 3;
 /// Connections of a client.
 const CONNECTIONS: u64 = 4;
-/// One urdmad is killed in so many kills.
+/// One in this many kills is of urdmad.
 const DAEMON_EVERY: usize = 8;
 /// The share of the last kills, which leave urdmad alone: what it has is compared before and after.
 const LAST: usize = 4;
@@ -188,7 +188,7 @@ impl Bed {
         }
     }
 
-    /// Each client goes on for so many round trips as it takes to use all of its connections.
+    /// Each client goes on for as many round trips as it takes to use all of its connections.
     fn expect_progress(&mut self) {
         let before: Vec<_> = self.clients.iter().map(Client::progress).collect();
         let began = Instant::now();
@@ -253,7 +253,7 @@ fn kill(process: &mut Process) {
     wait_until("the end of a process", LIMIT, || !process.is_running()).unwrap();
 }
 
-/// What is there while nobody is connected.
+/// Resources in use without a connection.
 #[derive(Debug)]
 struct Held {
     /// Descriptors of urdmad and of the server.

@@ -78,7 +78,8 @@ pub enum Wait {
     Sleep,
     /// Both poll.
     Poll,
-    /// Both sleep in epoll_wait(2), on a set of the connection and so many idle descriptors.
+    /// Both sleep in epoll_wait(2), on a set of the connection and this many idle
+    /// descriptors.
     Set(u32),
 }
 
@@ -350,9 +351,8 @@ pub struct Point {
 }
 
 impl Point {
-    /// Measures over urdma, then over its peer, which is rings beside one idle descriptor for rings
-    /// beside more; gives each probe with its value. `hosts` are those
-    /// of server and client.
+    /// Measures over urdma, then over its peer; gives each probe with its value. The peer of rings
+    /// beside idle descriptors is rings beside one. `hosts` are those of server and client.
     pub fn measure(
         &self,
         hosts: Result<(&Instance, &Instance), String>,

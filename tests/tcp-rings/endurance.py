@@ -17,7 +17,7 @@ import struct
 import sys
 import time
 
-from ends import echo_some
+from ends import by_dup, by_pass, echo_some
 
 # The longest message of a round trip, octets.
 MESSAGE = 30_000
@@ -115,7 +115,7 @@ def exchange(end, role, number, seed):
     left, missing, pending = STREAM, STREAM, b""
     changes = {rng.randrange(STREAM): fork for _ in range(rng.randrange(3))}
     if rng.randrange(4) == 0:
-        changes[rng.randrange(STREAM)] = rng.choice([duplicate, passed, handed])
+        changes[rng.randrange(STREAM)] = rng.choice([by_dup, passed, handed])
     changes = sorted(changes.items(), key=lambda item: -item[0])
     end.setblocking(False)
     ready = chooser(rng, end)
@@ -195,20 +195,8 @@ def handed(end):
     return None
 
 
-def duplicate(end):
-    other = end.dup()
-    end.close()
-    return other
-
-
 def passed(end):
-    here, there = socket.socketpair()
-    socket.send_fds(here, [b"x"], [end.fileno()])
-    end.close()
-    fds = socket.recv_fds(there, 1, 1)[1]
-    here.close()
-    there.close()
-    other = socket.socket(fileno=fds[0])
+    other = by_pass(end)
     other.setblocking(False)
     return other
 

@@ -8,6 +8,6 @@ mod send_queue;
 mod wqe;
 
 pub(super) use recv_queue::{RecvError, RecvQueue};
-pub(super) use segment::{SegmentSource, SegmentSpec};
-pub(super) use send_queue::{next_part, next_part_within, SendQueue};
+pub(super) use segment::{next_part, next_part_within, SegmentSource, SegmentSpec};
+pub(super) use send_queue::SendQueue;
 pub(super) use wqe::{Extra, Kind, SendWqe};

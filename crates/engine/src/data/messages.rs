@@ -128,15 +128,14 @@ impl Shard {
     #[inline(always)]
     pub(crate) fn post_in_cell(&mut self, qp: &Qp, polled: &Polled, wr: &SendWr<'_>) -> bool {
         let index = qp.number().index();
-        let entry = self.qps.connected.get_mut(index);
-        let Some(entry) = entry.filter(|entry| std::ptr::eq(&*entry.qp, qp)) else {
+        let Some(entry) = self.qps.entry(qp) else {
             return false;
         };
         let (Some(PeerPath::Channel(slot)), Some(len)) = (entry.path, entry.conn.fits_cell(wr))
         else {
             return false;
         };
-        let used = entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts);
+        let used = entry.sends_in_use(polled);
         let is_rare = self.is_put_off | self.is_dead | self.capture.is_some();
         if is_rare || used >= qp.caps().max_send_wr {
             return false;

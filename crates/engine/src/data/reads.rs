@@ -18,15 +18,13 @@ impl Shard {
     #[inline(never)]
     pub(crate) fn post_read_in_cell(&mut self, qp: &Qp, polled: &Polled, wr: &SendWr<'_>) -> bool {
         let index = qp.number().index();
-        let entry = self.qps.connected.get_mut(index);
-        let Some(entry) = entry.filter(|entry| std::ptr::eq(&*entry.qp, qp)) else {
+        let Some(entry) = self.qps.entry(qp) else {
             return false;
         };
         let Some(PeerPath::Channel(slot)) = entry.path else {
             return false;
         };
-        let used = entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts);
-        let has_room = used < qp.caps().max_send_wr;
+        let has_room = entry.sends_in_use(polled) < qp.caps().max_send_wr;
         let is_rare = self.is_put_off | self.is_dead | self.capture.is_some();
         if is_rare || !has_room || !entry.conn.fits_read(wr) {
             return false;
@@ -65,8 +63,7 @@ impl Shard {
         };
         match head.kind {
             MessageKind::ReadRequest => self.answer_in_cell(slot, &head, body),
-            MessageKind::ReadResponse => self.take_response_in_cell(slot, &head, body),
-            _ => false,
+            _ => self.take_response_in_cell(slot, &head, body),
         }
     }
 

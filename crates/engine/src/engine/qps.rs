@@ -213,7 +213,7 @@ impl Engine {
             return Err(PostError::InvalidState);
         }
         let waiting = self.polled.get(index);
-        let used = entry.conn.sends_outstanding() + waiting.send_waiting(&entry.counts);
+        let used = entry.sends_in_use(waiting);
         Ok(qp.caps().max_send_wr.saturating_sub(used))
     }
 
@@ -267,7 +267,7 @@ impl Engine {
     fn sends_in_use(&self, shard: &mut Shard, qp: &Qp) -> Result<u32, PostError> {
         let entry = shard.qps.entry(qp).ok_or(PostError::InvalidState)?;
         let polled = self.polled.get(qp.number().index());
-        Ok(entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts))
+        Ok(entry.sends_in_use(polled))
     }
 
     /// Posts a receive request.

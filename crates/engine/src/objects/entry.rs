@@ -6,7 +6,7 @@ use proto_trp::conn::Connection;
 use urdma_types::SlotId;
 
 use super::process::Process;
-use super::qp::{Counts, Qp};
+use super::qp::{Counts, Polled, Qp};
 use super::qp_host::{Delivery, QpHost};
 use crate::paths::path::{PeerPath, PeerSource};
 use crate::types::QpAttributes;
@@ -29,6 +29,12 @@ pub(crate) struct QpEntry {
 }
 
 impl QpEntry {
+    /// Places of the send queue in use: by requests, and by completions that were not polled.
+    #[inline(always)]
+    pub(crate) fn sends_in_use(&self, polled: &Polled) -> u32 {
+        self.conn.sends_outstanding() + polled.send_waiting(&self.counts)
+    }
+
     /// The connection, and its host: what it reaches of this process during one call.
     #[inline]
     pub(crate) fn with_host<'a>(

@@ -66,8 +66,21 @@ impl Connection {
         self.sq.pass_all();
         self.responder.take_turn();
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
+        self.note_written(octets);
+    }
+
+    /// A message of this many octets was written into a cell.
+    #[inline(always)]
+    pub(super) fn note_written(&mut self, octets: usize) {
         self.stats.tx_datagrams += 1;
         self.stats.tx_octets += octets as u64;
+    }
+
+    /// A message with this many octets behind the head was taken.
+    #[inline(always)]
+    pub(super) fn note_taken(&mut self, octets: usize) {
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += (MESSAGE_HEAD_LEN + octets) as u64;
     }
 
     /// Posts a request for which [`Connection::fits_cell`] has given the length of its payload, and
@@ -154,8 +167,7 @@ impl Connection {
         head: &MessageHead,
         payload_octets: usize,
     ) -> Option<Completion> {
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_octets += (MESSAGE_HEAD_LEN + payload_octets) as u64;
+        self.note_taken(payload_octets);
         if head.kind == MessageKind::Write {
             return None;
         }

@@ -5,18 +5,16 @@
 //! Each step ends in the same state as by the general way, to which whatever is declined here goes.
 //! The driver checks the memory and copies.
 
+use super::super::config::MAX_MESSAGE_OCTETS;
 use super::super::connection::Connection;
 use super::super::num::len32;
 use super::super::queues::Kind;
 use super::super::types::{Completion, Payload, RemoteAddr, SendOp, SendWr, Sge};
 use super::send::{in_cell, split, NO_HEAD};
-use crate::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use crate::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::{MessageFlags, MessageHead, MessageKind, Msn, ReadRequest};
 use urdma_types::SlotId;
-
-/// The longest read that is posted in one step. Its request is one cell whatever its length.
-const READ_OCTETS_MAX: u32 = 1 << 31;
 
 /// A Read Request that is answered by one cell.
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +44,13 @@ impl Connection {
     /// Whether [`Connection::post_read_in_cell`] may be called with a request.
     #[inline(always)]
     pub fn fits_read(&self, wr: &SendWr<'_>) -> bool {
+        let Payload::Sges([sge]) = wr.payload else {
+            return false;
+        };
         let is_read = matches!(wr.op, SendOp::Read { .. }) && wr.imm.is_none() && !wr.flags.fence;
-        is_read
-            && matches!(wr.payload, Payload::Sges([sge]) if sge.length <= READ_OCTETS_MAX)
-            && self.sends_at_once()
-            && self.sq.may_read()
+        // Its request is one cell whatever its length.
+        let fits = u64::from(sge.length) <= MAX_MESSAGE_OCTETS;
+        is_read && fits && self.sends_at_once() && self.sq.may_read()
     }
 
     /// Posts a read for which [`Connection::fits_read`], and writes its request into the cell at
@@ -113,8 +113,7 @@ impl Connection {
     //# Read Responses are sent in the order of their requests.
     #[inline(always)]
     pub fn answered_in_cell(&mut self, read: &CellRead, cell: &mut [u8; CELL_LEN]) -> usize {
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_octets += (MESSAGE_HEAD_LEN + READ_REQUEST_LEN) as u64;
+        self.note_taken(READ_REQUEST_LEN);
         self.responder.answered_at_once();
         let head = MessageHead {
             kind: MessageKind::ReadResponse,
@@ -126,8 +125,7 @@ impl Connection {
         };
         head.encode_between(self.channel.ends, split(cell).0);
         let octets = in_cell(read.octets).cell_octets;
-        self.stats.tx_datagrams += 1;
-        self.stats.tx_octets += octets as u64;
+        self.note_written(octets);
         octets
     }
 
@@ -160,8 +158,7 @@ impl Connection {
     /// reports what completes with it.
     #[inline(always)]
     pub fn took_response(&mut self, index: u32, payload_octets: usize) {
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_octets += (MESSAGE_HEAD_LEN + payload_octets) as u64;
+        self.note_taken(payload_octets);
         let is_complete = self.sq.note_response(index, len32(payload_octets), true);
         debug_assert!(is_complete);
     }

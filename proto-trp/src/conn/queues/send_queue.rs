@@ -5,7 +5,7 @@ use super::super::host::Host;
 use super::super::num::{low32, slot32};
 use super::super::types::{Payload, PostError, SendOp, SendWr, Sge, Status};
 use super::lists::{octets_of, Lists};
-use super::segment::{SegmentSource, SegmentSpec};
+use super::segment::{next_part, SegmentSource, SegmentSpec};
 use super::wqe::{Extra, Kind, Response, SendWqe, NOT_SENT};
 use urdma_zeroed::ZeroedSlice;
 
@@ -636,45 +636,6 @@ impl SendQueue {
             None => wqe.response = Response::Awaited,
             fails => wqe.fails = fails,
         }
-    }
-}
-
-/// The next segment of a Send or Write.
-#[inline(always)]
-pub(in crate::conn) fn next_part(
-    index: u32,
-    wqe: &SendWqe,
-    max_tagged: u32,
-    max_untagged: u32,
-) -> SegmentSpec {
-    let max = if wqe.kind.is_write() {
-        max_tagged
-    } else {
-        max_untagged
-    };
-    next_part_within(index, wqe, max)
-}
-
-/// The next segment of a Send or Write whose segments have at most `max` octets.
-#[inline(always)]
-pub(in crate::conn) fn next_part_within(index: u32, wqe: &SendWqe, max: u32) -> SegmentSpec {
-    // RFC5041-5.2-1, RFC5041-5.2-3
-    //# A message is cut into segments that are no longer than the path carries.
-    //# All payload of a message is sent and placed.
-    let left = wqe.length - wqe.progress;
-    let len = left.min(max);
-    SegmentSpec {
-        source: SegmentSource::Message(index),
-        // RFC5041-4.3-4, RFC5041-5.2-4
-        //# The first octet of an untagged message has message offset 0.
-        //# The message offset of a segment is the offset of its payload in the message.
-        offset: wqe.progress,
-        len,
-        // RFC5041-4.1-2, RFC5041-5.2-6
-        //# L is set in the last segment of a message and in no other; that segment is sent after
-        //# the others and has the highest message offset.
-        //# A message of no octets is one segment.
-        last: len == left,
     }
 }
 
