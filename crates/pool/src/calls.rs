@@ -195,7 +195,7 @@ impl Pool {
     }
 
     /// Has a connection to a node take the place of one that is vacant or without members.
-    fn take_idle_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
+    pub(crate) fn take_idle_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
         let slot = match self.idle.vacant.pop() {
             Some(slot) => slot,
             None => self.take_from_its_node()?,
@@ -229,7 +229,7 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(slot)];
         match shared.state {
             PhysicalState::Down | PhysicalState::Failing => {}
-            PhysicalState::Connecting | PhysicalState::Ready => {
+            PhysicalState::Connecting | PhysicalState::Accepting | PhysicalState::Ready => {
                 self.stats.retired += 1;
                 if self.faults.has(Fault::ConnectionsKept) {
                     shared.renew();
@@ -341,7 +341,11 @@ impl Pool {
 
     /// The queue pair is connected.
     pub fn handle_connected(&mut self, id: PhysicalId) {
-        if self.physical_state(id) == Some(PhysicalState::Connecting) {
+        let state = self.physical_state(id);
+        if matches!(
+            state,
+            Some(PhysicalState::Connecting | PhysicalState::Accepting)
+        ) {
             self.physicals[usize::from(id.slot)].state = PhysicalState::Ready;
             self.activate(id.slot);
         }

@@ -71,6 +71,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Connections for each node, or initiators.
+    pub(crate) fn per_node(&self) -> usize {
+        match self.transport {
+            Transport::Connections { per_node } => per_node.into(),
+            Transport::Initiators { count } => count.into(),
+        }
+    }
+
     /// # Errors
     /// If a limit is 0, or the completion queue is too short for one queue pair.
     pub fn validate(&self) -> Result<(), ConfigError> {

@@ -8,7 +8,7 @@ use crate::end::End;
 use crate::fault::{Fault, Faults};
 use crate::header::{EndId, Message};
 use crate::slots::Id;
-use crate::types::VirtualId;
+use crate::types::{ConnectionName, VirtualId};
 
 /// Stands for the pool itself where a virtual queue pair is named that has a turn or a request in
 /// flight: it is greater than the number of places of any table.
@@ -47,6 +47,8 @@ pub(crate) struct Exchange {
     pub(crate) ends: BTreeSet<VirtualId>,
     /// Whether the pool itself has a turn.
     has_turn: bool,
+    /// The other end of the queue pair, as its pool names it.
+    pub(crate) other: Option<ConnectionName>,
 }
 
 /// Whether a message is sent again if it is lost. All others follow from the states of ends.
@@ -134,5 +136,6 @@ impl Exchange {
         self.controls = self.forget();
         self.sent.clear();
         (self.credit, self.grant) = (Credit::default(), Grant::default());
+        self.other = None;
     }
 }

@@ -92,6 +92,10 @@ pub(crate) enum Fault {
     CloseUntold,
     /// Receives are not flushed when the other end has ended.
     ReceivesKept,
+    /// An end that connects itself takes the request of the other one, whichever goes before.
+    CrossingTaken,
+    /// An end that connects itself refuses the request of the other one, whichever goes before.
+    CrossingRefused,
     /// A message that is longer than its Receive is cut.
     LongMessagesCut,
 }

@@ -13,7 +13,8 @@
 //!   nodes by their last use; `services`, and virtual queue pairs by their other ends;
 //! - `pool`, turns and failures; `transmit`, what is posted; `calls`, of users and of the driver;
 //!   `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes; `messages`,
-//!   the calls for Sends and Receives; `arrivals`, messages that arrive.
+//!   the calls for Sends and Receives; `connects`, connections that nodes ask for; `arrivals`,
+//!   messages that arrive.
 //!
 //! `check` holds the checker: users, a device and faults under random schedules against a plain
 //! model, and several pools that exchange messages.
@@ -25,6 +26,7 @@ mod calls;
 #[cfg(test)]
 mod check;
 mod config;
+mod connects;
 mod credit;
 mod end;
 mod error;
@@ -51,8 +53,8 @@ pub use error::{CallError, ConfigError, PostError};
 pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};
 pub use pool::{Pool, Stats};
 pub use types::{
-    Access, Action, BufferAction, Completion, Depths, Element, EndState, LocalRegion,
-    LocalRegionId, NodeId, Operation, PhysicalId, PhysicalState, Posted, Received, RemoteRegion,
-    RemoteRegionId, Request, SendRequest, Sge, Status, Transmit, UserId, VirtualId, VirtualState,
-    ATOMIC_OCTETS, ELEMENTS_MAX,
+    Access, Action, BufferAction, Completion, ConnectionName, Depths, Element, EndState,
+    LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId, PhysicalState, Posted, Received,
+    RemoteRegion, RemoteRegionId, Request, SendRequest, Sge, Status, Transmit, UserId, VirtualId,
+    VirtualState, ATOMIC_OCTETS, ELEMENTS_MAX,
 };

@@ -4,20 +4,18 @@ use std::collections::VecDeque;
 
 use crate::calls::push;
 use crate::config::MessageConfig;
-use crate::credit::{Credit, Grant, SHARE_MIN};
 use crate::end::End;
 use crate::error::{CallError, ConfigError, PostError};
-use crate::exchange::{is_close, Control};
+use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::Message;
-use crate::physical_qp::PhysicalQp;
-use crate::pool::{has_places, Pool};
+use crate::pool::Pool;
 use crate::queued::Queued;
 use crate::services::Incoming;
 use crate::slots::Id;
 use crate::types::{
-    Access, BufferAction, Depths, Element, EndState, NodeId, Operation, PhysicalId, PhysicalState,
-    Received, RemoteRegionId, Request, SendRequest, UserId, VirtualId, VirtualState,
+    Access, BufferAction, Depths, Element, EndState, NodeId, Operation, Received, RemoteRegionId,
+    Request, SendRequest, UserId, VirtualId, VirtualState,
 };
 use crate::virtual_qp::VirtualQp;
 
@@ -299,83 +297,6 @@ impl Pool {
         self.end_mut(id)?.poll()
     }
 
-    /// A node has connected to this one, or again if its connection had failed: the queue pair, for
-    /// which the driver has posted the Receives of a share. It is ready, and an action to connect
-    /// it is void. The driver says first which connections from the node have failed
-    /// (`handle_broken`), and has them destroyed. A node that connects to itself needs two ids.
-    ///
-    /// # Errors
-    /// If the node is unknown, or the completion queue has no place for a further queue pair.
-    pub fn handle_accepted(&mut self, node: NodeId) -> Result<PhysicalId, CallError> {
-        let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
-        let physicals = &mut self.physicals;
-        let is_unconnected = |slot: &&u16| {
-            let state = physicals[usize::from(**slot)].state;
-            matches!(state, PhysicalState::Down | PhysicalState::Connecting)
-        };
-        let waiting = known.physicals.iter().find(is_unconnected).copied();
-        let slot = match waiting {
-            Some(slot) => slot,
-            None => {
-                let slot = u16::try_from(physicals.len()).ok();
-                let slot = slot.filter(|_| has_places(&self.config, physicals.len()));
-                let slot = slot.ok_or(CallError::Limit("shared queue pairs"))?;
-                known.physicals.push(slot);
-                physicals.push(PhysicalQp::new(slot, Some(node)));
-                slot
-            }
-        };
-        let shared = &mut self.physicals[usize::from(slot)];
-        shared.state = PhysicalState::Connecting;
-        let id = shared.id();
-        self.handle_connected(id);
-        Ok(id)
-    }
-
-    /// The other end of a connection has told the driver its share of buffers; the driver has told
-    /// it that of this pool. It follows `handle_connected`. A share that is too small is that of a
-    /// node which exchanges no messages: virtual queue pairs to its services are refused.
-    pub fn handle_granted(&mut self, id: PhysicalId, share: u16) {
-        let Some(config) = self.messages.config else {
-            return;
-        };
-        if self.physical_state(id) != Some(PhysicalState::Ready) {
-            return;
-        }
-        let exchange = &mut self.physicals[usize::from(id.slot)].exchange;
-        if share < SHARE_MIN {
-            for end in std::mem::take(&mut exchange.ends) {
-                self.fail_end(end, EndState::Refused, false);
-            }
-            return;
-        }
-        (exchange.credit, exchange.grant) = (Credit::new(share), Grant::new(config.share));
-        exchange.controls.retain(is_close);
-        // What the other ends have to know, in case that they do not.
-        for id in exchange.ends.clone() {
-            if self.faults.has(Fault::EndsNotToldAgain) {
-                break;
-            }
-            let Some(member) = self.virtuals.get_mut(id.0) else {
-                continue;
-            };
-            let slot = member.physical;
-            let Some(end) = &mut member.end else {
-                continue;
-            };
-            if end.state == EndState::Opening {
-                self.send_own(slot, Control::Open(id));
-                continue;
-            }
-            end.is_announcing = true;
-            if end.state == EndState::Accepted {
-                self.send_own(slot, Control::Accept(id));
-            }
-            self.send_own(slot, Control::Receives(id));
-        }
-        self.feed(id.slot);
-    }
-
     /// What the driver is to do next with a buffer.
     pub fn poll_buffer_action(&mut self) -> Option<BufferAction> {
         self.messages.actions.pop_front()
@@ -478,7 +399,8 @@ mod tests {
         let slot = pool.virtuals.get(opened.0).unwrap().physical;
         let physical = pool.physicals[usize::from(slot)].id();
         pool.handle_connected(physical);
-        pool.handle_granted(physical, 0);
+        let name = pool.name_of(physical);
+        pool.handle_granted(physical, 0, name);
         assert_eq!(pool.end_state(opened), Some(EndState::Refused));
         assert_eq!(pool.reset(opened), Err(CallError::TwoEnded));
         let send = pool.poll(opened).unwrap();

@@ -52,9 +52,12 @@ pub(crate) struct Cause {
 ///    Down       -- a request --> Connecting
 ///    Connecting -- connected --> Ready
 ///    Connecting -- unreachable --> Down; requests end with RetryExceeded
+///    Down, Connecting -- its node asks for it --> Accepting
+///    Accepting  -- connected --> Ready
+///    Accepting  -- abandoned --> Connecting, or Down if it has no member
 ///    Ready      -- completion in error, request refused, event --> Failing
-///    Ready, Connecting -- no member, and its node is removed or another one needs its place
-///                         --> Failing; the replacement is for another node
+///    Ready, Connecting, Accepting -- no member, and its node is removed or another one needs its
+///                         place --> Failing; the replacement is for another node
 ///    Failing    -- destroyed --> Connecting, with the next generation
 ///    Failing    -- destroyed, and two took no request --> Down; requests end with RetryExceeded
 /// ```

@@ -125,7 +125,7 @@ impl Pool {
         match shared.state {
             PhysicalState::Ready => self.activate(slot),
             PhysicalState::Down => self.connect(slot),
-            PhysicalState::Connecting | PhysicalState::Failing => {}
+            PhysicalState::Connecting | PhysicalState::Accepting | PhysicalState::Failing => {}
         }
     }
 

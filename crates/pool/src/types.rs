@@ -66,6 +66,18 @@ pub struct PhysicalId {
     pub(crate) generation: u16,
 }
 
+/// One end of a connection, as its pool names it to the other one: a request that names the same
+/// place of the same pool, with a later generation, replaces the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionName {
+    /// The random number of the pool (`MessageConfig::epoch`).
+    pub epoch: u32,
+    /// The place.
+    pub slot: u16,
+    /// The incarnation, modulo 2^16.
+    pub generation: u16,
+}
+
 /// What may be done with memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -339,6 +351,8 @@ pub enum PhysicalState {
     Down,
     /// The driver connects it; requests wait.
     Connecting,
+    /// The node has asked for it, and the driver has accepted; requests wait.
+    Accepting,
     /// Requests are posted.
     Ready,
     /// It has failed; the driver destroys it.
@@ -381,7 +395,8 @@ pub enum Posted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Create a queue pair and connect it to the node, then call `handle_connected` or
-    /// `handle_unreachable`.
+    /// `handle_unreachable`. It is void once the state of the queue pair is another one than
+    /// [`PhysicalState::Connecting`].
     Connect(PhysicalId, NodeId),
     /// Create an initiator, then call `handle_connected`, or `handle_unreachable` if there can be
     /// none.

@@ -34,7 +34,7 @@ fn settle(pools: &mut Pools) {
     let mut is_moving = true;
     while is_moving {
         pools.turn().unwrap();
-        is_moving = false;
+        is_moving = pools.step_connects().unwrap();
         for side in [0, 1] {
             while !pools.sides[side].actions.is_empty() {
                 pools.act(side, true).unwrap();

@@ -7,7 +7,7 @@ use crate::{Config, MessageConfig, Operation, Status, Transport, HEADER_OCTETS};
 
 const SIDES: usize = 3;
 const STEPS: u64 = 1500;
-const ACTIONS: usize = 14;
+const ACTIONS: usize = 15;
 
 fn random_config(rng: &mut Rng) -> (Config, MessageConfig) {
     let sq_depth = rng.between(1, 8) as u32;
@@ -71,9 +71,10 @@ impl Schedule {
         weights[11] = rng.below(4);
         weights[12] = match trouble {
             Trouble::None | Trouble::Lies => 0,
-            _ => rng.between(2, 15),
+            _ => rng.between(2, 30),
         };
         weights[13] = u64::from(trouble == Trouble::Restarts);
+        weights[14] *= 3;
         Self {
             users,
             trouble,
@@ -116,7 +117,7 @@ impl Schedule {
             }
             8 => {
                 if rng.percent(20) {
-                    self.users.pools.sides[side].tell_broken();
+                    self.users.pools.tell_broken(side);
                 }
                 let is_reachable = self.trouble == Trouble::None
                     || self.trouble == Trouble::Lies
@@ -138,7 +139,8 @@ impl Schedule {
             }
             11 => self.users.refuse(side, rng),
             12 => self.break_any(rng),
-            _ => self.restart(side)?,
+            13 => self.restart(side)?,
+            _ => self.users.pools.step_connect(rng)?,
         }
         self.users.pools.turn()
     }
@@ -277,13 +279,15 @@ impl Schedule {
         for _ in 0..150 {
             self.users.pools.turn()?;
             for side in 0..SIDES {
-                self.users.pools.sides[side].tell_broken();
+                self.users.pools.tell_broken(side);
                 self.users.pools.turn()?;
                 while !self.users.pools.sides[side].actions.is_empty() {
                     self.act(side, true)?;
                     self.users.pools.turn()?;
                 }
             }
+            self.users.pools.step_connects()?;
+            self.users.pools.turn()?;
             for _ in 0..60 {
                 self.execute(rng)?;
             }
@@ -301,6 +305,7 @@ impl Schedule {
                 self.users.poll(at)?;
             }
         }
+        self.users.pools.all_connected()?;
         self.users.all_done()
     }
 }
@@ -325,8 +330,11 @@ fn messages_are_delivered_once_in_order_to_their_end() {
 fn schedules_of_messages_reach_what_they_are_for() {
     let (mut messages, mut writes, mut lies, mut received) = (0, 0, 0, 0);
     let (mut duplicates, mut dropped, mut pairs) = (0, 0, 0);
-    for seed in 0..200 {
+    let (mut crossed, mut abandoned) = (0, 0);
+    for seed in 0..400 {
         let users = run(seed, None).unwrap();
+        crossed += users.pools.crossed;
+        abandoned += users.pools.abandoned;
         messages += users.pools.executed[0];
         writes += users.pools.executed[1];
         lies += users.lies;
@@ -339,7 +347,9 @@ fn schedules_of_messages_reach_what_they_are_for() {
             pairs += u64::from(end.pair.is_some() && !end.is_excused);
         }
     }
-    let counts = [messages, writes, lies, received, duplicates, dropped, pairs];
+    let counts = [
+        messages, writes, lies, received, duplicates, dropped, pairs, crossed, abandoned,
+    ];
     assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
 }
 
@@ -357,4 +367,6 @@ finds! {
     finds_ends_that_are_not_told_of_a_close: CloseUntold,
     finds_receives_that_are_not_flushed: ReceivesKept,
     finds_messages_that_are_cut: LongMessagesCut,
+    finds_connects_that_are_both_given_up: CrossingTaken,
+    finds_connects_that_are_both_refused: CrossingRefused,
 }

@@ -4,11 +4,12 @@
 //! `model` knows what each request may still become; `work` checks each work request by it. `world`
 //! carries out the pool's actions between the two and watches every step; `schedules` runs it with
 //! random configurations and asserts that it finds each deliberate fault; `shares` has a user that
-//! takes what it gets. For Sends, `pools` has several pools with connections between them, `ends`
-//! their users and what these may receive, and `exchanges` the schedules. A failing seed is
-//! printed; `URDMA_SEED` runs it alone.
+//! takes what it gets. For Sends, `pools` has several pools with connections between them,
+//! `connects` how these are made, `ends` their users and what these may receive, and `exchanges`
+//! the schedules. A failing seed is printed; `URDMA_SEED` runs it alone.
 
 mod blocked;
+mod connects;
 mod device;
 mod ends;
 mod exchanges;

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::connects::Ask;
 use super::work::fail;
 use super::{Finding, Rng};
 use crate::exchange::OWN;
@@ -10,9 +11,9 @@ use crate::fault::Fault;
 use crate::header::{EndId, Header, Message, HEADER_OCTETS};
 use crate::physical_qp::parts_of;
 use crate::{
-    Access, Action, BufferAction, Config, LocalRegion, LocalRegionId, MessageConfig, NodeId,
-    Operation, PhysicalId, PhysicalState, Pool, Posted, RemoteRegion, RemoteRegionId, Sge, Status,
-    Transmit, UserId, VirtualId,
+    Access, Action, BufferAction, Config, ConnectionName, LocalRegion, LocalRegionId,
+    MessageConfig, NodeId, Operation, PhysicalId, Pool, Posted, RemoteRegion, RemoteRegionId, Sge,
+    Status, Transmit, UserId, VirtualId,
 };
 
 pub(super) const USERS: u32 = 2;
@@ -32,11 +33,13 @@ struct Work {
 pub(super) struct Qp {
     pub(super) id: PhysicalId,
     pub(super) peer: usize,
-    link: u64,
+    pub(super) link: u64,
     posted: VecDeque<Work>,
     /// Buffers of Receives.
     receives: VecDeque<u32>,
     pub(super) is_broken: bool,
+    /// What the other end has told, until this one knows that the connection is complete.
+    pub(super) accepting: Option<ConnectionName>,
 }
 
 /// A pool with its driver.
@@ -125,7 +128,7 @@ impl Side {
         gathered
     }
 
-    fn qp(&self, id: PhysicalId) -> Option<usize> {
+    pub(super) fn qp(&self, id: PhysicalId) -> Option<usize> {
         self.qps.iter().position(|qp| qp.id == id)
     }
 
@@ -227,14 +230,22 @@ impl Side {
         }
     }
 
-    /// Events tell of what is broken.
-    pub(super) fn tell_broken(&mut self) {
-        for qp in self.qps.iter().filter(|qp| qp.is_broken) {
-            self.pool.handle_broken(qp.id);
-        }
+    /// A queue pair with the Receives of a share.
+    pub(super) fn add_qp(&mut self, id: PhysicalId, peer: usize, link: u64, share: u16) {
+        let first = self.next_buffer;
+        self.next_buffer += u32::from(share);
+        self.qps.push(Qp {
+            id,
+            peer,
+            link,
+            posted: VecDeque::new(),
+            receives: (first..self.next_buffer).collect(),
+            is_broken: false,
+            accepting: None,
+        });
     }
 
-    fn break_qp(&mut self, at: usize, first: Status) {
+    pub(super) fn break_qp(&mut self, at: usize, first: Status) {
         let qp = &mut self.qps[at];
         if std::mem::replace(&mut qp.is_broken, true) {
             return;
@@ -257,7 +268,13 @@ pub(super) struct Pools {
     config: Config,
     pub(super) messages: MessageConfig,
     fault: Option<Fault>,
-    next_link: u64,
+    /// Requests to connect that have not ended.
+    pub(super) asks: Vec<Ask>,
+    pub(super) next_link: u64,
+    /// Requests that were given up for one of the peer.
+    pub(super) crossed: u64,
+    /// Connections that were accepted and given up before they were complete.
+    pub(super) abandoned: u64,
     next_epoch: u32,
     /// Who has asked, and who was said to have accepted it.
     pub(super) accepted: Vec<(EndId, EndId)>,
@@ -277,7 +294,10 @@ impl Pools {
             config: *config,
             messages: *messages,
             fault,
+            asks: Vec::new(),
             next_link: 0,
+            crossed: 0,
+            abandoned: 0,
             next_epoch: messages.epoch,
             accepted: Vec::new(),
             executed: [0; 2],
@@ -306,7 +326,7 @@ impl Pools {
     }
 
     /// The other end of a connection, if it exists.
-    fn other_end(&self, side: usize, at: usize) -> Option<(usize, usize)> {
+    pub(super) fn other_end(&self, side: usize, at: usize) -> Option<(usize, usize)> {
         let Qp { peer, link, .. } = self.sides[side].qps[at];
         let other = self.sides[peer].qps.iter();
         let mut other = other.zip(0..).filter(|(qp, _)| qp.link == link);
@@ -366,10 +386,13 @@ impl Pools {
 
     /// The driver of a side hands over a message; whether there was one.
     pub(super) fn arrive(&mut self, side: usize) -> bool {
+        let share = self.messages.share;
         let side = &mut self.sides[side];
         let Some((id, buffer, message)) = side.arrived.pop_front() else {
             return false;
         };
+        // It comes before the event that the connection is complete.
+        side.complete(id, share);
         side.pool.handle_message(id, buffer, &message);
         if let Ok((header, _)) = Header::decode(&message) {
             if let Message::Accept(ends) = header.message {
@@ -397,7 +420,7 @@ impl Pools {
     /// The driver of a side carries out its next action, if there is one.
     pub(super) fn act(&mut self, side: usize, is_reachable: bool) -> Result<(), Finding> {
         match self.sides[side].actions.pop_front() {
-            Some(Action::Connect(id, node)) => self.connect(side, id, node, is_reachable),
+            Some(Action::Connect(id, node)) => self.ask(side, id, node, is_reachable),
             Some(Action::Destroy(id)) => self.destroy(side, id),
             Some(Action::Create(_)) => fail("an initiator is created"),
             Some(Action::Deregister(_)) | None => Ok(()),
@@ -405,6 +428,7 @@ impl Pools {
     }
 
     fn destroy(&mut self, side: usize, id: PhysicalId) -> Result<(), Finding> {
+        self.give_up(side, id, None)?;
         if let Some(at) = self.sides[side].qp(id) {
             self.break_link(side, at, Status::Flushed);
             while self.arrive(side) {}
@@ -418,66 +442,13 @@ impl Pools {
         Ok(())
     }
 
-    fn connect(
-        &mut self,
-        side: usize,
-        id: PhysicalId,
-        node: NodeId,
-        is_reachable: bool,
-    ) -> Result<(), Finding> {
-        // The peer may have connected meanwhile.
-        let state = self.sides[side].pool.physical_state(id);
-        if state != Some(PhysicalState::Connecting) {
-            return Ok(());
-        }
-        let nodes = &self.sides[side].nodes;
-        let peer = nodes.iter().position(|known| *known == node);
-        let peer = peer.ok_or("an unknown node is connected to")?;
-        if !is_reachable {
-            self.sides[side].pool.handle_unreachable(id);
-            return Ok(());
-        }
-        // The peer learns that connections have failed before it accepts another one.
-        let broken = self.sides[peer].qps.iter();
-        let broken = broken.filter(|qp| qp.peer == side && qp.is_broken);
-        for broken in broken.map(|qp| qp.id).collect::<Vec<_>>() {
-            self.sides[peer].pool.handle_broken(broken);
-            self.turn()?;
-            self.sides[peer]
-                .actions
-                .retain(|action| *action != Action::Destroy(broken));
-            self.destroy(peer, broken)?;
-        }
-        let from = self.sides[peer].nodes[side];
-        let accepted = self.sides[peer].pool.handle_accepted(from);
-        let accepted = accepted.map_err(|error| error.to_string())?;
-        self.sides[side].pool.handle_connected(id);
-        let link = self.next_link;
-        self.next_link += 1;
-        let share = self.messages.share;
-        for (own, id, peer) in [(side, id, peer), (peer, accepted, side)] {
-            let own = &mut self.sides[own];
-            let first = own.next_buffer;
-            own.next_buffer += u32::from(share);
-            own.qps.push(Qp {
-                id,
-                peer,
-                link,
-                posted: VecDeque::new(),
-                receives: (first..own.next_buffer).collect(),
-                is_broken: false,
-            });
-            own.pool.handle_granted(id, share);
-        }
-        Ok(())
-    }
-
     /// A side ends, and another process takes its place.
     pub(super) fn restart(&mut self, side: usize) {
         while !self.sides[side].qps.is_empty() {
             self.break_link(side, 0, Status::Flushed);
             self.sides[side].qps.remove(0);
         }
+        self.end_asks(side);
         let count = self.sides.len();
         self.sides[side] = self.new_side(count);
     }
