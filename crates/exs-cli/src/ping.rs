@@ -38,67 +38,67 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     end::send_octets(&mut socket, &request.encode())?;
     end::recv_exactly(&mut socket, READY.len(), "the server was ready")?;
     let mut times = Vec::with_capacity(arguments.count);
-    let mut buffers = (
-        Buffer::new(arguments.octets)?,
-        Buffer::new(arguments.octets)?,
-    );
+    let mut outgoing = Buffer::new(arguments.octets)?;
     // Octets that were never written would all be read from the kernel's page of zeros.
-    buffers.0.fill(1);
+    outgoing.fill(1);
+    let mut buffers = [Some(outgoing), Some(Buffer::new(arguments.octets)?)];
     let mut begun = Instant::now();
     for _ in 0..arguments.count {
-        buffers = round_trip(&mut socket, buffers)?;
+        round_trip(&mut socket, &mut buffers)?;
         let ended = Instant::now();
         times.push(ended.duration_since(begun));
         begun = ended;
     }
-    times.sort_unstable();
-    print_times(&times);
+    print_times(&mut times);
     end::close(&mut socket)
 }
 
-/// Sends one buffer and receives into the other.
+/// Sends one buffer and receives into the other; both are there before and afterwards.
 fn round_trip(
     socket: &mut Socket,
-    (outgoing, incoming): (Buffer, Buffer),
-) -> Result<(Buffer, Buffer), Error> {
-    let octets = outgoing.len();
-    end::recv(socket, incoming, octets, true)?;
-    end::send(socket, outgoing, octets)?;
-    let (mut outgoing, mut incoming) = (None, None);
-    loop {
+    [outgoing, incoming]: &mut [Option<Buffer>; 2],
+) -> Result<(), Error> {
+    if let Some(buffer) = incoming.take() {
+        let octets = buffer.len();
+        end::recv(socket, buffer, octets, true)?;
+    }
+    if let Some(buffer) = outgoing.take() {
+        let octets = buffer.len();
+        end::send(socket, buffer, octets)?;
+    }
+    while outgoing.is_none() || incoming.is_none() {
         match end::next(socket)? {
             Event::Received {
                 buffer,
                 outcome: Outcome::Done,
                 ..
-            } => incoming = Some(buffer),
+            } => *incoming = Some(buffer),
             Event::Received { .. } | Event::Closed => {
                 return Err(Error::Truncated("a message was sent back"));
             }
-            event => outgoing = Some(end::sent(event)?),
+            event => *outgoing = Some(end::sent(event)?),
         }
-        (outgoing, incoming) = match (outgoing, incoming) {
-            (Some(outgoing), Some(incoming)) => return Ok((outgoing, incoming)),
-            one => one,
-        };
     }
+    Ok(())
 }
 
-/// Prints halves of round trips, which are sorted.
-fn print_times(times: &[Duration]) {
-    let half_us = |share: usize| {
-        let at = (times.len() * share / 1000).min(times.len().saturating_sub(1));
-        times
-            .get(at)
-            .map_or(0.0, |time| time.as_secs_f64() * 1e6 / 2.0)
-    };
+/// Prints halves of round trips.
+fn print_times(times: &mut [Duration]) {
     let all: Duration = times.iter().sum();
+    let count = times.len();
+    let mut half_us = |share: usize| {
+        if count == 0 {
+            return 0.0;
+        }
+        let at = (count * share / 1000).min(count - 1);
+        let (_, time, _) = times.select_nth_unstable(at);
+        time.as_secs_f64() * 1e6 / 2.0
+    };
     #[allow(clippy::cast_precision_loss)] // A figure for people.
-    let mean_us = all.as_secs_f64() * 1e6 / 2.0 / times.len().max(1) as f64;
+    let mean_us = all.as_secs_f64() * 1e6 / 2.0 / count.max(1) as f64;
     println!(
-        "{} round trips; half of one in us: {:.2} least, {:.2} typical, {mean_us:.2} on \
+        "{count} round trips; half of one in us: {:.2} least, {:.2} typical, {mean_us:.2} on \
          average, {:.2} in 99 %, {:.2} greatest",
-        times.len(),
         half_us(0),
         half_us(500),
         half_us(990),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    place_of, remove_at, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, SendId, Stats,
-    Stream, Transmit,
+    place_of, remove, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId,
+    Stats, Stream, Transmit,
 };
 
 use crate::error::Error;
@@ -30,6 +30,9 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// How many times a turn looks for completions.
 const TURN: usize = 64;
+
+/// Slots that are posted again, once they are this many, when nothing has come.
+const SLOTS: usize = 16;
 
 /// A send or receive that was not posted, with its buffer.
 #[derive(Debug, ThisError)]
@@ -91,6 +94,8 @@ pub(crate) struct Driver {
     link: Option<Link>,
     /// What the rings of a connection that has ended hold can still be received.
     rings: Rings,
+    /// The oldest ring that is in use.
+    oldest_ring: RingNo,
     stream: Stream,
     /// Whether this end has connected; the other end ends the connection.
     is_active: bool,
@@ -99,7 +104,7 @@ pub(crate) struct Driver {
     events: VecDeque<Event>,
     batch: Batch,
     /// Slots of receives that are complete, to be posted again before the peer is told that they
-    /// are free. What has come is answered first.
+    /// are free, and several by one call. What has come is answered first.
     free_slots: Vec<usize>,
     /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
     next: u64,
@@ -135,6 +140,7 @@ impl Driver {
         Self {
             link: Some(link),
             rings: Rings::default(),
+            oldest_ring: stream.oldest_ring(),
             stream,
             is_active,
             sends: VecDeque::new(),
@@ -170,7 +176,9 @@ impl Driver {
                 // A clock read takes as long as all that follows from a send that waits.
                 if !self.stream.is_gathering() {
                     self.read_clock();
-                    self.settle();
+                    self.transmit();
+                    self.take_events();
+                    self.post();
                 }
                 Ok(id)
             }
@@ -240,14 +248,11 @@ impl Driver {
     /// The next event; sleeps for at most so long. `None`: there is none, or the connection has
     /// ended.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        // First: a clock read for each event takes a tenth of a short message's time.
-        if let Some(event) = self.events.pop_front() {
-            return Ok(Some(event));
-        }
         let mut idle_since = None;
         let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
         let mut looks = None;
-        // From the first moment without anything to do on.
+        // From the first moment without anything to do on. A clock read for each event takes a
+        // tenth of a short message's time.
         let mut until = None;
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -394,31 +399,41 @@ impl Driver {
         };
         let polled = link.poll(&mut found);
         self.note(polled);
-        let any = !found.is_empty();
-        let timeout = self.stream.poll_timeout();
+        match found.is_empty() {
+            true => self.advance_idle(),
+            false => self.advance_by(&found),
+        }
+        !found.is_empty()
+    }
+
+    /// Does what follows from completions.
+    fn advance_by(&mut self, found: &Found) {
         // Octets that arrive while none are to be sent need no time.
-        let is_timed = || {
-            found
-                .iter()
-                .any(|completion| completion.immediate.is_none())
-        };
-        if timeout.is_some() || (any && (self.stream.has_unsent() || is_timed())) {
+        let is_timed = |completion: Completion| completion.immediate.is_none();
+        if self.stream.has_unsent() || found.iter().any(is_timed) {
             self.read_clock();
         }
         for completion in found.iter() {
             self.handle(&completion);
         }
-        if !any {
+        self.settle();
+        if self.failing.is_some() {
+            self.end_if_due(false);
+        }
+    }
+
+    /// Does what is due when nothing has come.
+    fn advance_idle(&mut self) {
+        if self.free_slots.len() >= SLOTS {
             self.repost();
         }
-        if any || timeout.is_some_and(|at_ns| at_ns <= self.now_ns) {
-            self.drain();
-            self.post();
+        if let Some(at_ns) = self.stream.poll_timeout() {
+            self.read_clock();
+            if at_ns <= self.now_ns {
+                self.settle();
+            }
         }
-        if !any || self.failing.is_some() {
-            self.end_if_due(!any);
-        }
-        any
+        self.end_if_due(true);
     }
 
     fn read_clock(&mut self) {
@@ -463,7 +478,7 @@ impl Driver {
         }
     }
 
-    /// Executes what follows from a call of the user.
+    /// Executes what follows from a call of the user or from completions.
     fn settle(&mut self) {
         self.drain();
         self.post();
@@ -475,16 +490,21 @@ impl Driver {
             self.copy(&copy);
         }
         self.change_rings();
+        self.transmit();
+        self.take_events();
+    }
+
+    /// Makes the work requests that are due.
+    fn transmit(&mut self) {
         while !self.is_lost {
             let Some(transmit) = self.stream.poll_transmit(self.now_ns) else {
-                break;
+                return;
             };
             self.request(&transmit);
             if self.batch.is_full() {
                 self.post();
             }
         }
-        self.take_events();
     }
 
     fn copy(&mut self, copy: &RingCopy) {
@@ -503,7 +523,11 @@ impl Driver {
         let Some(link) = &mut self.link else {
             return;
         };
-        link.free_rings(self.stream.oldest_ring());
+        let oldest = self.stream.oldest_ring();
+        if oldest != self.oldest_ring {
+            self.oldest_ring = oldest;
+            link.free_rings(oldest);
+        }
         if let Some(octets) = self.stream.poll_ring() {
             // Without memory for it, the peer goes on with the ring that it has.
             let ring = link.add_ring(octets).ok();
@@ -536,16 +560,16 @@ impl Driver {
                 if message.ends() {
                     self.last_end = Some(id);
                 }
-                let message = link.control(id, message);
-                self.batch.push(id, [message], Operation::Send, signaled);
+                self.batch.carry(link.control(id, message));
+                self.batch.push(id, Operation::Send, signaled);
             }
             Transmit::Write(piece) => {
-                let octets = piece.parts.iter().map(|part| {
+                piece.parts.iter().for_each(|part| {
                     let index = place_of(&self.sends, part.send.0, |send| send.0 .0);
                     let index = index.expect("a part is of a send in progress");
-                    octets_of(&part, &self.sends[index])
+                    self.batch.carry(octets_of(&part, &self.sends[index]));
                 });
-                self.batch.push(id, octets, write_of(piece), signaled);
+                self.batch.push(id, write_of(piece), signaled);
             }
         }
     }
@@ -559,6 +583,9 @@ impl Driver {
     }
 
     fn post(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
         if let Some(link) = &self.link {
             let posted = link.post(&mut self.batch);
             self.note(posted);
@@ -575,8 +602,7 @@ impl Driver {
                     octets,
                     outcome,
                 } => {
-                    let index = place_of(&self.sends, id.0, |send| send.0 .0);
-                    let taken = index.and_then(|index| remove_at(&mut self.sends, index));
+                    let taken = remove(&mut self.sends, id.0, |send| send.0 .0);
                     let (_, buffer, _) = taken.expect("an event is of a send in progress");
                     Event::Sent {
                         id,
@@ -590,8 +616,7 @@ impl Driver {
                     octets,
                     outcome,
                 } => {
-                    let index = place_of(&self.recvs, id.0, |recv| recv.0 .0);
-                    let taken = index.and_then(|index| remove_at(&mut self.recvs, index));
+                    let taken = remove(&mut self.recvs, id.0, |recv| recv.0 .0);
                     let (_, buffer) = taken.expect("an event is of a receive in progress");
                     Event::Received {
                         id,

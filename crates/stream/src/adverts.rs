@@ -6,7 +6,7 @@ use crate::types::{AdvertNo, Phase};
 use crate::wire::Advert;
 
 /// An advert, and how much of its buffer is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Held {
     advert: Advert,
     used: u64,
@@ -28,7 +28,7 @@ impl Held {
 }
 
 /// Adverts in the order of their numbers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Adverts {
     held: VecDeque<Held>,
     /// The sum of what they promise; lengths are the peer's, so it may exceed 64 bits.

@@ -19,7 +19,7 @@ pub(crate) enum Purpose {
 }
 
 /// The slots of both ends.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Credits {
     peer_slots: u64,
     sent: u64,

@@ -49,6 +49,10 @@ pub(crate) enum Fault {
     CopyAcrossRings,
     /// Another ring is offered while an old one holds octets.
     RingOverOld,
+    /// After a control message nothing is looked at that was not due before.
+    ControlsUnseen,
+    /// The same after copies out of the ring.
+    CopiesUnseen,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

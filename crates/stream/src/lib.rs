@@ -33,6 +33,6 @@ pub use receiver::RingCopy;
 pub use sender::Piece;
 pub use stream::{Stream, Transmit};
 pub use types::{
-    place_of, remove_at, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase,
-    RecvId, RingNo, SendId, Seq, GATHER_MAX,
+    place_of, remove, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId,
+    RingNo, SendId, Seq, GATHER_MAX,
 };

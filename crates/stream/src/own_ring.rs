@@ -22,11 +22,10 @@ enum Offer {
 }
 
 /// A ring into which the peer no longer writes, and which holds octets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Old {
     number: RingNo,
     len_octets: u64,
-    from: u64,
 }
 
 /// Octets of the oldest ring that are next to be copied.
@@ -38,7 +37,7 @@ pub(crate) struct Place {
 }
 
 /// The rings of this end, and the counts of the octets in them.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OwnRing {
     faults: Faults,
     number: RingNo,
@@ -49,6 +48,8 @@ pub(crate) struct OwnRing {
     from: u64,
     written: u64,
     copied: u64,
+    /// Where the next octet to be copied is, in the oldest ring.
+    at: u64,
     /// What the peer was last told of `copied`.
     announced: u64,
     old: Option<Old>,
@@ -65,6 +66,7 @@ impl OwnRing {
             from: 0,
             written: 0,
             copied: 0,
+            at: 0,
             announced: 0,
             old: None,
             offer: Offer::None,
@@ -93,32 +95,33 @@ impl OwnRing {
     /// What is next to be copied; nothing if the rings are empty.
     pub(crate) fn first(&self) -> Option<Place> {
         let held = self.held();
-        let (number, len_octets, from, held) = match self.old {
-            Some(old) if !self.faults.has(Fault::CopyAcrossRings) => (
-                old.number,
-                old.len_octets,
-                old.from,
-                self.from - self.copied,
-            ),
-            Some(old) => (old.number, old.len_octets, old.from, held),
-            None => (self.number, self.len_octets, self.from, held),
-        };
         if held == 0 {
             return None;
         }
-        let offset = (self.copied - from) % len_octets;
+        let (number, len_octets, held) = match self.old {
+            Some(old) if !self.faults.has(Fault::CopyAcrossRings) => {
+                (old.number, old.len_octets, self.from - self.copied)
+            }
+            Some(old) => (old.number, old.len_octets, held),
+            None => (self.number, self.len_octets, held),
+        };
         Some(Place {
             ring: number,
-            offset,
-            len_octets: held.min(len_octets - offset),
+            offset: self.at,
+            len_octets: held.min(len_octets - self.at),
         })
     }
 
     /// Octets are copied.
     pub(crate) fn copy(&mut self, octets: u64) {
         self.copied += octets;
-        if self.copied >= self.from {
-            self.old = None;
+        self.at += octets;
+        if self.copied >= self.from && self.old.take().is_some() {
+            self.at = self.copied - self.from;
+        }
+        let len_octets = self.old.map_or(self.len_octets, |old| old.len_octets);
+        if self.at >= len_octets {
+            self.at -= len_octets;
         }
     }
 
@@ -205,9 +208,11 @@ impl OwnRing {
         let old = Old {
             number: self.number,
             len_octets: self.len_octets,
-            from: self.from,
         };
         self.old = (self.held() > 0).then_some(old);
+        if self.old.is_none() {
+            self.at = 0;
+        }
         self.offer = Offer::None;
         (self.number, self.len_octets, self.from) = (number, len_octets, self.written);
         Ok(())

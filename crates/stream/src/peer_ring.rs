@@ -33,14 +33,14 @@ enum Wish {
 }
 
 /// A transfer that has nearly filled the ring: where it ends, and when it was posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Probe {
     end: u64,
     at_ns: u64,
 }
 
 /// The ring of the peer. Octets are counted from the beginning of the stream, over all rings.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PeerRing {
     faults: Faults,
     number: RingNo,
@@ -49,6 +49,8 @@ pub(crate) struct PeerRing {
     /// How many octets were written before this ring was taken.
     from: u64,
     written: u64,
+    /// Where the next octet goes in the ring.
+    at: u64,
     emptied: u64,
     wish: Wish,
     /// The peer has refused a longer one than this.
@@ -70,6 +72,7 @@ impl PeerRing {
             first_octets: buffer.len_octets,
             from: 0,
             written: 0,
+            at: 0,
             emptied: 0,
             wish: Wish::None,
             is_longest: false,
@@ -91,30 +94,29 @@ impl PeerRing {
 
     /// The free octets up to the end of the ring.
     pub(crate) fn contiguous(&self) -> u64 {
-        let at = self.offset(self.written);
-        self.free().min(self.buffer.len_octets - at)
-    }
-
-    fn offset(&self, position: u64) -> u64 {
-        let from = match self.faults.has(Fault::RingPlaceKept) {
-            true => 0,
-            false => self.from,
-        };
-        let at = position.wrapping_sub(from);
-        at.checked_rem(self.buffer.len_octets).unwrap_or(0)
+        self.free().min(self.buffer.len_octets - self.at)
     }
 
     /// Takes `octets` that are free: the position of the first.
     pub(crate) fn take(&mut self, octets: u64) -> u64 {
         let position = self.written;
         self.written += octets;
+        self.at += octets;
+        if self.at >= self.buffer.len_octets {
+            self.at -= self.buffer.len_octets;
+        }
         self.most_used = self.most_used.max(self.used());
         position
     }
 
-    /// Where a position is: address, key, and the octets up to the end of the ring.
+    /// Where a position is of which the octets are not yet free again: address, key, and the octets
+    /// up to the end of the ring.
     pub(crate) fn place(&self, position: u64) -> (u64, u32, u64) {
-        let at = self.offset(position);
+        let back = self.written - position;
+        let at = match self.at.checked_sub(back) {
+            Some(at) => at,
+            None => self.at + self.buffer.len_octets - back,
+        };
         let to_end = self.buffer.len_octets - at;
         (self.buffer.addr + at, self.buffer.rkey, to_end)
     }
@@ -172,6 +174,11 @@ impl PeerRing {
         if self.wish == Wish::None && self.buffer.len_octets > 0 {
             self.wish = Wish::Due(octets);
         }
+    }
+
+    /// Whether a message about rings is due, or can be once the transfer in progress has ended.
+    pub(crate) fn owes_message(&self) -> bool {
+        matches!(self.wish, Wish::Due(_) | Wish::Granted(_))
     }
 
     pub(crate) fn want_due(&self) -> Option<u64> {
@@ -232,6 +239,10 @@ impl PeerRing {
     fn change(&mut self, ring: Buffer) {
         self.buffer = ring;
         self.from = self.written;
+        self.at = match self.faults.has(Fault::RingPlaceKept) {
+            true => self.written % ring.len_octets,
+            false => 0,
+        };
     }
 
     /// The length of the ring.

@@ -30,7 +30,7 @@ pub struct RingCopy {
 }
 
 /// A queued receive.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Recv {
     id: RecvId,
     buffer: Buffer,
@@ -57,7 +57,7 @@ impl Recv {
 }
 
 /// Adverts that the peer is asked to give back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Withdrawal {
     from: AdvertNo,
     said: bool,
@@ -77,7 +77,7 @@ enum Renewal {
 }
 
 /// State of the receiving half.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RecvHalf {
     faults: Faults,
     kind: Kind,
@@ -180,6 +180,11 @@ impl RecvHalf {
     /// Whether a copy or an advert can follow from the receives that are posted.
     pub(crate) fn is_due(&self) -> bool {
         self.ring.held() > 0 || self.may_advertise()
+    }
+
+    /// Whether a message of this half can follow from what has arrived or was copied.
+    pub(crate) fn owes_message(&self) -> bool {
+        self.owes_update() || self.renewal != Renewal::None || self.may_advertise()
     }
 
     /// The next advert, if the rule permits one (algorithm 2).

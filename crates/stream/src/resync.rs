@@ -23,7 +23,7 @@ pub(crate) enum Pause {
 }
 
 /// The pauses of one sender.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resync {
     pub(crate) pause: Pause,
     /// Octets to be sent since the last pause, as a multiple of what a pause costs; 0: no pauses.

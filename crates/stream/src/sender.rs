@@ -45,7 +45,7 @@ pub struct Piece {
 }
 
 /// A queued send.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Send {
     id: SendId,
     len_octets: u64,
@@ -64,7 +64,7 @@ impl Send {
 }
 
 /// A transfer of which pieces are still to be written.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Transfer {
     /// What it carries; several sends only if one piece carries all.
     parts: Parts,
@@ -73,7 +73,7 @@ struct Transfer {
     to: Target,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     /// A buffer, from this address.
     Direct { addr: u64, rkey: u32 },
@@ -82,7 +82,7 @@ enum Target {
 }
 
 /// Short sends that wait for others to be carried with them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Gathering {
     count: usize,
     octets: u64,
@@ -99,7 +99,7 @@ enum Finish {
 }
 
 /// State of the sending half.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SendHalf {
     faults: Faults,
     kind: Kind,
@@ -433,10 +433,10 @@ impl SendHalf {
 
     /// The next RDMA Write, if anything may be sent.
     pub(crate) fn next_piece(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Piece> {
-        if self.transfer.is_none() {
-            self.transfer = self.begin(now_ns, stats);
-        }
-        let transfer = self.transfer.as_mut()?;
+        let transfer = match self.transfer.take() {
+            Some(transfer) => transfer,
+            None => self.begin(now_ns, stats)?,
+        };
         let left = (transfer.len_octets - transfer.written).min(self.piece_max);
         let (addr, rkey, len) = match transfer.to {
             Target::Direct { addr, rkey } => (addr + transfer.written, rkey, left),
@@ -448,8 +448,8 @@ impl SendHalf {
         };
         let first = transfer.written == 0;
         let parts = transfer.parts.piece(transfer.written, len);
-        transfer.written += len;
-        let last = transfer.written == transfer.len_octets;
+        let written = transfer.written + len;
+        let last = written == transfer.len_octets;
         let tells = if self.faults.has(Fault::ImmediateFirst) {
             first
         } else {
@@ -464,11 +464,13 @@ impl SendHalf {
             if let Target::Ring { position } = transfer.to {
                 self.ring.posted(position + transfer.len_octets, now_ns);
             }
-            self.transfer = None;
+        } else {
+            self.transfer = Some(Transfer {
+                written,
+                ..transfer
+            });
         }
-        let [first, last] = parts.sends();
-        self.of_piece(first, last)
-            .for_each(|send| send.in_flight += 1);
+        self.for_each_of(parts.sends(), |send| send.in_flight += 1);
         self.in_flight += 1;
         Some(Piece {
             parts,
@@ -547,7 +549,8 @@ impl SendHalf {
         let first = &self.sends[self.cursor];
         let mut octets = first.left().min(room).min(TRANSFER_MAX_OCTETS);
         let mut parts = Parts::one(first.id, first.taken, octets);
-        if octets == first.left() {
+        // Most sends are the last: a range takes longer to make than that to see.
+        if octets == first.left() && self.cursor + 1 < self.sends.len() {
             let others = self.sends.range(self.cursor + 1..);
             for send in others.take(self.gather_max.saturating_sub(1)) {
                 if octets + send.len_octets > contiguous || !parts.push(send.id, send.len_octets) {
@@ -611,10 +614,13 @@ impl SendHalf {
         self.position = self.position.after(len_octets);
         self.resync.count(len_octets, self.phase.is_direct());
         self.ring.reached(self.position);
-        for part in parts.iter() {
+        let mut left = len_octets;
+        for _ in 0..parts.count() {
             let send = &mut self.sends[self.cursor];
-            send.taken += u64::from(part.len_octets);
-            if send.taken == send.len_octets {
+            let octets = send.left().min(left);
+            send.taken += octets;
+            left -= octets;
+            if send.left() == 0 {
                 self.cursor += 1;
             }
         }
@@ -645,6 +651,14 @@ impl SendHalf {
 
     pub(crate) fn pause_said(&mut self) {
         self.resync.pause = Pause::Asked;
+    }
+
+    /// Whether a message of this half is due, or can be once the transfer in progress has ended.
+    pub(crate) fn owes_message(&self) -> bool {
+        self.finish == Finish::Asked
+            || self.withdraw.is_some()
+            || self.resync.pause == Pause::Due
+            || self.ring.owes_message()
     }
 
     /// The peer has sent the adverts that it can send.
@@ -681,22 +695,19 @@ impl SendHalf {
     }
 
     /// A piece of the sends from one to another is complete: the peer has it.
-    pub(crate) fn handle_written(
-        &mut self,
-        [first, last]: [SendId; 2],
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(crate) fn handle_written(&mut self, sends: [SendId; 2], events: &mut VecDeque<Event>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.of_piece(first, last)
-            .for_each(|send| send.in_flight -= 1);
+        self.for_each_of(sends, |send| send.in_flight -= 1);
         self.complete(events);
     }
 
-    /// The sends of a piece, from one to another.
-    fn of_piece(&mut self, first: SendId, last: SendId) -> impl Iterator<Item = &mut Send> {
-        let from = self.index_of(first).unwrap_or(self.sends.len());
-        let sends = self.sends.range_mut(from..);
-        sends.take_while(move |send| send.id <= last)
+    /// Calls a function for each of the sends from one to another, of which the first is queued.
+    fn for_each_of(&mut self, [first, last]: [SendId; 2], call: impl Fn(&mut Send)) {
+        let mut index = self.index_of(first).unwrap_or(self.sends.len());
+        while let Some(send) = self.sends.get_mut(index).filter(|send| send.id <= last) {
+            call(send);
+            index += 1;
+        }
     }
 
     /// Ends the sends of a range that begins at the cursor or later.

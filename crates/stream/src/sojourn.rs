@@ -22,14 +22,14 @@ pub(crate) const SHORT_OCTETS: u64 = 4096;
 const MEAN_OF: u64 = 8;
 
 /// A transfer without answer: the number of its message, and when it was posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Unanswered {
     number: u64,
     at_ns: u64,
 }
 
 /// What a sender knows of its transfers.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sojourn {
     unanswered: VecDeque<Unanswered>,
     /// Of completions and answers.

@@ -21,12 +21,23 @@ pub enum Transmit {
 }
 
 /// What a work request that is not complete was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Posted {
     Control,
     Finish,
     /// Of the sends from one to another, with the time at which it was posted.
     Piece([SendId; 2], u64),
+}
+
+/// What the next work request can follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// Everything.
+    All,
+    /// Sends. Since nothing was found in everything else, that has not changed.
+    Sends,
+    /// Nothing.
+    Nothing,
 }
 
 /// One end of a stream. It has no clock, no socket and no thread.
@@ -41,8 +52,10 @@ enum Posted {
 /// `now_ns` is the time in nanoseconds since a moment of the driver's choice; it does not go back.
 /// A time that is late costs throughput only.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub struct Stream {
     faults: Faults,
+    due: Due,
     sender: SendHalf,
     receiver: RecvHalf,
     credits: Credits,
@@ -83,6 +96,7 @@ impl Stream {
         check_setup(config, &own, peer)?;
         Ok(Self {
             faults,
+            due: Due::All,
             sender: SendHalf::new(config, peer, faults),
             receiver: RecvHalf::new(config, &own, peer, faults),
             credits: Credits::new(own.recv_slots, peer.recv_slots),
@@ -107,7 +121,11 @@ impl Stream {
     /// If the length is not valid, the queue is full, or this half is finished.
     pub fn send(&mut self, len_octets: u64) -> Result<SendId, CallError> {
         self.check_open()?;
-        self.sender.post(len_octets)
+        let id = self.sender.post(len_octets)?;
+        if self.due == Due::Nothing {
+            self.due = Due::Sends;
+        }
+        Ok(id)
     }
 
     /// Queues a receive. Its buffer is the stream's until [`Event::Received`]. With `waitall` it
@@ -117,7 +135,11 @@ impl Stream {
     /// If the buffer is not valid, the queue is full, or this end has stopped receiving.
     pub fn recv(&mut self, buffer: Buffer, waitall: bool) -> Result<RecvId, CallError> {
         self.check_open()?;
-        self.receiver.post(buffer, waitall, &mut self.events)
+        let id = self.receiver.post(buffer, waitall, &mut self.events)?;
+        if self.receiver.is_due() {
+            self.due = Due::All;
+        }
+        Ok(id)
     }
 
     /// Ends a send as soon as possible. The event says how many octets were transferred.
@@ -126,6 +148,7 @@ impl Stream {
     /// If it is complete.
     pub fn cancel_send(&mut self, id: SendId) -> Result<(), CallError> {
         self.check_open()?;
+        self.due = Due::All;
         self.sender.cancel(id, &mut self.events)
     }
 
@@ -136,6 +159,7 @@ impl Stream {
     /// If it is complete.
     pub fn cancel_recv(&mut self, id: RecvId) -> Result<(), CallError> {
         self.check_open()?;
+        self.due = Due::All;
         self.receiver.cancel(id, &mut self.events)
     }
 
@@ -145,6 +169,7 @@ impl Stream {
     /// If the stream has failed.
     pub fn finish(&mut self) -> Result<(), CallError> {
         self.check_open()?;
+        self.due = Due::All;
         self.sender.finish();
         Ok(())
     }
@@ -157,6 +182,7 @@ impl Stream {
     pub fn stop(&mut self) -> Result<(), CallError> {
         self.check_open()?;
         if !self.receiver.is_stopped() {
+            self.due = Due::All;
             self.receiver.stop(&mut self.events);
             self.stop_due = !self.receiver.is_finished();
             self.check_closed();
@@ -190,6 +216,9 @@ impl Stream {
         if self.failure.is_some() {
             return Ok(());
         }
+        if !self.faults.has(Fault::ControlsUnseen) {
+            self.due = Due::All;
+        }
         let received = self.credits.receive();
         let result = received.and_then(|()| self.control(octets, now_ns));
         self.judge(result)
@@ -207,6 +236,9 @@ impl Stream {
             .credits
             .receive()
             .and_then(|()| self.immediate(word, written_octets));
+        if self.credits.owes_update() || self.receiver.owes_message() {
+            self.due = Due::All;
+        }
         self.judge(result)
     }
 
@@ -237,6 +269,7 @@ impl Stream {
     /// still be received then, and their end.
     pub fn handle_disconnected(&mut self) {
         self.disconnected = true;
+        self.due = Due::All;
         self.abort_due = None;
         self.posted.clear();
         let failure = self.failure.unwrap_or(Failure::Disconnected);
@@ -260,9 +293,12 @@ impl Stream {
         if self.failure.is_some() {
             return None;
         }
-        let copy = self.receiver.next_copy(&mut self.stats, &mut self.events);
+        let copy = self.receiver.next_copy(&mut self.stats, &mut self.events)?;
+        if self.receiver.owes_message() && !self.faults.has(Fault::CopiesUnseen) {
+            self.due = Due::All;
+        }
         self.check_closed();
-        copy
+        Some(copy)
     }
 
     /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
@@ -274,6 +310,7 @@ impl Stream {
     /// Offers the ring that [`Stream::poll_ring`] has told, or refuses it. Its number is one more
     /// than that of the last one offered.
     pub fn offer_ring(&mut self, ring: Option<Buffer>) {
+        self.due = Due::All;
         self.receiver.ring().offer(ring);
     }
 
@@ -285,6 +322,15 @@ impl Stream {
 
     /// The next work request. The driver posts them in this order.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
+        match self.due {
+            Due::Nothing => None,
+            Due::Sends => self.next_of_sends(now_ns),
+            Due::All => self.next_of_all(now_ns),
+        }
+    }
+
+    /// The next work request if it can follow from anything.
+    fn next_of_all(&mut self, now_ns: u64) -> Option<Transmit> {
         if self.disconnected || self.posted.len() >= self.send_depth {
             return None;
         }
@@ -295,8 +341,7 @@ impl Stream {
                 .permits(Purpose::Abort)
                 .then(|| self.message(body, Posted::Control));
         }
-        // One place of the send queue is kept for an abort.
-        if self.failure.is_some() || self.posted.len() + 1 >= self.send_depth {
+        if self.failure.is_some() || self.is_full() {
             return None;
         }
         self.sender.prepare(&mut self.events);
@@ -310,10 +355,43 @@ impl Stream {
         if (owes || self.final_update_due) && self.permits(Purpose::Update) {
             return Some(self.message(Body::Update, Posted::Control));
         }
-        if self.permits(Purpose::Ordinary) {
-            return self.next_write(now_ns);
+        let write = self.next_write(now_ns);
+        if write.is_none() {
+            self.due = self.due_of_sends();
         }
-        None
+        write
+    }
+
+    /// The next work request if it can follow from sends only.
+    fn next_of_sends(&mut self, now_ns: u64) -> Option<Transmit> {
+        if self.is_full() {
+            return None;
+        }
+        self.sender.prepare(&mut self.events);
+        if self.sender.owes_message() {
+            self.due = Due::All;
+            return self.next_of_all(now_ns);
+        }
+        let write = self.next_write(now_ns);
+        // Now that a length was sent, another ring may be wished.
+        self.due = match self.sender.owes_message() {
+            true => Due::All,
+            false => self.due_of_sends(),
+        };
+        write
+    }
+
+    /// What a work request can follow from if nothing is found in all but sends.
+    fn due_of_sends(&self) -> Due {
+        match self.sender.has_unsent() {
+            true => Due::Sends,
+            false => Due::Nothing,
+        }
+    }
+
+    /// Whether no work request but an abort may be posted, for which one place is kept.
+    fn is_full(&self) -> bool {
+        self.posted.len() + 1 >= self.send_depth
     }
 
     /// When [`Stream::poll_transmit`] is to be called again if nothing happens before: a transfer
@@ -455,6 +533,9 @@ impl Stream {
     }
 
     fn next_write(&mut self, now_ns: u64) -> Option<Transmit> {
+        if !self.permits(Purpose::Ordinary) {
+            return None;
+        }
         let piece = self.sender.next_piece(now_ns, &mut self.stats)?;
         self.posted
             .push_back(Posted::Piece(piece.parts.sends(), now_ns));
@@ -524,6 +605,7 @@ impl Stream {
     }
 
     fn fail(&mut self, failure: Failure) {
+        self.due = Due::All;
         self.failure = Some(failure);
         self.events.push_back(Event::MustDisconnect(failure));
     }
@@ -551,9 +633,28 @@ impl Stream {
         }
     }
 
+    /// The sending half, which the caller may change.
     #[cfg(test)]
     pub(crate) fn sender(&mut self) -> &mut SendHalf {
+        self.due = Due::All;
         &mut self.sender
+    }
+
+    /// [`Stream::poll_transmit`], and whether that ends as it would if everything were looked at.
+    #[cfg(test)]
+    pub(crate) fn poll_transmit_twice(&mut self, now_ns: u64) -> (Option<Transmit>, bool) {
+        let mut other = self.clone();
+        other.due = Due::All;
+        let next = self.poll_transmit(now_ns);
+        let is_same = other.poll_transmit(now_ns) == next;
+        other.due = self.due;
+        (next, is_same && other == *self)
+    }
+
+    /// Whether everything is looked at for the next work request.
+    #[cfg(test)]
+    pub(crate) fn is_all_due(&self) -> bool {
+        self.due == Due::All
     }
 
     #[cfg(test)]

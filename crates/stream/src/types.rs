@@ -86,11 +86,23 @@ pub fn place_of<T>(
 }
 
 /// Removes the operation at a place, which is the first in most cases.
-pub fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
+pub(crate) fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
     match place {
         0 => queue.pop_front(),
         _ => queue.remove(place),
     }
+}
+
+/// Removes the operation with a number, which is the first in most cases.
+pub fn remove<T>(queue: &mut VecDeque<T>, number: u64, number_of: impl Fn(&T) -> u64) -> Option<T> {
+    if queue
+        .front()
+        .is_some_and(|first| number_of(first) == number)
+    {
+        return queue.pop_front();
+    }
+    let place = place_of(queue, number, number_of)?;
+    queue.remove(place)
 }
 
 /// The most sends that one RDMA Write carries.

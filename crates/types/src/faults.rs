@@ -7,7 +7,7 @@
 macro_rules! faults {
     ($visible:vis $name:ident of $fault:ident) => {
         /// The faults of one side: none, but for tests.
-        #[derive(Clone, Copy, Debug, Default)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
         $visible struct $name {
             #[cfg(test)]
             $visible only: Option<$fault>,

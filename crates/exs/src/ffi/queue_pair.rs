@@ -1,5 +1,6 @@
 //! Queue pairs and their work requests.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
@@ -40,53 +41,74 @@ pub(crate) enum Operation {
     },
 }
 
-/// A work request of the send queue.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    id: u64,
-    /// Its elements in those of the batch.
-    elements: (usize, usize),
-    operation: Operation,
-    signaled: bool,
-}
-
 /// How many work requests are posted by one call.
 const BATCH: usize = 16;
 
 /// Work requests that are posted by one call.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Batch {
-    requests: Vec<Request>,
+    /// They have no pointers before [`Batch::chain`].
+    requests: Vec<verbs::ibv_send_wr>,
+    /// Those of the requests in their order, and those of the next request.
     elements: Vec<verbs::ibv_sge>,
+    /// How many are of the requests.
+    used: usize,
+}
+
+// SAFETY: the pointers of the requests are to the batch itself, and none is used but in the call
+// for which `chain` has set all of them.
+unsafe impl Send for Batch {}
+// SAFETY: as above; a shared reference reads no pointer.
+unsafe impl Sync for Batch {}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batch of {}", self.requests.len())
+    }
 }
 
 impl Batch {
-    /// Adds a work request for these octets; the batch is not full.
-    pub(crate) fn push(
-        &mut self,
-        id: u64,
-        locals: impl IntoIterator<Item = Local>,
-        operation: Operation,
-        signaled: bool,
-    ) {
-        let first = self.elements.len();
-        let locals = locals.into_iter().filter(|local| local.len_octets > 0);
-        self.elements.extend(locals.map(Local::element));
-        self.requests.push(Request {
-            id,
-            elements: (first, self.elements.len()),
-            operation,
-            signaled,
-        });
+    /// The next work request is also for these octets.
+    pub(crate) fn carry(&mut self, local: Local) {
+        if local.len_octets > 0 {
+            self.elements.push(local.element());
+        }
+    }
+
+    /// Adds a work request; the batch is not full.
+    pub(crate) fn push(&mut self, id: u64, operation: Operation, signaled: bool) {
+        let elements = self.elements.len() - self.used;
+        self.used = self.elements.len();
+        self.requests
+            .push(work_request(id, elements, operation, signaled));
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() == BATCH
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
         self.elements.clear();
+        self.used = 0;
+    }
+
+    /// The first of the requests, each of which points to the next and to its elements.
+    fn chain(&mut self) -> *mut verbs::ibv_send_wr {
+        let mut next = ptr::null_mut();
+        let mut elements = &mut self.elements[..self.used];
+        for request in self.requests.iter_mut().rev() {
+            let count = usize::try_from(request.num_sge).unwrap_or(0);
+            let (others, own) = elements.split_at_mut(elements.len() - count);
+            (request.sg_list, request.next) = (own.as_mut_ptr(), next);
+            next = request;
+            elements = others;
+        }
+        next
     }
 }
 
@@ -141,28 +163,16 @@ impl QueuePair {
         unsafe { (*self.id.raw()).qp }
     }
 
-    /// Posts the work requests of a batch.
+    /// Posts the work requests of a batch, which has one at least.
     pub(crate) fn post(&self, batch: &mut Batch) -> Result<(), Error> {
-        let Batch { requests, elements } = batch;
-        if requests.is_empty() {
-            return Ok(());
-        }
-        // Most chains are short: what is not used of this is not written either.
-        let mut chain = [const { MaybeUninit::<verbs::ibv_send_wr>::uninit() }; BATCH];
-        let mut next: *mut verbs::ibv_send_wr = ptr::null_mut();
-        for (place, request) in chain.iter_mut().zip(&*requests).rev() {
-            let (first, end) = request.elements;
-            let wr = place.write(work_request(request, &mut elements[first..end]));
-            wr.next = next;
-            next = wr;
-        }
+        let first = batch.chain();
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_send };
         let post = post.ok_or(Error::from_errno("ibv_post_send", libc::ENOSYS))?;
         let mut bad = ptr::null_mut();
         // SAFETY: the provider's function for its queue pair; the chain lives during the call.
-        match unsafe { post(qp, next, &mut bad) } {
+        match unsafe { post(qp, first, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::from_errno("ibv_post_send", errno.abs())),
         }
@@ -211,17 +221,22 @@ impl Drop for QueuePair {
     }
 }
 
-fn work_request(request: &Request, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
+/// A work request with this number of elements, without pointers.
+fn work_request(
+    id: u64,
+    elements: usize,
+    operation: Operation,
+    signaled: bool,
+) -> verbs::ibv_send_wr {
     let mut wr = verbs::ibv_send_wr {
-        wr_id: request.id,
-        sg_list: elements.as_mut_ptr(),
-        num_sge: i32::try_from(elements.len()).unwrap_or(i32::MAX),
+        wr_id: id,
+        num_sge: i32::try_from(elements).unwrap_or(i32::MAX),
         ..Default::default()
     };
-    if request.signaled {
+    if signaled {
         wr.send_flags = verbs::IBV_SEND_SIGNALED;
     }
-    wr.opcode = match request.operation {
+    wr.opcode = match operation {
         Operation::Send => verbs::IBV_WR_SEND,
         Operation::Write {
             addr,

@@ -372,6 +372,8 @@ faults! {
     fault_old_ring_returned_is_found: OldRingReturned,
     fault_copy_across_rings_is_found: CopyAcrossRings,
     fault_ring_over_old_is_found: RingOverOld,
+    fault_controls_unseen_is_found: ControlsUnseen,
+    fault_copies_unseen_is_found: CopiesUnseen,
 }
 
 #[test]

@@ -142,6 +142,30 @@ fn canceled_send_is_left_out_between_those_that_one_write_carries() {
 }
 
 #[test]
+fn message_and_answer_are_found_without_looking_at_everything() {
+    const ROUND_TRIPS: usize = 20;
+    let mut world = World::new(&Plan::quiet(10 * RING_OCTETS, LEN_OCTETS));
+    for end in &mut world.ends {
+        end.drain().unwrap();
+    }
+    for _ in 0..ROUND_TRIPS {
+        for from in 0..2 {
+            assert!(world.ends[1 - from].recv(LEN_OCTETS, true));
+            world.ends[from].send(LEN_OCTETS);
+            world.ends[from].drain().unwrap();
+            assert!(world.deliver(from).unwrap());
+            assert!(world.ends[from].complete());
+            world.ends[1 - from].drain().unwrap();
+        }
+    }
+    for end in &world.ends {
+        // The write, that nothing follows it, and that nothing follows the answer and its copy.
+        assert_eq!(end.short_looks, 3 * ROUND_TRIPS);
+        assert_eq!(end.received_octets(), ROUND_TRIPS * LEN_OCTETS as usize);
+    }
+}
+
+#[test]
 fn short_receives_have_adverts_only_for_a_peer_that_needs_them() {
     for (choice, is_advertised) in [(Choice::Dynamic, false), (Choice::Direct, true)] {
         let mut plan = Plan::quiet(RING_OCTETS, LEN_OCTETS);

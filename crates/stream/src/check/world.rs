@@ -96,6 +96,11 @@ struct Sent {
 pub(super) struct End {
     pub(super) stream: Stream,
     kind: Kind,
+    /// Whether each work request is compared with that of an end that looks at everything. A fault
+    /// is to be found without that.
+    compares: bool,
+    /// Times at which not everything was looked at for a work request.
+    pub(super) short_looks: usize,
     sends: Vec<Sent>,
     /// Memory into which the peer may write, by key. Receives that ended have none.
     memory: HashMap<u32, (u64, Vec<u8>)>,
@@ -136,6 +141,8 @@ impl End {
         Self {
             stream,
             kind: config.kind,
+            compares: plan.fault.is_none(),
+            short_looks: 0,
             sends: Vec::new(),
             memory: HashMap::from([(RING_RKEY, (RING_ADDR, room))]),
             recvs: VecDeque::new(),
@@ -281,7 +288,16 @@ impl End {
     /// One work request. True if there was one.
     pub(super) fn transmit(&mut self) -> Result<bool, Finding> {
         self.now_ns += 1;
-        let next = self.stream.poll_transmit(self.now_ns);
+        self.short_looks += usize::from(!self.stream.is_all_due());
+        let (next, is_same) = match self.compares {
+            true => self.stream.poll_transmit_twice(self.now_ns),
+            false => (self.stream.poll_transmit(self.now_ns), true),
+        };
+        if !is_same {
+            return Err(format!(
+                "something else follows from everything than {next:?}"
+            ));
+        }
         if let Some(Transmit::Control(message)) = next {
             let message = Control::decode(message.as_slice()).map_err(|error| error.to_string())?;
             // Useless rather than harmful: the sender has to discard it.
