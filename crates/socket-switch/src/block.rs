@@ -51,6 +51,8 @@ pub enum Word {
     TcpUntil(End),
     /// How many octets were written to the ring.
     Head(End),
+    /// A tail that the sender has seen: what has left the ring since is more room.
+    SeenTail(End),
     /// When octets came into the ring while it was empty, or the end closed with an empty ring, by
     /// a clock of the host: stored while the receiver wants it ([`Word::WantsStamp`]). No rule
     /// depends on it.
@@ -80,33 +82,49 @@ pub(crate) const TCP: u64 = 0;
 /// [`Word::Mode`]: octets are sent through the ring.
 pub(crate) const RING: u64 = 1;
 
-/// What the sender stores.
+/// What both ends read, and store when the use of rings or of the socket begins or ends.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
-struct SenderWords {
+#[repr(C, align(128))]
+struct EndWords {
+    refusals: [AtomicU64; 2],
+    closes: [AtomicU64; 2],
+    wants_stamp: [AtomicU64; 2],
+}
+
+/// What the threads that send use among themselves.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct WriterWords {
     writer: AtomicU64,
-    mode: AtomicU64,
-    tcp_until: AtomicU64,
-    head: AtomicU64,
+    seen_tail: AtomicU64,
     moving_tail: AtomicU64,
     moving_until: AtomicU64,
     moving: AtomicU64,
+}
+
+/// What the sender stores and a receiver looks at again and again.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct StreamWords {
+    mode: AtomicU64,
+    tcp_until: AtomicU64,
+    head: AtomicU64,
     stamp: AtomicU64,
 }
 
-/// What the receiver stores.
+/// What the threads that receive use among themselves, and the tail, at which a sender looks when
+/// it has no room by what it has seen.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
-struct ReceiverWords {
+#[repr(C, align(128))]
+struct ReaderWords {
     reader: AtomicU64,
     tail: AtomicU64,
     drained: AtomicU64,
-    wants_stamp: AtomicU64,
 }
 
 /// What one side sets and the other clears.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 struct SleepWords {
     reader: AtomicU64,
     writer: AtomicU64,
@@ -115,17 +133,21 @@ struct SleepWords {
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Direction {
-    sender: SenderWords,
-    receiver: ReceiverWords,
+    writers: WriterWords,
+    stream: StreamWords,
+    readers: ReaderWords,
     sleeps: SleepWords,
 }
 
 /// The shared words of a connection, in native octet order. The rings are beside it.
+///
+/// Words that different threads store at each message are in different pairs of cache lines, since
+/// a processor may fetch two lines together. A message moves the line of its head and those of its
+/// octets to the receiver, and no others while both ends are awake and the ring has room.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Block {
-    refusals: [AtomicU64; 2],
-    closes: [AtomicU64; 2],
+    ends: EndWords,
     directions: [Direction; 2],
 }
 
@@ -133,8 +155,10 @@ impl Block {
     /// The words of a connection of which no process has joined.
     pub fn new() -> Self {
         Self {
-            refusals: [AtomicU64::new(1), AtomicU64::new(1)],
-            closes: Default::default(),
+            ends: EndWords {
+                refusals: [AtomicU64::new(1), AtomicU64::new(1)],
+                ..EndWords::default()
+            },
             directions: Default::default(),
         }
     }
@@ -142,28 +166,30 @@ impl Block {
     /// Where the word [`Word::Head`] of a direction is in the block: what an observer reads.
     pub fn head_at(sender: End) -> usize {
         let directions = offset_of!(Self, directions) + sender.index() * size_of::<Direction>();
-        directions + offset_of!(Direction, sender) + offset_of!(SenderWords, head)
+        directions + offset_of!(Direction, stream) + offset_of!(StreamWords, head)
     }
 
-    /// The atomic of a word. All accesses are sequentially consistent: a sleeper stores its word
-    /// before it looks at others, and a waker the converse.
+    /// The atomic of a word. Accesses are sequentially consistent, since a sleeper stores its word
+    /// before it looks at others, and a waker the converse; but the store that releases a lock
+    /// releases no more, and what only owners of a lock look at needs no order of its own.
     pub fn word(&self, word: Word) -> &AtomicU64 {
         let direction = |end: End| &self.directions[end.index()];
         match word {
-            Word::Refusals(end) => &self.refusals[end.index()],
-            Word::Closes(end) => &self.closes[end.index()],
-            Word::Writer(end) => &direction(end).sender.writer,
-            Word::Mode(end) => &direction(end).sender.mode,
-            Word::TcpUntil(end) => &direction(end).sender.tcp_until,
-            Word::Head(end) => &direction(end).sender.head,
-            Word::Stamp(end) => &direction(end).sender.stamp,
-            Word::MovingTail(end) => &direction(end).sender.moving_tail,
-            Word::MovingUntil(end) => &direction(end).sender.moving_until,
-            Word::Moving(end) => &direction(end).sender.moving,
-            Word::Reader(end) => &direction(end).receiver.reader,
-            Word::Tail(end) => &direction(end).receiver.tail,
-            Word::Drained(end) => &direction(end).receiver.drained,
-            Word::WantsStamp(end) => &direction(end).receiver.wants_stamp,
+            Word::Refusals(end) => &self.ends.refusals[end.index()],
+            Word::Closes(end) => &self.ends.closes[end.index()],
+            Word::Writer(end) => &direction(end).writers.writer,
+            Word::SeenTail(end) => &direction(end).writers.seen_tail,
+            Word::MovingTail(end) => &direction(end).writers.moving_tail,
+            Word::MovingUntil(end) => &direction(end).writers.moving_until,
+            Word::Moving(end) => &direction(end).writers.moving,
+            Word::Mode(end) => &direction(end).stream.mode,
+            Word::TcpUntil(end) => &direction(end).stream.tcp_until,
+            Word::Head(end) => &direction(end).stream.head,
+            Word::Stamp(end) => &direction(end).stream.stamp,
+            Word::Reader(end) => &direction(end).readers.reader,
+            Word::Tail(end) => &direction(end).readers.tail,
+            Word::Drained(end) => &direction(end).readers.drained,
+            Word::WantsStamp(end) => &self.ends.wants_stamp[end.index()],
             Word::ReaderSleeps(end) => &direction(end).sleeps.reader,
             Word::WriterSleeps(end) => &direction(end).sleeps.writer,
         }

@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     LockOfTheDead,
     /// A reader sleeps without a last look at the ring.
     SleepUnseen,
+    /// A sender waits for room without a last look at the tail.
+    WaitAsSeen,
     /// A sender does not wake readers.
     NoWakeReader,
     /// A reader does not wake senders.

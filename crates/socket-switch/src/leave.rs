@@ -129,9 +129,7 @@ pub enum Closing {
 pub async fn close<H: Host>(h: &H) -> Closing {
     let me = h.end();
     h.store(Word::Closes(me), 1).await;
-    if h.load(Word::Head(me)).await == h.load(Word::Tail(me)).await {
-        stamp(h).await;
-    }
+    stamp(h).await;
     loop {
         let result = hand_back(h).await;
         if has_octets(h).await && !has(Fault::CloseIsEnd) {

@@ -73,18 +73,21 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     let me = h.end();
     let head = h.load(Word::Head(me)).await;
     let full = head.wrapping_sub(h.ring_len_octets());
-    let mut tail = h.load(Word::Tail(me)).await;
+    let mut tail = h.load(Word::SeenTail(me)).await;
+    if tail.wrapping_sub(full) < len_octets {
+        tail = see_tail(h).await;
+    }
     if tail == full {
         h.store(Word::WriterSleeps(me), 1).await;
-        tail = h.load(Word::Tail(me)).await;
+        if !has(Fault::WaitAsSeen) {
+            tail = see_tail(h).await;
+        }
     }
     let len = len_octets.min(tail.wrapping_sub(full));
     if len == 0 {
         return Err(Refused::WouldBlock);
     }
-    if tail == head {
-        stamp(h).await;
-    }
+    stamp(h).await;
     h.copy_in(head, len).await;
     h.store(Word::Head(me), head.wrapping_add(len)).await;
     if !has(Fault::NoWakeReader) {
@@ -93,11 +96,21 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     Ok(len)
 }
 
-/// Says that something comes to the receiver now.
+/// Looks at the tail of the outgoing ring. The caller has the lock of the writers.
+async fn see_tail<H: Host>(h: &H) -> u64 {
+    let tail = h.load(Word::Tail(h.end())).await;
+    h.store(Word::SeenTail(h.end()), tail).await;
+    tail
+}
+
+/// Says that something comes now to the receiver, if it wants to know and the ring is empty.
 pub(crate) async fn stamp<H: Host>(h: &H) {
-    if h.load(Word::WantsStamp(h.end())).await != 0 {
+    let me = h.end();
+    if h.load(Word::WantsStamp(me)).await != 0
+        && h.load(Word::Head(me)).await == h.load(Word::Tail(me)).await
+    {
         let now = h.now().await;
-        h.store(Word::Stamp(h.end()), now).await;
+        h.store(Word::Stamp(me), now).await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::future::{pending, Future};
 use std::pin::pin;
 use std::ptr::copy_nonoverlapping;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -153,12 +153,9 @@ impl<'a> Call<'a> {
     /// Copies octets of the incoming ring to a buffer.
     fn copy_to(&self, window: &Window, at: u64, len_octets: u64) {
         let mut at = at;
-        let mut left = self.within_ring(len_octets);
-        let (parts, count) = window.first(len_octets);
-        for part in &parts[..count] {
+        for part in window.parts(self.within_ring(len_octets)) {
             let mut to: *mut u8 = part.iov_base.cast();
-            let mut len = part.iov_len.min(left);
-            left -= len;
+            let mut len = part.iov_len;
             while len > 0 {
                 let (from, room) = self.connection.place(self.peer(), at);
                 let step = len.min(room);
@@ -203,6 +200,10 @@ impl Host for Call<'_> {
             }
             // The head follows, which the receiver reads before.
             Word::Stamp(_) => atomic.store(value, Relaxed),
+            // Only owners of the lock of the writers read it.
+            Word::SeenTail(_) => atomic.store(value, Relaxed),
+            // The next owner of the lock has acquired it.
+            Word::Writer(_) | Word::Reader(_) => atomic.store(value, Release),
             _ => atomic.store(value, SeqCst),
         }
     }
@@ -341,12 +342,9 @@ impl Host for Call<'_> {
 
     async fn copy_in(&self, at: u64, len_octets: u64) {
         let mut at = at;
-        let mut left = self.within_ring(len_octets);
-        let (parts, count) = self.window.first(len_octets);
-        for part in &parts[..count] {
+        for part in self.window.parts(self.within_ring(len_octets)) {
             let mut from: *const u8 = part.iov_base.cast();
-            let mut len = part.iov_len.min(left);
-            left -= len;
+            let mut len = part.iov_len;
             while len > 0 {
                 let (to, room) = self.connection.place(self.connection.end, at);
                 let step = len.min(room);

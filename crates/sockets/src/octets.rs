@@ -2,7 +2,7 @@
 
 use libc::{iovec, size_t};
 
-/// Parts that one attempt of a call moves.
+/// Parts that one call of the kernel's moves.
 const PARTS: usize = 16;
 /// `UIO_MAXIOV` of the kernel.
 const PARTS_MAX: usize = 1024;
@@ -40,73 +40,72 @@ impl Octets {
             .fold(0, usize::saturating_add)
     }
 
-    /// The parts from octet `done` on, as many as an attempt moves.
+    /// Those from octet `done` on.
     pub(crate) fn after(self, done: usize) -> Window {
-        let mut window = Window {
-            parts: [NO_PART; PARTS],
-            count: 0,
-        };
-        let mut skip = done;
-        for index in 0..self.count {
-            let part = self.part(index);
-            let skipped = skip.min(part.iov_len);
-            skip -= skipped;
-            if part.iov_len == skipped {
-                continue;
-            }
-            if window.count == PARTS {
-                break;
-            }
-            window.parts[window.count] = iovec {
-                // SAFETY: within the part.
-                iov_base: unsafe { part.iov_base.add(skipped) },
-                iov_len: part.iov_len - skipped,
-            };
-            window.count += 1;
+        Window {
+            octets: self,
+            skip: done,
         }
-        window
     }
 }
 
-/// Parts that are not empty.
+/// Octets of a call from one on.
+#[derive(Clone, Copy)]
 pub(crate) struct Window {
-    parts: [iovec; PARTS],
-    count: usize,
+    octets: Octets,
+    skip: usize,
 }
 
 impl Window {
     /// No octets.
     pub(crate) const NONE: Self = Self {
-        parts: [NO_PART; PARTS],
-        count: 0,
+        octets: Octets {
+            parts: std::ptr::null(),
+            count: 0,
+        },
+        skip: 0,
     };
 
     /// Octets in it.
     pub(crate) fn len(&self) -> u64 {
-        let parts = self.parts[..self.count].iter();
-        parts.fold(0, |sum, part| sum.saturating_add(part.iov_len as u64))
+        self.octets.len().saturating_sub(self.skip) as u64
     }
 
-    /// The parts behind the first `skip` octets.
+    /// Those behind the first `skip` octets.
     pub(crate) fn after(&self, skip: u64) -> Self {
-        let octets = Octets {
-            parts: self.parts.as_ptr(),
-            count: self.count,
-        };
-        octets.after(usize::try_from(skip).unwrap_or(usize::MAX))
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        self.octets.after(self.skip.saturating_add(skip))
     }
 
-    /// The parts of the first `len` octets, and their number.
-    pub(crate) fn first(&self, len: u64) -> ([iovec; PARTS], usize) {
-        let mut left = usize::try_from(len).unwrap_or(usize::MAX);
-        let mut parts = self.parts;
-        let mut count = 0;
-        for part in &mut parts[..self.count] {
+    /// The parts of the first `len` octets; none is empty.
+    pub(crate) fn parts(&self, len: usize) -> impl Iterator<Item = iovec> {
+        let Self { octets, mut skip } = *self;
+        let mut left = len;
+        let parts = (0..octets.count).map_while(move |index| {
             if left == 0 {
-                break;
+                return None;
             }
-            part.iov_len = part.iov_len.min(left);
-            left -= part.iov_len;
+            let part = octets.part(index);
+            let skipped = skip.min(part.iov_len);
+            skip -= skipped;
+            let len = left.min(part.iov_len - skipped);
+            left -= len;
+            Some(iovec {
+                // SAFETY: within the part.
+                iov_base: unsafe { part.iov_base.add(skipped) },
+                iov_len: len,
+            })
+        });
+        parts.filter(|part| part.iov_len > 0)
+    }
+
+    /// The first parts of the first `len` octets, as many as one call of the kernel's moves here,
+    /// and their number.
+    pub(crate) fn first(&self, len: u64) -> ([iovec; PARTS], usize) {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let (mut parts, mut count) = ([NO_PART; PARTS], 0);
+        for (place, part) in parts.iter_mut().zip(self.parts(len)) {
+            *place = part;
             count += 1;
         }
         (parts, count)

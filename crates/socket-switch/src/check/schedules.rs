@@ -127,7 +127,7 @@ fn drain(processes: &mut Processes, rng: &mut Rng) -> Result<(), Finding> {
 /// How many schedules a test runs, unless `URDMA_SIM_SEEDS` says so.
 const USUAL_SEEDS: u64 = 2000;
 /// Schedules of which one finds each fault.
-const SEEDS_TO_FIND: u64 = 20_000;
+const SEEDS_TO_FIND: u64 = 100_000;
 
 #[test]
 fn random_schedules_equal_the_model() {
@@ -185,6 +185,7 @@ faults! {
     fault_stolen_lock_is_found: StolenLock,
     fault_lock_of_the_dead_is_found: LockOfTheDead,
     fault_sleep_unseen_is_found: SleepUnseen,
+    fault_wait_as_seen_is_found: WaitAsSeen,
     fault_no_wake_reader_is_found: NoWakeReader,
     fault_no_wake_writer_is_found: NoWakeWriter,
     fault_end_before_ring_is_found: EndBeforeRing,

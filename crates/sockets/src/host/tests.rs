@@ -255,6 +255,7 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
                     Word::Mode(sender),
                     Word::TcpUntil(sender),
                     Word::Head(sender),
+                    Word::SeenTail(sender),
                     Word::MovingTail(sender),
                     Word::MovingUntil(sender),
                     Word::Moving(sender),
