@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::eventfd::EventFd;
@@ -187,6 +188,7 @@ fn socket_that_is_no_connection_is_refused_and_other_files_end_the_client() {
 const ENDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/ends.py");
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/cases.py");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/files.py");
+const IDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/idle.py");
 
 /// One end of `ends.py`.
 fn end(one: &OneHost, words: &str) -> Process {
@@ -256,6 +258,42 @@ fn connection_is_offered_from_the_call_that_is_named() {
     let ended = Process::start(&mut command).unwrap().wait(SHORT).unwrap();
     let says = "invalid value 'often' for '--sockets-from <CALL>'";
     assert!(ended.errors.contains(says), "{}", ended.describe());
+    one.down();
+}
+
+/// Whether a process sleeps at each of many looks.
+fn is_asleep(process: &Process) -> bool {
+    let stat = format!("/proc/{}/stat", process.id());
+    (0..50).all(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('S')
+    })
+}
+
+/// The direction is TCP's until then.
+#[test]
+fn receive_sleeps_until_the_first_octets() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports().to_string();
+    let files = ["receive", "send"].map(|name| one.scratch.path().join(name));
+    let start = |role: usize| {
+        let name = ["receive", "send"][role];
+        let argv = ["python3", IDLE, name, &port, files[role].to_str().unwrap()];
+        Process::start(&mut from_call(&one, 0, &argv)).unwrap()
+    };
+    let mut server = start(0);
+    server.wait_for_text("ready", SHORT).unwrap();
+    let client = start(1);
+    let observer = self::client(&one);
+    wait_until("the meeting", SHORT, || status(&observer).joined > 0).unwrap();
+    File::create(&files[0]).unwrap();
+    server.wait_for_text("receives", SHORT).unwrap();
+    wait_until("the sleep", SHORT, || is_asleep(&server)).unwrap();
+    File::create(&files[1]).unwrap();
+    assert!(output(server).contains("got 64"));
+    output(client);
     one.down();
 }
 

@@ -40,6 +40,8 @@ pub(crate) fn count(fd: c_int, cell: &'static Cell, way: Way) {
 /// How an attempt has ended.
 enum Attempt {
     Moved(u64),
+    /// A receive has found nothing, and has asked for no wake-up.
+    Nothing,
     Waits(Event),
     End,
     Failed(c_int),
@@ -63,19 +65,37 @@ fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
     }
 }
 
-fn try_recv(connection: &Connection, window: &Window, flags: c_int, does_wait: bool) -> Attempt {
+/// A receive. One that waits asks for a wake-up when it `has_spun`: for a thread that is awake, the
+/// peer makes no system call.
+fn try_recv(connection: &Connection, window: &Window, flags: c_int, has_spun: bool) -> Attempt {
+    let does_wait = !is_nonblocking(connection, flags);
+    let asks = does_wait && has_spun;
+    // Without news there is nothing to receive, which costs no lock to say.
+    let attempt = if asks || connection.has_news() {
+        receive(connection, window, flags, asks)
+    } else {
+        Attempt::Nothing
+    };
+    if !does_wait {
+        connection.note_receive(matches!(attempt, Attempt::Moved(_)));
+    }
+    attempt
+}
+
+/// `asks`: whether the peer is to wake this end when there is something.
+fn receive(connection: &Connection, window: &Window, flags: c_int, asks: bool) -> Attempt {
     let _uncancelled = Disabled::new();
     let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
     let taken = if flags & libc::MSG_PEEK == 0 {
-        Call::run(recv(&call, window.len(), does_wait))
+        Call::run(recv(&call, window.len(), asks))
     } else {
-        Call::run(peek(&call, window.len(), does_wait))
+        Call::run(peek(&call, window.len(), asks))
     };
     match taken {
         Some(Taken::Octets(taken)) => Attempt::Moved(taken),
         Some(Taken::End) => Attempt::End,
-        Some(Taken::Nothing) => Attempt::Failed(libc::EAGAIN),
+        Some(Taken::Nothing) => Attempt::Nothing,
         Some(Taken::Reset) => match call.errno.get() {
             0 => {
                 connection.tell_reset();
@@ -189,7 +209,7 @@ pub(crate) unsafe fn transfer_in_call(
         cell.leave();
         return result;
     };
-    let (mut done, mut limit) = (0, way.limit());
+    let (mut done, mut limit, mut has_spun) = (0, way.limit(), false);
     loop {
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
@@ -211,14 +231,7 @@ pub(crate) unsafe fn transfer_in_call(
         let taken = connection.sleepers.taken();
         let attempt = match way {
             Way::Send(flags) | Way::SendSome(flags) => try_send(connection, &window, flags),
-            Way::Recv(flags) => {
-                let does_wait = !is_nonblocking(connection, flags);
-                let attempt = try_recv(connection, &window, flags, does_wait);
-                if !does_wait {
-                    connection.note_receive(matches!(attempt, Attempt::Moved(_)));
-                }
-                attempt
-            }
+            Way::Recv(flags) => try_recv(connection, &window, flags, has_spun),
         };
         if connection.is_violated.load(SeqCst) {
             connection.reset();
@@ -226,7 +239,7 @@ pub(crate) unsafe fn transfer_in_call(
             leave::retire(fd, Reason::Violated);
             return failed(libc::ECONNRESET);
         }
-        match attempt {
+        let pause = match attempt {
             Attempt::Moved(moved) => {
                 done += usize::try_from(moved).unwrap_or(0);
                 let goes_on = done < octets.len() && way.goes_on(connection);
@@ -234,6 +247,8 @@ pub(crate) unsafe fn transfer_in_call(
                 if !goes_on {
                     return moved_so_far(done);
                 }
+                has_spun = false;
+                continue;
             }
             Attempt::End => {
                 cell.leave();
@@ -246,20 +261,22 @@ pub(crate) unsafe fn transfer_in_call(
             Attempt::Broken => {
                 cell.leave();
                 leave::retire(fd, Reason::Error);
+                continue;
             }
-            Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
+            Attempt::Nothing | Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
                 cell.leave();
                 return ended(done, libc::EAGAIN);
             }
-            Attempt::Waits(event) => {
-                // SAFETY: this call has entered; as for the caller.
-                match unsafe { sleep(cell, connection, (event, taken), &mut limit) } {
-                    Slept::Again => {}
-                    Slept::Never => leave::retire(fd, Reason::NoDescriptor),
-                    Slept::Ended(errno) => return ended(done, errno),
-                    Slept::Closed => return failed(libc::EBADF),
-                }
-            }
+            Attempt::Nothing => Pause::Spin,
+            Attempt::Waits(event) => Pause::Sleep(event, taken),
+        };
+        has_spun = matches!(pause, Pause::Spin);
+        // SAFETY: this call has entered; as for the caller.
+        match unsafe { wait(cell, connection, pause, &mut limit) } {
+            Slept::Again => {}
+            Slept::Never => leave::retire(fd, Reason::NoDescriptor),
+            Slept::Ended(errno) => return ended(done, errno),
+            Slept::Closed => return failed(libc::EBADF),
         }
     }
 }
@@ -315,7 +332,16 @@ unsafe fn rest_by_kernel(fd: c_int, octets: Octets, done: usize, way: Way) -> ss
     moved_so_far(done)
 }
 
-/// How a sleep has ended.
+/// What a call does that could move nothing.
+enum Pause {
+    /// It looks for octets of the ring, while that has lately paid.
+    Spin,
+    /// It sleeps until the event. The number is from before the attempt
+    /// ([`Sleepers::taken`](crate::sleepers::Sleepers::taken)).
+    Sleep(Event, u64),
+}
+
+/// How a pause has ended.
 enum Slept {
     Again,
     /// The call ends, by a handler of a signal or its limit of time, with this errno if it has
@@ -326,15 +352,15 @@ enum Slept {
     Never,
 }
 
-/// Ends the attempt of a call, and sleeps until it may be repeated. The thread may end here.
-/// `taken` is from before the attempt ([`Sleepers::taken`](crate::sleepers::Sleepers::taken)).
+/// Ends the attempt of a call, and spins or sleeps until it may be repeated. The thread may end
+/// here.
 ///
 /// # Safety
 /// The call has entered. A cancellation point, as [`transfer`].
-unsafe fn sleep(
+unsafe fn wait(
     cell: &'static Cell,
     connection: &'static Connection,
-    (event, taken): (Event, u64),
+    pause: Pause,
     limit: &mut Limit,
 ) -> Slept {
     let left = limit.left(connection.socket());
@@ -351,20 +377,14 @@ unsafe fn sleep(
     // SAFETY: the call has entered, so the cell has its reference.
     unsafe { Connection::hold(pointer) };
     cell.leave();
-    let slept = match event {
-        Event::Readable if spin(|| connection.has_news(), || connection.has_news()) => Some(0),
-        Event::Readable if signals::has_ended_call(left.is_some()) => {
-            Some(-std::ffi::c_long::from(libc::EINTR))
-        }
+    let slept = match pause {
+        // Something has come, or the next octets are TCP's.
+        Pause::Spin if connection.has_news() => Slept::Again,
+        Pause::Spin if spin(|| connection.has_news(), || connection.has_news()) => Slept::Again,
+        Pause::Spin if signals::has_ended_call(left.is_some()) => Slept::Ended(libc::EINTR),
+        Pause::Spin => Slept::Again,
         // SAFETY: as for the caller.
-        Event::Readable => unsafe { connection.sleep_for_ring(left) },
-        Event::Writable | Event::Peer => None,
-    };
-    let slept = match slept {
-        Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Ended(libc::EINTR),
-        Some(_) => Slept::Again,
-        // SAFETY: as above.
-        None => unsafe { sleep_for_socket(connection, (event, taken), left) },
+        Pause::Sleep(event, taken) => unsafe { sleep(connection, (event, taken), left) },
     };
     // SAFETY: the reference of above; the connection is not used any more.
     drop(unsafe { Connection::from_raw(pointer) });
@@ -375,10 +395,32 @@ unsafe fn sleep(
     }
 }
 
+/// Sleeps on the word of the ring if only the ring can end the wait, or else for the socket.
+///
+/// # Safety
+/// As [`wait`].
+unsafe fn sleep(
+    connection: &Connection,
+    (event, taken): (Event, u64),
+    left: Option<Duration>,
+) -> Slept {
+    let slept = match event {
+        // SAFETY: as for the caller.
+        Event::Readable => unsafe { connection.sleep_for_ring(left) },
+        Event::Writable | Event::Peer => None,
+    };
+    match slept {
+        Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Ended(libc::EINTR),
+        Some(_) => Slept::Again,
+        // SAFETY: as above.
+        None => unsafe { sleep_for_socket(connection, (event, taken), left) },
+    }
+}
+
 /// Sleeps until the socket or a bell ends the wait, or a handler of a signal, for at most `limit`.
 ///
 /// # Safety
-/// As [`sleep`].
+/// As [`wait`].
 unsafe fn sleep_for_socket(
     connection: &Connection,
     (event, taken): (Event, u64),
@@ -426,3 +468,6 @@ fn awaited(event: Event) -> libc::c_short {
         Event::Peer => libc::POLLRDHUP,
     }
 }
+
+#[cfg(test)]
+mod tests;

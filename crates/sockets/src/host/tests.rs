@@ -80,7 +80,7 @@ fn with<T>(connection: &Connection, octets: &mut [u8], run: impl FnOnce(&Call<'_
     run(&Call::new(connection, &octets.after(0), 0))
 }
 
-fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
+pub(crate) fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
     let len = octets.len() as u64;
     with(connection, &mut octets.to_vec(), |call| {
         Call::run(send(call, len, true))
