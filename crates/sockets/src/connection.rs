@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use urdma_socket_switch::{Block, End, Word};
 use crate::link::Link;
 use crate::own::Own;
 use crate::sleepers::Sleepers;
+use crate::yields::Polls;
 use crate::{bell, futex, real};
 
 /// Bits of [`Word::ReaderSleeps`]: the bell is to be rung; threads sleep on the word itself.
@@ -97,8 +98,7 @@ pub(crate) struct Connection {
     is_closed: AtomicBool,
     /// 1 for a socket that waits, 2 for one that does not, 0 if it is not known.
     mode: AtomicU32,
-    /// Receives that did not wait and have found nothing since one that has.
-    in_vain: AtomicU32,
+    polls: Polls,
 }
 
 // SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
@@ -126,7 +126,7 @@ impl Connection {
             fd: parts.fd,
             set: Link::new(),
             sleepers: Sleepers::new(),
-            in_vain: AtomicU32::new(0),
+            polls: Polls::new(),
             has_joined: AtomicBool::new(false),
             is_peer_gone: AtomicBool::new(false),
             tcp_speaks: AtomicBool::new(false),
@@ -260,19 +260,10 @@ impl Connection {
         Some(unsafe { futex::sleep(word, asleep, limit) })
     }
 
-    /// A receive that did not wait has ended. A program that polls by such calls yields the
-    /// processor now and then, since its peer may be on the same one and makes no system call
-    /// either.
+    /// A receive that did not wait has ended.
     pub(crate) fn note_receive(&self, has_found: bool) {
-        const BETWEEN_YIELDS: u32 = 64;
-        let in_vain = self.in_vain.load(Relaxed);
-        if !has_found {
-            self.in_vain.store(in_vain.wrapping_add(1), Relaxed);
-            if in_vain % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
-                std::thread::yield_now();
-            }
-        } else if in_vain != 0 {
-            self.in_vain.store(0, Relaxed);
+        if self.polls.note(has_found) {
+            std::thread::yield_now();
         }
     }
 

@@ -71,3 +71,4 @@ mod sleepers;
 mod spawned;
 mod spins;
 mod table;
+mod yields;

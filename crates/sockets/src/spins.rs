@@ -1,13 +1,27 @@
 //! Threads that are about to sleep look for octets in rings first, while that has lately paid
 //! (`urdma_waiting::spins`): a wake-up takes longer than the answer of a peer that is awake.
 
-use urdma_waiting::spins::{Spins, Spun};
+use std::cell::Cell;
+
+use urdma_waiting::spins::{Spin, Spins, Spun};
 
 use crate::clock::now_ns;
 use crate::signals;
+use crate::yields::Yields;
+
+/// What a thread knows of its waits.
+struct Known {
+    spins: Spins,
+    yields: Yields,
+}
 
 thread_local! {
-    static SPINS: Spins = const { Spins::new() };
+    static KNOWN: Known = const {
+        Known {
+            spins: Spins::new(),
+            yields: Yields::new(),
+        }
+    };
 }
 
 /// Calls `turn`, which makes no system call, and `look` for a limited time. `true`: a look has
@@ -27,16 +41,28 @@ fn spin_by(
     if signals::HANDLERS.has_direct() {
         return false;
     }
-    SPINS.with(|spins| {
+    KNOWN.with(|known| {
+        let Known { spins, yields } = known;
         let Some(spin) = spins.begin(&now_ns) else {
             return false;
         };
         let mut has_found = false;
-        let look = || {
+        let mut look = || {
             has_found = look();
             has_found || signals::has_ended_call(true)
         };
-        let spun = spin.run(&now_ns, || turn() || signals::has_ended_call(true), look);
+        // Whether the last look was that of a turn, and not that after a yield.
+        let is_turn = Cell::new(false);
+        let turn = || {
+            is_turn.set(turn() || signals::has_ended_call(true));
+            is_turn.get()
+        };
+        let spun = if spin == Spin::Patient && yields.come_first() && is_found_by_yield(&mut look) {
+            Spun::Found
+        } else {
+            spin.run(&now_ns, turn, look)
+        };
+        yields.learn(has_found && !is_turn.get());
         if has_found || spun != Spun::Found {
             spins.learn(spin, spun, now_ns);
         }
@@ -44,9 +70,14 @@ fn spin_by(
     })
 }
 
+/// Whether a look after a yield has found something.
+fn is_found_by_yield(look: impl FnOnce() -> bool) -> bool {
+    std::thread::yield_now();
+    look()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::ffi::c_int;
     use std::ptr::null_mut;
 
