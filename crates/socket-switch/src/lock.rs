@@ -3,12 +3,14 @@
 //! The writer's lock of a direction comes before its reader's. No lock is held across
 //! [`Host::wait`].
 
+use std::future::Future;
+
 use crate::block::{End, Owner, Word};
 use crate::fault::{has, Fault};
 use crate::host::Host;
 
-/// Takes a lock; true if its owner was killed with it.
-async fn lock<H: Host>(h: &H, word: Word) -> bool {
+/// Takes a lock that has an owner; true if that was killed with it.
+async fn contend<H: Host>(h: &H, word: Word) -> bool {
     let me = h.owner().0;
     loop {
         let Err(owner) = h.compare_exchange(word, 0, me).await else {
@@ -26,7 +28,9 @@ async fn lock<H: Host>(h: &H, word: Word) -> bool {
 /// Takes the lock of the threads that send in a direction. What a killed thread has not published,
 /// it has not sent; what it has published, it may not have announced.
 pub(crate) async fn lock_writer<H: Host>(h: &H, sender: End) {
-    if lock(h, Word::Writer(sender)).await {
+    let word = Word::Writer(sender);
+    let is_free = h.compare_exchange(word, 0, h.owner().0).await.is_ok();
+    if !is_free && contend(h, word).await {
         wake_all(h).await;
     }
 }
@@ -34,7 +38,9 @@ pub(crate) async fn lock_writer<H: Host>(h: &H, sender: End) {
 /// Takes the lock of the threads that take octets out of a ring, and settles a transfer to TCP in
 /// the midst of which a thread was killed: the octets that TCP was given have left the ring.
 pub(crate) async fn lock_reader<H: Host>(h: &H, sender: End) {
-    if !lock(h, Word::Reader(sender)).await {
+    let word = Word::Reader(sender);
+    let is_free = h.compare_exchange(word, 0, h.owner().0).await.is_ok();
+    if is_free || !contend(h, word).await {
         return;
     }
     if h.load(Word::Moving(sender)).await != 0 && !has(Fault::NoRecovery) {
@@ -87,8 +93,9 @@ async fn is_owner_dead<H: Host>(h: &H, word: Word) -> bool {
     owner != 0 && h.is_dead(Owner(owner)).await
 }
 
-pub(crate) async fn unlock<H: Host>(h: &H, word: Word) {
-    h.store(word, 0).await;
+/// Releases a lock.
+pub(crate) fn unlock<H: Host>(h: &H, word: Word) -> impl Future<Output = ()> + use<'_, H> {
+    h.store(word, 0)
 }
 
 /// Wakes the threads of an end if one of them said in `word` that it may sleep. The caller has the

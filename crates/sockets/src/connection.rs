@@ -197,6 +197,7 @@ impl Connection {
     }
 
     /// Wakes the threads of an end.
+    #[cold]
     pub(crate) fn ring(&self, end: End) {
         let word = self.block().word(Word::ReaderSleeps(end.peer()));
         let sleeps = || word.load(SeqCst) & ON_THE_WORD != 0;

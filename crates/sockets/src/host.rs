@@ -150,6 +150,19 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Stores a word that may be set; those that sleep on it are woken.
+    #[cold]
+    fn swap_set(&self, word: Word, value: u64) -> u64 {
+        let of_reader = matches!(word, Word::ReaderSleeps(_));
+        let word = self.connection.block().word(word);
+        let before = word.swap(value, SeqCst);
+        if of_reader && before & ON_THE_WORD != 0 {
+            futex::wake(word);
+            return before & !ON_THE_WORD;
+        }
+        before
+    }
+
     /// Copies octets of the incoming ring to a buffer.
     fn copy_to(&self, window: &Window, at: u64, len_octets: u64) {
         let mut at = at;
@@ -210,17 +223,10 @@ impl Host for Call<'_> {
 
     async fn swap(&self, word: Word, value: u64) -> u64 {
         // A word that is rarely set is not written to.
-        let of_reader = matches!(word, Word::ReaderSleeps(_));
-        let word = self.connection.block().word(word);
-        if value == 0 && word.load(SeqCst) == 0 {
+        if value == 0 && self.connection.load(word) == 0 {
             return 0;
         }
-        let before = word.swap(value, SeqCst);
-        if of_reader && before & ON_THE_WORD != 0 {
-            futex::wake(word);
-            return before & !ON_THE_WORD;
-        }
-        before
+        self.swap_set(word, value)
     }
 
     async fn add(&self, word: Word, value: u64) {
