@@ -6,6 +6,7 @@
 //! a client; `server`, its other end; `pipe`, standard input and output; `copy`, files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod ahead;
 mod blast;
 mod copy;
 mod end;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use urdma_exs::{Buffer, Event, Outcome, Socket};
 
+use crate::ahead::Ahead;
 use crate::end::{self, StreamArguments};
 use crate::error::Error;
 use crate::request::{Mode, Request, READY};
@@ -41,10 +42,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut outgoing = Buffer::new(arguments.octets)?;
     // Octets that were never written would all be read from the kernel's page of zeros.
     outgoing.fill(1);
-    let mut buffers = [Some(outgoing), Some(Buffer::new(arguments.octets)?)];
+    let mut outgoing = Some(outgoing);
+    let mut receives = Ahead::new(arguments.octets, 0)?;
     let mut begun = Instant::now();
     for _ in 0..arguments.count {
-        round_trip(&mut socket, &mut buffers)?;
+        round_trip(&mut socket, &mut outgoing, &mut receives)?;
         let ended = Instant::now();
         times.push(ended.duration_since(begun));
         begun = ended;
@@ -53,26 +55,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     end::close(&mut socket)
 }
 
-/// Sends one buffer and receives into the other; both are there before and afterwards.
+/// Sends a buffer, which is there again afterwards, and receives the answer.
 fn round_trip(
     socket: &mut Socket,
-    [outgoing, incoming]: &mut [Option<Buffer>; 2],
+    outgoing: &mut Option<Buffer>,
+    receives: &mut Ahead,
 ) -> Result<(), Error> {
-    if let Some(buffer) = incoming.take() {
-        let octets = buffer.len();
-        end::recv(socket, buffer, octets, true)?;
-    }
+    receives.before(socket)?;
     if let Some(buffer) = outgoing.take() {
         let octets = buffer.len();
         end::send(socket, buffer, octets)?;
     }
-    while outgoing.is_none() || incoming.is_none() {
+    receives.after(socket)?;
+    let mut is_answered = false;
+    while outgoing.is_none() || !is_answered {
         match end::next(socket)? {
             Event::Received {
                 buffer,
                 outcome: Outcome::Done,
                 ..
-            } => *incoming = Some(buffer),
+            } => {
+                receives.received();
+                receives.put(buffer);
+                is_answered = true;
+            }
             Event::Received { .. } | Event::Closed => {
                 return Err(Error::Truncated("a message was sent back"));
             }

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use urdma_exs::{Buffer, Event, Outcome, Socket};
 
+use crate::ahead::Ahead;
 use crate::end::{self, ServerArguments};
 use crate::error::Error;
 use crate::meter::{print_stats, Meter};
@@ -110,38 +111,31 @@ fn take(request: &Request, socket: &mut Socket) -> Result<(), Error> {
 /// Sends each message back, until the end of the stream.
 fn send_back(request: &Request, socket: &mut Socket) -> Result<(), Error> {
     let octets = usize::try_from(request.octets).unwrap_or(usize::MAX);
-    // Of three, one is received into, and one may be in progress after its answer has come.
-    let mut free = end::buffers(3, octets)?;
-    let first = free.pop().ok_or(Error::NotOurs("ping"))?;
-    end::recv(socket, first, octets, true)?;
+    // Of two that are not received into, one may be in progress after its answer has come.
+    let mut receives = Ahead::new(octets, 2)?;
+    receives.after(socket)?;
     end::send_octets(socket, &READY)?;
-    let mut is_posted = true;
     loop {
-        let answer = match end::next(socket)? {
+        match end::next(socket)? {
             Event::Received {
                 buffer,
                 octets: count,
                 outcome: Outcome::Done,
                 ..
             } if count == request.octets => {
-                is_posted = false;
-                Some(buffer)
+                receives.received();
+                receives.before(socket)?;
+                end::send(socket, buffer, octets)?;
             }
             Event::Received { .. } | Event::Closed => return Ok(()),
             event => {
                 let buffer = end::sent(event)?;
                 // READY was in a buffer of its own.
-                free.extend((buffer.len() == octets).then_some(buffer));
-                None
+                if buffer.len() == octets {
+                    receives.put(buffer);
+                }
             }
-        };
-        // Before the answer, so that the next message is transferred into it.
-        if let Some(buffer) = free.pop_if(|_| !is_posted) {
-            end::recv(socket, buffer, octets, true)?;
-            is_posted = true;
         }
-        if let Some(buffer) = answer {
-            end::send(socket, buffer, octets)?;
-        }
+        receives.after(socket)?;
     }
 }

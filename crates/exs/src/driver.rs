@@ -31,8 +31,11 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 /// How many times a turn looks for completions.
 const TURN: usize = 64;
 
-/// Slots that are posted again, once they are this many, when nothing has come.
+/// Slots that are posted again, once they are this many, when nothing has come; fewer where there
+/// are few, so that a message without a credit arrives, too, and is refused.
 const SLOTS: usize = 16;
+/// The part of all slots that this is at most.
+const SLOTS_PART: usize = 8;
 
 /// A send or receive that was not posted, with its buffer.
 #[derive(Debug, ThisError)]
@@ -106,11 +109,14 @@ pub(crate) struct Driver {
     /// Slots of receives that are complete, to be posted again before the peer is told that they
     /// are free, and several by one call. What has come is answered first.
     free_slots: Vec<usize>,
+    repost_from: usize,
     /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
     next: u64,
     oldest: u64,
-    /// Where the time of the stream begins, and what it was when it was last read.
+    /// Where the time of the stream begins, on both of the clocks, and what it was when it was last
+    /// read.
     began: Instant,
+    began_ns: u64,
     now_ns: u64,
     /// Work requests since the last that was signaled.
     unsignaled: usize,
@@ -138,6 +144,7 @@ impl Driver {
         is_active: bool,
     ) -> Self {
         Self {
+            repost_from: (link.slots() / SLOTS_PART).clamp(1, SLOTS),
             link: Some(link),
             rings: Rings::default(),
             oldest_ring: stream.oldest_ring(),
@@ -151,6 +158,7 @@ impl Driver {
             next: 0,
             oldest: 0,
             began: Instant::now(),
+            began_ns: ffi::monotonic_ns(),
             now_ns: 0,
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
@@ -247,7 +255,15 @@ impl Driver {
 
     /// The next event; sleeps for at most so long. `None`: there is none, or the connection has
     /// ended.
+    #[inline]
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
+        match self.events.pop_front() {
+            Some(event) => Ok(Some(event)),
+            None => self.wait_for_event(limit),
+        }
+    }
+
+    fn wait_for_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
         let mut idle_since = None;
         let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
         let mut looks = None;
@@ -270,7 +286,7 @@ impl Driver {
             }
             let looks = looks.get_or_insert_with(|| self.spins.begin());
             if may_spin && !self.is_armed && self.spins.again(looks) {
-                std::hint::spin_loop();
+                // Without a pause of the processor, which takes about as long as the look.
                 continue;
             }
             let now = Instant::now();
@@ -406,7 +422,9 @@ impl Driver {
         !found.is_empty()
     }
 
-    /// Does what follows from completions.
+    /// Does what follows from completions. It is no part of a poll that finds none, which is to be
+    /// short.
+    #[inline(never)]
     fn advance_by(&mut self, found: &Found) {
         // Octets that arrive while none are to be sent need no time.
         let is_timed = |completion: Completion| completion.immediate.is_none();
@@ -424,7 +442,7 @@ impl Driver {
 
     /// Does what is due when nothing has come.
     fn advance_idle(&mut self) {
-        if self.free_slots.len() >= SLOTS {
+        if self.free_slots.len() >= self.repost_from {
             self.repost();
         }
         if let Some(at_ns) = self.stream.poll_timeout() {
@@ -437,7 +455,7 @@ impl Driver {
     }
 
     fn read_clock(&mut self) {
-        self.now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.now_ns = ffi::monotonic_ns().saturating_sub(self.began_ns);
     }
 
     /// The connection is lost if a call fails.
@@ -564,14 +582,22 @@ impl Driver {
                 self.batch.push(id, Operation::Send, signaled);
             }
             Transmit::Write(piece) => {
-                piece.parts.iter().for_each(|part| {
-                    let index = place_of(&self.sends, part.send.0, |send| send.0 .0);
-                    let index = index.expect("a part is of a send in progress");
-                    self.batch.carry(octets_of(&part, &self.sends[index]));
-                });
+                // Most have no others.
+                self.carry(&piece.parts.first());
+                for part in piece.parts.others() {
+                    self.carry(&part);
+                }
                 self.batch.push(id, write_of(piece), signaled);
             }
         }
+    }
+
+    /// The next work request carries a part.
+    #[inline]
+    fn carry(&mut self, part: &Part) {
+        let index = place_of(&self.sends, part.send.0, |send| send.0 .0);
+        let index = index.expect("a part is of a send in progress");
+        self.batch.carry(octets_of(part, &self.sends[index]));
     }
 
     /// Posts the slots of receives that are complete again.

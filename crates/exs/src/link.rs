@@ -122,6 +122,11 @@ impl Link {
             .post_recvs(slots.map(|slot| (RECEIVE | slot as u64, received.whole(slot))))
     }
 
+    /// How many slots there are for receives.
+    pub(crate) fn slots(&self) -> usize {
+        self.received.len()
+    }
+
     /// A copy of the message in the slot of a receive.
     pub(crate) fn message(&self, slot: usize) -> [u8; CONTROL_MAX_LEN] {
         self.received.read(slot)

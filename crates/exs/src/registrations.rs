@@ -44,6 +44,7 @@ impl Registrations {
     }
 
     /// The local key of a buffer that is sent.
+    #[inline]
     pub(crate) fn lkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
         let registered = find(&mut self.registered, buffer);
         if let Some(region) = &registered.sends {
@@ -54,6 +55,7 @@ impl Registrations {
     }
 
     /// The remote key of a buffer that is received into.
+    #[inline]
     pub(crate) fn rkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
         let registered = find(&mut self.registered, buffer);
         if let Some(region) = &registered.receives {
@@ -69,17 +71,21 @@ impl Registrations {
     }
 }
 
+#[inline]
 fn find<'a>(all: &'a mut Vec<Registered>, buffer: &Buffer) -> &'a mut Registered {
     let pages = buffer.pages();
     let found = all.iter().position(|r| Arc::ptr_eq(&r.pages, pages));
-    let index = found.unwrap_or_else(|| {
-        all.retain(|registered| !registered.is_unused());
-        all.push(Registered {
-            pages: Arc::clone(pages),
-            sends: None,
-            receives: None,
-        });
-        all.len() - 1
-    });
+    let index = found.unwrap_or_else(|| add(all, pages));
     &mut all[index]
+}
+
+/// Adds an allocation without regions, in the place of those that no buffer is of.
+fn add(all: &mut Vec<Registered>, pages: &Arc<Pages>) -> usize {
+    all.retain(|registered| !registered.is_unused());
+    all.push(Registered {
+        pages: Arc::clone(pages),
+        sends: None,
+        receives: None,
+    });
+    all.len() - 1
 }

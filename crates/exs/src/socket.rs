@@ -141,6 +141,7 @@ impl Socket {
     ///
     /// # Errors
     /// The call that has made the connection fail, after all events.
+    #[inline]
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
         self.driver.wait(limit)
     }

@@ -24,14 +24,16 @@ mod resync;
 mod sender;
 mod sojourn;
 mod stream;
+mod transfer;
 mod types;
 pub mod wire;
 
 pub use config::{Config, Stats};
 pub use error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 pub use receiver::RingCopy;
-pub use sender::Piece;
+
 pub use stream::{Stream, Transmit};
+pub use transfer::Piece;
 pub use types::{
     place_of, remove, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId,
     RingNo, SendId, Seq, GATHER_MAX,

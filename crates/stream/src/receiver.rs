@@ -335,6 +335,11 @@ impl RecvHalf {
         Ok(())
     }
 
+    /// Whether octets of the ring can be copied to a receive.
+    pub(crate) fn has_copy(&self) -> bool {
+        self.ring.held() > 0 && !self.recvs.is_empty()
+    }
+
     /// The next copy out of the ring. The octets count as free from now on.
     pub(crate) fn next_copy(
         &mut self,

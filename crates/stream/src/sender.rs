@@ -9,6 +9,7 @@ use crate::fault::{Fault, Faults};
 use crate::peer_ring::PeerRing;
 use crate::resync::{Pause, Resync};
 use crate::sojourn::{Sojourn, SHORT_OCTETS};
+use crate::transfer::{Gathering, Piece, Send, Target, Transfer};
 use crate::types::{
     place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, RingNo, SendId, Seq,
     GATHER_MAX,
@@ -26,69 +27,6 @@ const LONE_MAX: usize = 2;
 const GATHER_NS: u64 = 20_000;
 /// The most octets that are carried so: a longer transfer costs more than its work request.
 const GATHER_OCTETS: u64 = SHORT_OCTETS;
-
-/// One RDMA Write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The octets that it carries, in this order.
-    pub parts: Parts,
-    /// How many; 0 for an empty message.
-    pub len_octets: u32,
-    /// The peer's address of the first octet.
-    pub addr: u64,
-    /// The key of the peer's memory.
-    pub rkey: u32,
-    /// Immediate data, in the last piece of a transfer. The peer may be told of it only after the
-    /// octets of this piece and of those before it are placed, as an RDMA Write with Immediate on a
-    /// reliable connection guarantees.
-    pub immediate: Option<u32>,
-}
-
-/// A queued send.
-#[derive(Clone, Debug, PartialEq)]
-struct Send {
-    id: SendId,
-    len_octets: u64,
-    /// Octets that transfers have taken.
-    taken: u64,
-    /// Pieces posted and not complete.
-    in_flight: u64,
-    /// How it ends, once no more of it is sent.
-    ended: Option<Outcome>,
-}
-
-impl Send {
-    fn left(&self) -> u64 {
-        self.len_octets - self.taken
-    }
-}
-
-/// A transfer of which pieces are still to be written.
-#[derive(Clone, Debug, PartialEq)]
-struct Transfer {
-    /// What it carries; several sends only if one piece carries all.
-    parts: Parts,
-    len_octets: u64,
-    written: u64,
-    to: Target,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Target {
-    /// A buffer, from this address.
-    Direct { addr: u64, rkey: u32 },
-    /// The ring, from this count of octets since the beginning of the stream.
-    Ring { position: u64 },
-}
-
-/// Short sends that wait for others to be carried with them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Gathering {
-    count: usize,
-    octets: u64,
-    /// The most octets that the transfer can carry.
-    room: u64,
-}
 
 /// How far the end of this half has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -481,10 +419,57 @@ impl SendHalf {
         })
     }
 
-    /// Begins the next transfer (algorithm 1).
-    fn begin(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Transfer> {
+    /// [`SendHalf::next_piece`] in the most frequent case: one short send, behind which none waits,
+    /// is one piece, and nothing has a say in whether and how it goes but the room in the ring.
+    /// `None`: it is another case, and nothing has changed.
+    pub(crate) fn lone_piece(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Piece> {
+        let goes_through_ring =
+            self.uses_ring && !self.phase.is_direct() && self.adverts.len() == 0;
+        let is_free = self.transfer.is_none() && self.resync.pause == Pause::None;
+        let is_alone = self.cursor + 1 == self.sends.len() && self.in_flight < self.gathers_after();
+        if !(goes_through_ring && is_free && is_alone) {
+            return None;
+        }
+        let room = self
+            .ring
+            .contiguous()
+            .min(GATHER_OCTETS)
+            .min(self.piece_max);
+        let send = self.sends.back_mut()?;
+        let len_octets = send.len_octets;
+        if send.taken > 0 || len_octets > room {
+            return None;
+        }
+        (send.taken, send.in_flight) = (len_octets, 1);
+        let parts = Parts::one(send.id, 0, len_octets);
+        let position = self.ring.take(len_octets);
+        let (addr, rkey, _) = self.ring.place(position);
+        self.ring.posted(position + len_octets, now_ns);
+        stats.indirect_transfers += 1;
+        stats.indirect_octets += len_octets;
+        self.begun();
+        self.taken(1, len_octets);
+        self.cursor += 1;
+        self.in_flight += 1;
+        let len_octets = u32::try_from(len_octets).expect("a short send");
+        Some(Piece {
+            parts,
+            len_octets,
+            addr,
+            rkey,
+            immediate: Some(Immediate::Indirect(len_octets).encode()),
+        })
+    }
+
+    /// A transfer is chosen: what the last choice has said of a wait is over.
+    fn begun(&mut self) {
         self.waits_until = None;
         self.gathering = None;
+    }
+
+    /// Begins the next transfer (algorithm 1).
+    fn begin(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Transfer> {
+        self.begun();
         if self.resync.pause != Pause::None {
             return None;
         }
@@ -565,17 +550,21 @@ impl SendHalf {
     /// Whether short sends, of which more can follow, wait for those to be carried with them. While
     /// transfers are in progress they lose little by it.
     fn waits_for_sends(&mut self, gathered: Gathering, now_ns: u64) -> bool {
-        let after = match self.lone < LONE_MAX {
-            true => GATHER_ON_AFTER,
-            false => GATHER_AFTER,
-        };
-        if self.in_flight < after || !self.may_grow(&gathered) {
+        if self.in_flight < self.gathers_after() || !self.may_grow(&gathered) {
             return false;
         }
         let until = *self.gathers_until.get_or_insert(now_ns + GATHER_NS);
         self.waits_until = (now_ns < until).then_some(until);
         self.gathering = self.waits_until.map(|_| gathered);
         self.gathering.is_some()
+    }
+
+    /// The number of transfers in progress from which on short sends wait for others.
+    fn gathers_after(&self) -> usize {
+        match self.lone < LONE_MAX {
+            true => GATHER_ON_AFTER,
+            false => GATHER_AFTER,
+        }
     }
 
     /// Whether a transfer of short sends can carry a later one.
@@ -606,14 +595,7 @@ impl SendHalf {
 
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
-        self.gathers_until = None;
-        self.lone = match parts.count() > 1 {
-            true => 0,
-            false => (self.lone + 1).min(LONE_MAX),
-        };
-        self.position = self.position.after(len_octets);
-        self.resync.count(len_octets, self.phase.is_direct());
-        self.ring.reached(self.position);
+        self.taken(parts.count(), len_octets);
         let mut left = len_octets;
         for _ in 0..parts.count() {
             let send = &mut self.sends[self.cursor];
@@ -624,6 +606,18 @@ impl SendHalf {
                 self.cursor += 1;
             }
         }
+    }
+
+    /// A transfer has taken octets of this number of sends.
+    fn taken(&mut self, sends: usize, len_octets: u64) {
+        self.gathers_until = None;
+        self.lone = match sends > 1 {
+            true => 0,
+            false => (self.lone + 1).min(LONE_MAX),
+        };
+        self.position = self.position.after(len_octets);
+        self.resync.count(len_octets, self.phase.is_direct());
+        self.ring.reached(self.position);
     }
 
     /// Whether the next transfer waits for an advert although the ring has room.
@@ -637,8 +631,11 @@ impl SendHalf {
     }
 
     /// What is decided before the next message or transfer is chosen.
+    #[inline]
     pub(crate) fn prepare(&mut self, events: &mut VecDeque<Event>) {
-        self.refuse_long_messages(events);
+        if self.kind == Kind::Messages {
+            self.refuse_long_messages(events);
+        }
         let idle = self.transfer.is_none() && self.cursor < self.sends.len();
         let next_is_indirect = idle && self.adverts.len() == 0 && !self.phase.is_direct();
         self.resync.consider(next_is_indirect && self.uses_adverts);
@@ -672,7 +669,7 @@ impl SendHalf {
 
     /// Ends messages that are longer than the receive that is next.
     fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
-        while self.kind == Kind::Messages {
+        loop {
             let (send, advert) = (self.sends.get(self.cursor), self.adverts.first());
             let (Some(send), Some((_, room))) = (send, advert) else {
                 return;
@@ -697,7 +694,11 @@ impl SendHalf {
     /// A piece of the sends from one to another is complete: the peer has it.
     pub(crate) fn handle_written(&mut self, sends: [SendId; 2], events: &mut VecDeque<Event>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.for_each_of(sends, |send| send.in_flight -= 1);
+        let is_first = self.sends.front().is_some_and(|send| sends == [send.id; 2]);
+        match self.sends.front_mut() {
+            Some(send) if is_first => send.in_flight -= 1,
+            _ => self.for_each_of(sends, |send| send.in_flight -= 1),
+        }
         self.complete(events);
     }
 

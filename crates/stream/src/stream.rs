@@ -7,7 +7,8 @@ use crate::credit::{Credits, Purpose, MIN_SLOTS};
 use crate::error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 use crate::fault::{Fault, Faults};
 use crate::receiver::{RecvHalf, RingCopy};
-use crate::sender::{Piece, SendHalf};
+use crate::sender::SendHalf;
+use crate::transfer::Piece;
 use crate::types::{Buffer, Choice, Event, Kind, Outcome, RecvId, RingNo, SendId};
 use crate::wire::{Body, Control, ControlOctets, Hello, Immediate};
 
@@ -289,10 +290,15 @@ impl Stream {
 
     /// The next copy from the ring to a buffer. The driver makes it before it calls anything else:
     /// the stream takes the octets of the ring as free.
+    #[inline]
     pub fn poll_copy(&mut self) -> Option<RingCopy> {
-        if self.failure.is_some() {
-            return None;
+        match self.failure.is_none() && self.receiver.has_copy() {
+            true => self.next_copy(),
+            false => None,
         }
+    }
+
+    fn next_copy(&mut self) -> Option<RingCopy> {
         let copy = self.receiver.next_copy(&mut self.stats, &mut self.events)?;
         if self.receiver.owes_message() && !self.faults.has(Fault::CopiesUnseen) {
             self.due = Due::All;
@@ -302,6 +308,7 @@ impl Stream {
     }
 
     /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
+    #[inline]
     pub fn poll_ring(&self) -> Option<u64> {
         let may = self.failure.is_none() && !self.disconnected;
         self.receiver.ring_wanted().filter(|_| may)
@@ -316,11 +323,13 @@ impl Stream {
 
     /// The oldest ring in use: the peer writes into none before it, and copies are made from none
     /// before it.
+    #[inline]
     pub fn oldest_ring(&self) -> RingNo {
         self.receiver.oldest_ring()
     }
 
     /// The next work request. The driver posts them in this order.
+    #[inline]
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
         match self.due {
             Due::Nothing => None,
@@ -372,7 +381,14 @@ impl Stream {
             self.due = Due::All;
             return self.next_of_all(now_ns);
         }
-        let write = self.next_write(now_ns);
+        let write = match self.permits(Purpose::Ordinary) {
+            true => self.sender.lone_piece(now_ns, &mut self.stats),
+            false => None,
+        };
+        let write = match write {
+            Some(piece) => Some(self.write(piece, now_ns)),
+            None => self.next_write(now_ns),
+        };
         // Now that a length was sent, another ring may be wished.
         self.due = match self.sender.owes_message() {
             true => Due::All,
@@ -396,12 +412,14 @@ impl Stream {
 
     /// When [`Stream::poll_transmit`] is to be called again if nothing happens before: a transfer
     /// waits for an advert until then, or short sends for others.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
         self.sender.waits_until()
     }
 
     /// Whether octets of sends are still to be transmitted. If not, a time that is late changes
     /// nothing in [`Stream::poll_transmit`].
+    #[inline]
     pub fn has_unsent(&self) -> bool {
         self.sender.has_unsent()
     }
@@ -409,12 +427,14 @@ impl Stream {
     /// Whether short sends wait for others that carry them along; while they do, the stream need
     /// not be drained after a send. A driver whose user posts nothing for a while, as before it
     /// sleeps, calls [`Stream::stop_gathering`].
+    #[inline]
     pub fn is_gathering(&self) -> bool {
         self.sender.is_gathering()
     }
 
     /// Whether anything can follow from receives that were posted since the stream was drained; if
     /// not, it need not be drained after them.
+    #[inline]
     pub fn is_receive_due(&self) -> bool {
         !self.events.is_empty() || self.receiver.is_due()
     }
@@ -427,6 +447,7 @@ impl Stream {
     }
 
     /// The next event for the user.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -537,13 +558,17 @@ impl Stream {
             return None;
         }
         let piece = self.sender.next_piece(now_ns, &mut self.stats)?;
+        Some(self.write(piece, now_ns))
+    }
+
+    fn write(&mut self, piece: Piece, now_ns: u64) -> Transmit {
         self.posted
             .push_back(Posted::Piece(piece.parts.sends(), now_ns));
         if piece.immediate.is_some() {
             self.credits.take();
             self.sender.sojourn().posted(self.credits.sent(), now_ns);
         }
-        Some(Transmit::Write(piece))
+        Transmit::Write(piece)
     }
 
     fn control(&mut self, octets: &[u8], now_ns: u64) -> Result<(), PeerError> {

@@ -72,6 +72,7 @@ impl Buffer {
 
 /// Where the operation with a number is in a queue in the order of numbers, which are consecutive
 /// but for operations that have ended before others.
+#[inline]
 pub fn place_of<T>(
     queue: &VecDeque<T>,
     number: u64,
@@ -94,6 +95,7 @@ pub(crate) fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
 }
 
 /// Removes the operation with a number, which is the first in most cases.
+#[inline]
 pub fn remove<T>(queue: &mut VecDeque<T>, number: u64, number_of: impl Fn(&T) -> u64) -> Option<T> {
     if queue
         .front()
@@ -182,19 +184,27 @@ impl Parts {
 
     /// The parts, in their order. Sends that were canceled may be missing between two of them.
     pub fn iter(&self) -> impl Iterator<Item = Part> + '_ {
-        let first = Part {
+        std::iter::once(self.first()).chain(self.others())
+    }
+
+    /// The first part.
+    pub fn first(&self) -> Part {
+        Part {
             send: self.first,
             offset: self.offset,
             len_octets: self.first_octets,
-        };
+        }
+    }
+
+    /// The parts behind the first.
+    pub fn others(&self) -> impl Iterator<Item = Part> + '_ {
         let others = usize::from(self.others);
         let others = self.sends[..others].iter().zip(&self.octets[..others]);
-        let others = others.map(|(&sends, &octets)| Part {
+        others.map(|(&sends, &octets)| Part {
             send: SendId(self.first.0 + u64::from(sends)),
             offset: 0,
             len_octets: u32::from(octets),
-        });
-        std::iter::once(first).chain(others)
+        })
     }
 }
 

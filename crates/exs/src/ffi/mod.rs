@@ -52,6 +52,19 @@ pub(crate) fn sleep<const N: usize>(
     }
 }
 
+/// The time in nanoseconds since a moment in the past; it does not go back. `Instant` takes several
+/// times as many instructions to say the same.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the result is ours. It cannot fail: every Linux has the clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
 /// Registers a descriptor with the runtime, for reading.
 #[cfg(feature = "tokio")]
 pub(crate) fn register(

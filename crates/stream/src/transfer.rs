@@ -1,0 +1,66 @@
+//! Sends and the transfers that carry them.
+
+use crate::types::{Outcome, Parts, SendId};
+
+/// One RDMA Write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The octets that it carries, in this order.
+    pub parts: Parts,
+    /// How many; 0 for an empty message.
+    pub len_octets: u32,
+    /// The peer's address of the first octet.
+    pub addr: u64,
+    /// The key of the peer's memory.
+    pub rkey: u32,
+    /// Immediate data, in the last piece of a transfer. The peer may be told of it only after the
+    /// octets of this piece and of those before it are placed, as an RDMA Write with Immediate on a
+    /// reliable connection guarantees.
+    pub immediate: Option<u32>,
+}
+
+/// A queued send.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Send {
+    pub(crate) id: SendId,
+    pub(crate) len_octets: u64,
+    /// Octets that transfers have taken.
+    pub(crate) taken: u64,
+    /// Pieces posted and not complete.
+    pub(crate) in_flight: u64,
+    /// How it ends, once no more of it is sent.
+    pub(crate) ended: Option<Outcome>,
+}
+
+impl Send {
+    pub(crate) fn left(&self) -> u64 {
+        self.len_octets - self.taken
+    }
+}
+
+/// A transfer of which pieces are still to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Transfer {
+    /// What it carries; several sends only if one piece carries all.
+    pub(crate) parts: Parts,
+    pub(crate) len_octets: u64,
+    pub(crate) written: u64,
+    pub(crate) to: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    /// A buffer, from this address.
+    Direct { addr: u64, rkey: u32 },
+    /// The ring, from this count of octets since the beginning of the stream.
+    Ring { position: u64 },
+}
+
+/// Short sends that wait for others to be carried with them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Gathering {
+    pub(crate) count: usize,
+    pub(crate) octets: u64,
+    /// The most octets that the transfer can carry.
+    pub(crate) room: u64,
+}
