@@ -187,33 +187,37 @@ fn count(
         return Err(format!("{PROGRAM}: {}", ended.describe()));
     }
     let file = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    own_instructions(&file)
+    own_instructions(&file, PROGRAM, |function| function.contains(LINK))
 }
 
-/// Instructions of `PROGRAM` itself in a file that callgrind has written, without those of links in
-/// memory.
-fn own_instructions(file: &str) -> Result<u64, String> {
+/// Instructions of a program itself in a file that callgrind has written, without those of the
+/// functions with a name that `is_left_out`.
+pub(crate) fn own_instructions(
+    file: &str,
+    program: &str,
+    is_left_out: impl Fn(&str) -> bool,
+) -> Result<u64, String> {
     let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
     let mut is_own = false;
-    let mut is_link = false;
+    let mut is_out = false;
     let mut is_call = false;
     let mut own = 0;
     for line in file.lines() {
         if let Some(object) = line.strip_prefix("ob=") {
-            is_own = *named(&mut objects, object, |name| name.ends_with(PROGRAM));
+            is_own = *named(&mut objects, object, |name| name.ends_with(program));
         } else if let Some(object) = line.strip_prefix("cob=") {
-            named(&mut objects, object, |name| name.ends_with(PROGRAM));
+            named(&mut objects, object, |name| name.ends_with(program));
         } else if let Some(function) = line.strip_prefix("fn=") {
-            is_link = *named(&mut functions, function, |name| name.contains(LINK));
+            is_out = *named(&mut functions, function, &is_left_out);
         } else if let Some(function) = line.strip_prefix("cfn=") {
-            named(&mut functions, function, |name| name.contains(LINK));
+            named(&mut functions, function, &is_left_out);
         } else if line.starts_with("calls=") {
             // The cost in the next line is that of the callee.
             is_call = true;
         } else if line.starts_with(|first: char| "+-*0123456789".contains(first)) {
             let cost = line.split(' ').nth(1).map_or(Ok(0), str::parse);
             let cost: u64 = cost.map_err(|_| format!("callgrind's line has no cost: {line}"))?;
-            own += if is_own && !is_link && !is_call {
+            own += if is_own && !is_out && !is_call {
                 cost
             } else {
                 0
@@ -245,6 +249,7 @@ mod tests {
                     ob=(2) /bin/urdma-perf-engine\nfn=(2) main\n5 7\n+3 2\n\
                     cob=(1)\ncfn=(1)\ncalls=1 1\n* 100\n* 4\nfn=(3) a::loopback::b\n\
                     6 50\nob=(1)\n9 1000\n";
-        assert_eq!(own_instructions(file), Ok(13));
+        let is_link = |function: &str| function.contains(LINK);
+        assert_eq!(own_instructions(file, PROGRAM, is_link), Ok(13));
     }
 }

@@ -16,6 +16,7 @@
 //! | [`connections`] | connections: rates, steps, cost of tracing |
 //! | [`cold`] | a new process with one connection |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
+//! | [`stream_instructions`] | instructions of a round trip through a byte stream |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`pool`], [`elastic`] | virtual queue pairs: opening, reads, memory; short processes |
@@ -64,6 +65,7 @@ pub mod sockets;
 pub mod spec;
 pub mod store;
 pub mod store_load;
+pub mod stream_instructions;
 pub mod stream_programs;
 pub mod stream_sweep;
 pub mod streams;

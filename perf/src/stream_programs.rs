@@ -11,8 +11,10 @@ use urdma_harness::Failure;
 
 use crate::asleep::Wait;
 
-const PROGRAM: &str = "urdma-stream";
+pub(crate) const PROGRAM: &str = "urdma-stream";
 const LISTENING: &str = "listening";
+/// The option of `urdma-stream` by which an end polls for longer than any run takes.
+const AWAKE: &str = "--poll-us 1000000000";
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -144,6 +146,31 @@ pub fn ping(
     let [_, asked] = finish(serving, host, &argv)?;
     number_before(&asked, "on average")
         .ok_or_else(|| Failure::new("urdma-stream printed no figure"))
+}
+
+/// Round trips of messages, whose client runs under another program: `under` is that with its
+/// arguments. Neither end sleeps.
+///
+/// # Errors
+/// A program failed or hung.
+pub(crate) fn ping_under(
+    host: &Instance,
+    programs: &FilePath,
+    port: u16,
+    [octets, count]: [u32; 2],
+    under: &[String],
+) -> Result<(), Failure> {
+    let program = programs.join(PROGRAM).display().to_string();
+    let address = format!("{}:{port}", host.address());
+    let serving = serve(
+        host,
+        &words(&format!("{program} server {address} --one {AWAKE}")),
+    )?;
+    let mut argv = under.to_vec();
+    argv.extend(words(&format!(
+        "{program} ping {address} --octets {octets} --count {count} {AWAKE}"
+    )));
+    finish(serving, host, &argv).map(drop)
 }
 
 /// Microseconds of a transfer of rstream: `rounds` times, each end sends `transfers` of `octets`.

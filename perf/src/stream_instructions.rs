@@ -1,0 +1,53 @@
+//! The number of instructions that one end of a byte stream executes for a round trip, counted by
+//! valgrind.
+//!
+//! Both ends are processes and poll, so the load of the machine decides how many polls find
+//! nothing. These are left out, as are the provider and the clock.
+
+use std::fs;
+use std::path::Path;
+
+use urdma_harness::instance::{Instance, Scratch};
+
+use crate::instructions::own_instructions;
+use crate::samples::Sample;
+use crate::stream_programs::{ping_under, PROGRAM};
+
+/// Round trips of two runs, whose difference is free of the start. Each run has many of those in
+/// which slots are returned.
+const ROUND_TRIPS: [u32; 2] = [512, 2_560];
+/// What the names of functions end with that polls without a result execute.
+const POLLS: [&str; 3] = [
+    "driver::Driver::wait",
+    "driver::Driver::wait_for_event",
+    "driver::Driver::advance",
+];
+/// Parts of the names of functions of the clock.
+const CLOCK: [&str; 2] = ["time::Timespec", "time::Instant"];
+
+/// Instructions of `urdma-stream` in the directory `programs` for one round trip of messages of
+/// this length, at the end that begins it.
+///
+/// # Errors
+/// valgrind is not installed, or a run failed.
+pub fn per_round_trip(host: &Instance, programs: &Path, port: u16, octets: u32) -> Sample {
+    let scratch = Scratch::new("stream-instructions").map_err(|failure| failure.to_string())?;
+    let out = scratch.path().join("callgrind.out");
+    let under = [
+        "valgrind".to_owned(),
+        "--tool=callgrind".to_owned(),
+        format!("--callgrind-out-file={}", out.display()),
+    ];
+    let count = |round_trips| {
+        ping_under(host, programs, port, [octets, round_trips], &under)
+            .map_err(|failure| failure.to_string())?;
+        let file = fs::read_to_string(&out).map_err(|e| format!("{}: {e}", out.display()))?;
+        own_instructions(&file, PROGRAM, |function| {
+            POLLS.iter().any(|poll| function.ends_with(poll))
+                || CLOCK.iter().any(|clock| function.contains(clock))
+        })
+    };
+    let [few, many] = ROUND_TRIPS;
+    let counted = [count(few)?, count(many)?];
+    Ok(counted[1].saturating_sub(counted[0]) as f64 / f64::from(many - few))
+}
