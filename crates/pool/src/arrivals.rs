@@ -18,11 +18,12 @@ struct Arrival {
 }
 
 impl Pool {
-    /// A Receive of a queue pair is complete: a message of these octets is in a buffer. The driver
-    /// hands messages over in the order in which they have arrived, whichever their queue pairs, as
+    /// A Receive of a queue pair is complete: a message of `len_octets` is in a buffer. `first` has
+    /// its first octets, as many as there are up to [`crate::HEADER_OCTETS`]. The driver hands
+    /// messages over in the order in which they have arrived, whichever their queue pairs, as
     /// one completion queue has them, and all of a queue pair before `handle_destroyed`. Buffers
     /// whose queue pair is destroyed are the driver's.
-    pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, octets: &[u8]) {
+    pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, first: &[u8], len_octets: usize) {
         let node = self.physical_state(id).and_then(|_| {
             let shared = &mut self.physicals[usize::from(id.slot)];
             shared.node.filter(|_| shared.exchange.grant.take())
@@ -36,7 +37,7 @@ impl Pool {
             node,
             buffer,
         };
-        let Ok((header, octets)) = Header::decode(octets) else {
+        let Ok((header, len_octets)) = Header::decode(first, len_octets) else {
             self.stats.dropped += 1;
             return self.free_buffer(id.slot, buffer);
         };
@@ -46,7 +47,7 @@ impl Pool {
         if is_possible {
             self.feed(id.slot);
         }
-        let answer = self.handle_header(&arrival, &header.message, octets.len());
+        let answer = self.handle_header(&arrival, &header.message, len_octets);
         self.free_buffer(id.slot, buffer);
         if let Some(answer) = answer {
             self.answer(id.slot, answer);

@@ -1,6 +1,7 @@
 //! The calls of users and of the driver.
 
 use crate::config::Transport;
+use crate::credit::Grant;
 use crate::error::{CallError, PostError};
 use crate::exchange::OWN;
 use crate::fault::{Fault, Faults};
@@ -239,6 +240,8 @@ impl Pool {
                     return;
                 }
                 shared.state = PhysicalState::Failing;
+                // What still arrives is not from the node that gets its place.
+                shared.exchange.grant = Grant::default();
                 self.actions.push_back(Action::Destroy(shared.id()));
             }
         }

@@ -199,7 +199,8 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Action, Config, MessageConfig, UserId};
+    use crate::header::{EndId, Header, Message, HEADER_OCTETS};
+    use crate::{Access, Action, Config, Depths, MessageConfig, UserId};
 
     const MESSAGES: MessageConfig = MessageConfig {
         epoch: 1,
@@ -265,6 +266,42 @@ mod tests {
         // The other end does not go before.
         let taken = pool.handle_request(node, name(0, 0), false);
         assert_eq!(taken, Ok(Some(own)));
+    }
+
+    /// A message that was on its way when the connection of its node gave its place to another one.
+    #[test]
+    fn message_of_a_node_does_not_count_for_the_next_one_in_its_place() {
+        let one = Config {
+            cq_depth: Config::default().sq_depth,
+            ..Config::default()
+        };
+        let mut pool = Pool::new(&one).unwrap();
+        pool.offer_messages(&MESSAGES).unwrap();
+        pool.listen(1).unwrap();
+        let nodes = [pool.add_node().unwrap(), pool.add_node().unwrap()];
+        let before = pool.handle_request(nodes[0], name(0, 0), true);
+        let before = before.unwrap().unwrap();
+        pool.handle_connected(before);
+        pool.handle_granted(before, 8, name(0, 0));
+        pool.open(UserId(0), nodes[1], 1, Access::ALL).unwrap();
+        assert_eq!(pool.poll_action(), Some(Action::Destroy(before)));
+        let open = Header {
+            buffers: 8,
+            message: Message::Open {
+                service: 1,
+                source: EndId(7),
+                receives: 0,
+            },
+        };
+        pool.handle_message(before, 0, &open.encode(), HEADER_OCTETS);
+        pool.handle_destroyed(before);
+        assert_eq!(pool.stats().dropped, 1);
+        let depths = Depths {
+            requests: 1,
+            receives: 1,
+        };
+        let accepted = pool.accept(1, UserId(0), depths, Access::ALL);
+        assert_eq!(accepted, Ok(None));
     }
 
     #[test]

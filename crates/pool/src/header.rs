@@ -254,13 +254,15 @@ impl Header {
         .write()
     }
 
-    /// The header of a message, and the octets of the user behind it.
+    /// The header of a message of `len_octets`, and how many octets of the user are behind it.
+    /// `first` has the first octets of the message, as many as there are up to [`HEADER_OCTETS`].
     ///
     /// # Errors
     /// If a pool sends no such message.
-    pub fn decode(octets: &[u8]) -> Result<(Self, &[u8]), HeaderError> {
-        let short = HeaderError::Short(octets.len());
-        let (first, rest) = octets.split_first_chunk().ok_or(short)?;
+    pub fn decode(first: &[u8], len_octets: usize) -> Result<(Self, usize), HeaderError> {
+        let short = HeaderError::Short(len_octets);
+        let first = first.first_chunk().ok_or(short)?;
+        let behind = len_octets.checked_sub(HEADER_OCTETS).ok_or(short)?;
         let fields = Fields::read(first);
         let header = Self {
             buffers: fields.buffers,
@@ -273,8 +275,8 @@ impl Header {
         if header.encode() != *first {
             return Err(HeaderError::Unused);
         }
-        match is_data || rest.is_empty() {
-            true => Ok((header, rest)),
+        match is_data || behind == 0 {
+            true => Ok((header, behind)),
             false => Err(HeaderError::Long),
         }
     }
@@ -334,13 +336,14 @@ mod tests {
         for _ in 0..10_000 {
             let header = random_header(&mut rng);
             let mut octets = header.encode().to_vec();
-            assert_eq!(Header::decode(&octets), Ok((header, &[][..])));
+            assert_eq!(Header::decode(&octets, HEADER_OCTETS), Ok((header, 0)));
             octets.extend([1, 2, 3]);
+            let len = octets.len();
             let expected = match header.message {
-                Message::Data { .. } => Ok((header, &[1, 2, 3][..])),
+                Message::Data { .. } => Ok((header, 3)),
                 _ => Err(HeaderError::Long),
             };
-            assert_eq!(Header::decode(&octets), expected);
+            assert_eq!(Header::decode(&octets, len), expected);
         }
     }
 
@@ -361,7 +364,7 @@ mod tests {
                 true => rng.below_len(HEADER_OCTETS + 1),
                 false => HEADER_OCTETS,
             });
-            let decoded = Header::decode(&octets);
+            let decoded = Header::decode(&octets, octets.len());
             if let Ok((header, _)) = decoded {
                 assert_eq!(header.encode()[..], octets[..HEADER_OCTETS]);
             }
@@ -373,7 +376,7 @@ mod tests {
     fn changed(header: &Header, at: usize, octet: u8) -> Result<Message, HeaderError> {
         let mut octets = header.encode();
         octets[at] = octet;
-        Header::decode(&octets).map(|(header, _)| header.message)
+        Header::decode(&octets, octets.len()).map(|(header, _)| header.message)
     }
 
     #[test]
@@ -383,7 +386,10 @@ mod tests {
             message: Message::Buffers,
         };
         let octets = buffers.encode();
-        assert_eq!(Header::decode(&octets[1..]), Err(HeaderError::Short(31)));
+        assert_eq!(
+            Header::decode(&octets[1..], 31),
+            Err(HeaderError::Short(31))
+        );
         for (at, octet, expected) in [
             (24, 0, HeaderError::Kind(0)),
             (24, 5, HeaderError::Kind(5)),

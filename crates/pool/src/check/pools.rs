@@ -393,8 +393,10 @@ impl Pools {
         };
         // It comes before the event that the connection is complete.
         side.complete(id, share);
-        side.pool.handle_message(id, buffer, &message);
-        if let Ok((header, _)) = Header::decode(&message) {
+        let first = &message[..message.len().min(HEADER_OCTETS)];
+        let len = message.len();
+        side.pool.handle_message(id, buffer, first, len);
+        if let Ok((header, _)) = Header::decode(first, len) {
             if let Message::Accept(ends) = header.message {
                 let opener = side.pool.messages.virtual_id(ends.destination);
                 let member = side.pool.virtuals.get(opener.0);
