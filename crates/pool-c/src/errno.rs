@@ -19,6 +19,7 @@ impl From<Error> for Errno {
             | Error::Elements(_)
             | Error::Memory
             | Error::Metadata(_)
+            | Error::Messages(_)
             | Error::Limits => libc::EINVAL,
             Error::Refused { .. } => libc::ECONNREFUSED,
             Error::Table(_) => libc::EPROTO,

@@ -57,6 +57,9 @@ pub enum Error {
     /// A node or a client is configured for metadata services in a way that is not possible.
     #[error("{0}")]
     Metadata(&'static str),
+    /// A client is configured for messages in a way that is not possible.
+    #[error("{0}")]
+    Messages(&'static str),
     /// The memory is not the client's.
     #[error("the memory is not one that the client has allocated, or the range is beyond it")]
     Memory,

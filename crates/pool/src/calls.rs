@@ -265,6 +265,11 @@ impl Pool {
         self.virtuals.get(id.0).map(|found| found.state)
     }
 
+    /// The node of a virtual queue pair that is open.
+    pub fn node(&self, id: VirtualId) -> Option<NodeId> {
+        self.virtuals.get(id.0).map(|found| found.node)
+    }
+
     /// Requests of a virtual queue pair that are not complete.
     pub fn outstanding(&self, id: VirtualId) -> usize {
         self.virtuals.get(id.0).map_or(0, VirtualQp::outstanding)

@@ -78,8 +78,8 @@ impl Client {
             if let Some(described) = self.nodes[at].memory {
                 return Ok(described);
             }
-            let is_of = |shared: &Shared| match shared.link {
-                Link::Connection { node, .. } => node == at,
+            let is_of = |shared: &Shared| match &shared.link {
+                Link::Connection(connection) => connection.node == at,
                 Link::Initiator(_) => false,
             };
             if !self.shared.iter().any(is_of) {

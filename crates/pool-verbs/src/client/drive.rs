@@ -1,11 +1,11 @@
 //! What the pool has posted and done: its work requests, its actions, and completions for it.
 
-use std::time::Instant;
+use std::net::SocketAddr;
 
-use urdma_pool::{Action, NodeId, PhysicalId, Posted, Status};
+use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Posted, Status};
 
-use super::links::{Link, Shared};
-use super::{Client, Device, CONNECT_LIMIT};
+use super::links::{Connection, Link, Shared};
+use super::{Client, Device, Exchange};
 use crate::error::Error;
 use crate::ffi::{Calls, Id, Initiator, Service};
 
@@ -14,9 +14,16 @@ impl Client {
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         loop {
             let (shared, nodes) = (&self.shared, &self.nodes);
+            let exchange = &self.exchange;
             self.pool.transmit(|work| {
                 let found = shared.iter().find(|one| one.physical == work.physical);
-                match found.is_some_and(|found| found.link.post(work, nodes)) {
+                let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
+                    (Some(header), Some(exchange)) => {
+                        found.link.post_message(work, header, &exchange.buffers)
+                    }
+                    _ => found.link.post(work, nodes),
+                });
+                match is_posted {
                     true => Posted::Accepted,
                     false => Posted::Refused,
                 }
@@ -28,7 +35,11 @@ impl Client {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
                 Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
-                Action::Deregister(id) => drop(self.memory.remove(&id)),
+                Action::Deregister(id) => {
+                    if let Some(memory) = self.memory.remove(&id) {
+                        self.keys.remove(&memory.keys().0);
+                    }
+                }
             }
         }
     }
@@ -57,26 +68,121 @@ impl Client {
         found
     }
 
-    pub(super) fn connect(&mut self, physical: PhysicalId, node: NodeId) -> Result<(), Error> {
-        let node = node.index();
-        let begun = Id::new(Service::Connection).and_then(|cm| {
-            let resolved = cm.resolve_address(self.nodes[node].address);
-            resolved.map(|()| cm)
-        });
-        let cm = match begun {
-            Ok(cm) => cm,
-            Err(error) => {
-                self.pool.handle_unreachable(physical);
-                return Err(error);
-            }
+    /// Hands messages to the pool, and their octets to the Receives of users; whether there were
+    /// any.
+    pub(super) fn poll_messages(&mut self) -> Result<bool, Error> {
+        let Some(exchange) = &self.exchange else {
+            return Ok(false);
         };
-        let until = Some(Instant::now() + CONNECT_LIMIT);
-        let link = Link::Connection { node, cm, until };
-        self.shared.push(Shared { physical, link });
+        let Some(arrived) = exchange.buffers.poll()? else {
+            return Ok(false);
+        };
+        for message in arrived {
+            let is_over = |one: &Shared| one.link.block() == Some(message.block);
+            let Some(at) = self.shared.iter().position(is_over) else {
+                continue;
+            };
+            // It may come before the event that the connection is complete.
+            self.complete(at);
+            let (shared, exchange) = (&self.shared[at], &self.exchange);
+            let first = exchange
+                .as_ref()
+                .map(|exchange| exchange.buffers.first(&message));
+            let first = first.unwrap_or_default();
+            let (buffer, len_octets) = (message.buffer, message.len_octets);
+            self.pool
+                .handle_message(shared.physical, buffer, &first, len_octets);
+        }
+        self.empty_buffers()?;
+        Ok(true)
+    }
+
+    /// Copies messages out of their buffers, and posts these again.
+    fn empty_buffers(&mut self) -> Result<(), Error> {
+        let Some(Exchange { buffers, .. }) = &self.exchange else {
+            return Ok(());
+        };
+        let find = |lkey: u32| self.memory.get(self.keys.get(&lkey)?);
+        while let Some(action) = self.pool.poll_buffer_action() {
+            match action {
+                BufferAction::Copy { buffer, elements } => buffers.copy(buffer, &elements, find)?,
+                BufferAction::Post { physical, buffer } => {
+                    let found = self.shared.iter().find(|one| one.physical == physical);
+                    let is_posted = found.is_none_or(|found| match &found.link {
+                        // Another one may have the block of one that was destroyed.
+                        Link::Connection(connection)
+                            if connection.block == buffers.block_of(buffer) =>
+                        {
+                            buffers.post(buffer, &connection.cm)
+                        }
+                        _ => true,
+                    });
+                    if !is_posted {
+                        self.pool.handle_broken(physical);
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
-    pub(super) fn create(&mut self, physical: PhysicalId) -> Result<(), Error> {
+    /// A connection for which the node has asked is complete, if that was not known before.
+    pub(super) fn complete(&mut self, at: usize) {
+        let Shared { physical, link } = &mut self.shared[at];
+        let Link::Connection(connection) = link else {
+            return;
+        };
+        if let Some(terms) = connection.told.take() {
+            connection.until = None;
+            self.pool.handle_connected(*physical);
+            self.pool.handle_granted(*physical, terms.share, terms.name);
+        }
+    }
+
+    /// Begins to connect to a node.
+    fn begin_connecting(&self, node: usize) -> Result<Id, Error> {
+        let cm = Id::new(Service::Connection)?;
+        if let Some(exchange) = &self.exchange {
+            // The node compares the address with that at which this end listens.
+            cm.bind(SocketAddr::new(exchange.at.ip(), 0))?;
+        }
+        cm.resolve_address(self.nodes[node].address)?;
+        Ok(cm)
+    }
+
+    fn connect(&mut self, physical: PhysicalId, node: NodeId) -> Result<(), Error> {
+        let node = node.index();
+        match self.begin_connecting(node) {
+            Ok(cm) => {
+                let link = Link::Connection(Connection::new(node, cm));
+                self.shared.push(Shared { physical, link });
+                Ok(())
+            }
+            Err(error) => {
+                self.pool.handle_unreachable(physical);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks a node again that has refused for now.
+    pub(super) fn connect_again(&mut self, at: usize) -> Result<(), Error> {
+        let Link::Connection(Connection { node, .. }) = self.shared[at].link else {
+            return Ok(());
+        };
+        let begun = self.begin_connecting(node)?;
+        if let Link::Connection(connection) = &mut self.shared[at].link {
+            // The queue pair is destroyed before its memory is used again.
+            connection.cm = begun;
+            connection.again = None;
+            if let (Some(block), Some(exchange)) = (connection.block.take(), &mut self.exchange) {
+                exchange.buffers.give_back(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let Device { queue, domain } = &self.device;
         let (depth, elements) = (self.config.sq_depth, self.config.elements_max);
         let calls = self.calls.map_or_else(Calls::load, Ok);
@@ -95,14 +201,25 @@ impl Client {
         }
     }
 
-    pub(super) fn destroy(&mut self, physical: PhysicalId) -> Result<(), Error> {
+    fn destroy(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let found = self.shared.iter().position(|one| one.physical == physical);
         if let Some(at) = found {
             self.shared[at].link.break_connection();
+            while self.poll_messages()? {}
             while self.poll_queue()? {}
-            self.shared.swap_remove(at);
+            self.remove(at);
         }
         self.pool.handle_destroyed(physical);
         Ok(())
+    }
+
+    /// Destroys a queue pair, and takes its memory for messages back.
+    pub(super) fn remove(&mut self, at: usize) {
+        let Shared { link, .. } = self.shared.swap_remove(at);
+        let block = link.block();
+        drop(link);
+        if let (Some(block), Some(exchange)) = (block, &mut self.exchange) {
+            exchange.buffers.give_back(block);
+        }
     }
 }

@@ -1,107 +1,157 @@
 //! Events of connections.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::links::{Link, Shared};
+use super::links::{Connection, Link, Shared};
 use super::{Client, Device};
-use crate::described;
+use crate::asking::{decode_acceptance, Asking, Refused};
 use crate::error::Error;
 use crate::ffi::Event;
 
-/// Turns without a completion between two looks for events of connections, each of which is a
-/// system call. Requests on a connection that has ended fail without them.
+/// Turns between two looks for events of connections, each of which is a system call, if none is
+/// being made. Requests on a connection that has ended fail without them.
 const EVENTS_EVERY: u32 = 1024;
+
+/// After how long a node is asked again that has refused for now.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes what has come, and does what follows from it; whether there may be completions.
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
-        if !self.poll_queue()? {
-            self.idle_turns = self.idle_turns.wrapping_add(1);
-            if !self.idle_turns.is_multiple_of(EVENTS_EVERY) && !self.is_connecting() {
-                // Nothing has come, and each request was handed over when it was posted.
-                return Ok(false);
-            }
+        let has_come = self.poll_queue()? | self.poll_messages()?;
+        self.turns = self.turns.wrapping_add(1);
+        let is_time = self.turns.is_multiple_of(EVENTS_EVERY);
+        let looks = is_time || (!has_come && self.is_connecting());
+        if !has_come && !looks {
+            // Nothing has come, and each request was handed over when it was posted.
+            return Ok(false);
+        }
+        if looks {
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
             }
+            self.take_requests()?;
         }
         self.settle().map(|()| true)
     }
 
-    pub(super) fn is_connecting(&self) -> bool {
-        let is_new = |shared: &Shared| match shared.link {
-            Link::Connection { until, .. } => until.is_some(),
+    fn is_connecting(&self) -> bool {
+        let is_new = |shared: &Shared| match &shared.link {
+            Link::Connection(connection) => connection.until.is_some(),
             Link::Initiator(_) => false,
         };
         self.shared.iter().any(is_new)
     }
 
     /// Takes the next events of a connection.
-    pub(super) fn advance(&mut self, at: usize) -> Result<(), Error> {
+    fn advance(&mut self, at: usize) -> Result<(), Error> {
         loop {
-            let Link::Connection { node, cm, until } = &self.shared[at].link else {
+            let Link::Connection(connection) = &self.shared[at].link else {
                 return Ok(());
             };
-            let (node, until) = (*node, *until);
-            let taken = match cm.next_event()? {
-                Some(Event::AddressResolved) => cm.resolve_route(),
+            let (node, until) = (connection.node, connection.until);
+            let unreachable = || Err(Error::Unreachable(self.nodes[node].address));
+            let is_over = |when: Option<Instant>| when.is_some_and(|when| when <= Instant::now());
+            let taken = match connection.cm.next_event()? {
+                Some(Event::AddressResolved) => connection.cm.resolve_route(),
                 Some(Event::RouteResolved) => self.begin(at),
                 Some(Event::Established(private)) => self.established(at, node, &private),
-                Some(Event::Ended | Event::Rejected(_)) => {
-                    Err(Error::Unreachable(self.nodes[node].address))
+                Some(Event::Rejected(private)) if Refused::is_later(&private) => {
+                    self.ask_later(at);
+                    Ok(())
                 }
+                Some(Event::Ended | Event::Rejected(_)) => unreachable(),
                 Some(Event::Request(_) | Event::Answer(_) | Event::Other) => Ok(()),
-                None if until.is_some_and(|until| until <= Instant::now()) => {
-                    Err(Error::Unreachable(self.nodes[node].address))
-                }
+                None if is_over(until) => unreachable(),
+                None if is_over(connection.again) => self.connect_again(at),
                 None => return Ok(()),
             };
             if taken.is_err() {
-                self.lost(at, until.is_some());
-                return Ok(());
+                return self.lost(at, until.is_some());
             }
         }
     }
 
-    pub(super) fn begin(&mut self, at: usize) -> Result<(), Error> {
-        if let Link::Connection { cm, .. } = &mut self.shared[at].link {
-            self.device.domain.expect(cm)?;
-            let Device { queue, domain } = &self.device;
-            cm.create_queue_pair(
-                domain,
-                queue,
-                self.config.sq_depth,
-                self.config.elements_max,
-            )?;
-            cm.connect(&[])?;
+    /// The way to a node is known.
+    fn begin(&mut self, at: usize) -> Result<(), Error> {
+        let Device { queue, domain } = &self.device;
+        if let Link::Connection(Connection { cm, .. }) = &mut self.shared[at].link {
+            domain.expect(cm)?;
+            if self.exchange.is_none() {
+                let (depth, elements) = (self.config.sq_depth, self.config.elements_max);
+                cm.create_queue_pair(domain, queue, depth, elements)?;
+                return cm.connect(&[]);
+            }
+        }
+        self.create_queue_pair(at)?;
+        let Shared { physical, link } = &self.shared[at];
+        match (link, &self.exchange) {
+            (Link::Connection(connection), Some(exchange)) => {
+                let asking = Asking {
+                    at: exchange.at,
+                    terms: exchange.terms(self.pool.name_of(*physical)),
+                    memory: exchange.offered_region(),
+                };
+                connection.cm.connect(&asking.encode())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A connection is complete, for which this end has asked or the node.
+    fn established(&mut self, at: usize, node: usize, private: &[u8]) -> Result<(), Error> {
+        let Shared { physical, link } = &mut self.shared[at];
+        let physical = *physical;
+        let Link::Connection(connection) = link else {
+            return Ok(());
+        };
+        if connection.told.is_some() || connection.until.is_none() {
+            // The node has asked. A message may have come before the event.
+            self.complete(at);
+            return Ok(());
+        }
+        let address = self.nodes[node].address;
+        let accepted = decode_acceptance(private).ok_or(Error::Unreachable(address))?;
+        connection.until = None;
+        let (described, terms) = accepted;
+        self.describe(node, described)?;
+        self.pool.handle_connected(physical);
+        if let Some(exchange) = &self.exchange {
+            // Of buffers of another length, none can be used.
+            let is_same = terms.buffer_octets == exchange.config.buffer_octets;
+            let share = if is_same { terms.share } else { 0 };
+            self.pool.handle_granted(physical, share, terms.name);
         }
         Ok(())
     }
 
-    pub(super) fn established(
-        &mut self,
-        at: usize,
-        node: usize,
-        private: &[u8],
-    ) -> Result<(), Error> {
-        let address = self.nodes[node].address;
-        let described = described::decode(private).ok_or(Error::Unreachable(address))?;
-        self.describe(node, described)?;
-        if let Link::Connection { until, .. } = &mut self.shared[at].link {
-            *until = None;
+    /// The node has refused for now: it connects itself, or has no place.
+    fn ask_later(&mut self, at: usize) {
+        if let Link::Connection(connection) = &mut self.shared[at].link {
+            connection.again = Some(Instant::now() + ASK_AGAIN);
         }
-        self.pool.handle_connected(self.shared[at].physical);
-        Ok(())
     }
 
     /// A connection is not made, or has ended.
-    pub(super) fn lost(&mut self, at: usize, is_new: bool) {
+    fn lost(&mut self, at: usize, is_new: bool) -> Result<(), Error> {
         let physical = self.shared[at].physical;
-        if is_new {
-            self.shared.swap_remove(at);
+        let is_accepted = |shared: &Shared| match &shared.link {
+            Link::Connection(connection) => connection.told.is_some(),
+            Link::Initiator(_) => false,
+        };
+        if is_new && !is_accepted(&self.shared[at]) {
+            self.remove(at);
             self.pool.handle_unreachable(physical);
+            return Ok(());
+        }
+        // Messages that have arrived show that the connection was complete.
+        while self.poll_messages()? {}
+        if is_accepted(&self.shared[at]) {
+            self.remove(at);
+            self.pool.handle_abandoned(physical);
         } else {
             self.pool.handle_broken(physical);
         }
+        Ok(())
     }
 }

@@ -1,12 +1,17 @@
 //! Nodes, and the shared queue pairs that reach them: connections, or initiators.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use urdma_node_table::{Region, Target};
-use urdma_pool::{NodeId, PhysicalId, RemoteRegionId, Transmit};
+use urdma_pool::{NodeId, PhysicalId, RemoteRegionId, Transmit, HEADER_OCTETS};
 
+use crate::asking::Terms;
+use crate::buffers::Buffers;
 use crate::ffi::{Id, Initiator, Route};
+
+/// How long a connection may take.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A node.
 #[derive(Debug)]
@@ -49,21 +54,45 @@ pub(super) struct Shared {
 
 #[derive(Debug)]
 pub(super) enum Link {
-    Connection {
-        /// The index of the node.
-        node: usize,
-        cm: Id,
-        /// When it is given up; none once it is connected.
-        until: Option<Instant>,
-    },
+    Connection(Connection),
     Initiator(Initiator),
+}
+
+/// A connection that is made, or is to be.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// The index of the node.
+    pub(super) node: usize,
+    pub(super) cm: Id,
+    /// When it is given up; none once it is connected.
+    pub(super) until: Option<Instant>,
+    /// When the node is asked again, which has refused for now.
+    pub(super) again: Option<Instant>,
+    /// Its memory for messages.
+    pub(super) block: Option<usize>,
+    /// What the node has told, if it has asked for the connection, until that is complete.
+    pub(super) told: Option<Terms>,
+}
+
+impl Connection {
+    /// One that is given up if it takes too long.
+    pub(super) fn new(node: usize, cm: Id) -> Self {
+        Self {
+            node,
+            cm,
+            until: Some(Instant::now() + CONNECT_LIMIT),
+            again: None,
+            block: None,
+            told: None,
+        }
+    }
 }
 
 impl Link {
     /// Posts a work request; `false`: the queue pair does not take it.
     pub(super) fn post(&self, work: &Transmit, nodes: &[Node]) -> bool {
         match self {
-            Self::Connection { cm, .. } => cm.post(work),
+            Self::Connection(connection) => connection.cm.post(work),
             Self::Initiator(initiator) => {
                 let node = nodes.get(work.node.index());
                 let route = node.and_then(|node| node.route.as_ref());
@@ -72,9 +101,32 @@ impl Link {
         }
     }
 
+    /// Posts a Send with its header; `false`: the queue pair does not take it.
+    #[inline(never)]
+    pub(super) fn post_message(
+        &self,
+        work: &Transmit,
+        header: &[u8; HEADER_OCTETS],
+        buffers: &Buffers,
+    ) -> bool {
+        let Self::Connection(Connection { cm, block, .. }) = self else {
+            return false;
+        };
+        let header = block.and_then(|block| buffers.header(block, work.wr_id, header).ok());
+        header.is_some_and(|header| cm.post_with_header(work, header))
+    }
+
+    /// Its memory for messages.
+    pub(super) fn block(&self) -> Option<usize> {
+        match self {
+            Self::Connection(connection) => connection.block,
+            Self::Initiator(_) => None,
+        }
+    }
+
     pub(super) fn break_connection(&self) {
         match self {
-            Self::Connection { cm, .. } => cm.break_connection(),
+            Self::Connection(connection) => connection.cm.break_connection(),
             Self::Initiator(initiator) => initiator.break_connection(),
         }
     }

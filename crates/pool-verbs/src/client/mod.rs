@@ -2,32 +2,35 @@
 //!
 //! Files, each of which uses only those before it: `links`, nodes and shared queue pairs; this one,
 //! with the memory of the client and of nodes; `drive`, what the pool posts and does; `nodes`;
-//! `events` of connections; `learn`, of nodes that initiators reach; `calls` of users.
+//! `asked`, requests of other pools; `events` of connections; `learn`, of nodes that initiators
+//! reach; `calls` of users; `messages`, the calls for Sends and Receives.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
 
 use urdma_node_table::Region;
 use urdma_pool::{
-    Access, Config, LocalRegion, LocalRegionId, NodeId, Pool, RemoteRegion, Transport, UserId,
+    Access, Config, LocalRegion, LocalRegionId, MessageConfig, NodeId, Pool, RemoteRegion,
+    Transport, UserId,
 };
 
+pub(crate) use self::links::CONNECT_LIMIT;
 use self::links::{Node, Shared};
+pub use self::messages::Messages;
+use crate::buffers::Buffers;
 use crate::error::Error;
 use crate::ffi::{Calls, Domain, Foreign, Handle, Id, Memory, Queue, Service};
 use crate::replica::Replica;
 
+mod asked;
 mod calls;
 mod drive;
 mod events;
 mod learn;
 mod links;
+mod messages;
 mod nodes;
-
-/// How long a connection may take.
-pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where a client has learned of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +48,18 @@ struct Device {
     domain: Rc<Domain>,
 }
 
+/// What a client has for messages.
+#[derive(Debug)]
+struct Exchange {
+    /// Where it listens.
+    at: SocketAddr,
+    config: MessageConfig,
+    listener: Id,
+    buffers: Buffers,
+    /// What others may access.
+    offered: Option<Memory>,
+}
+
 /// A pool of one process over verbs.
 #[derive(Debug)]
 pub struct Client {
@@ -52,15 +67,19 @@ pub struct Client {
     config: Config,
     /// Dropped before the memory that they access.
     shared: Vec<Shared>,
+    /// None if it exchanges no messages.
+    exchange: Option<Exchange>,
     memory: HashMap<LocalRegionId, Memory>,
+    /// The memory that has a key.
+    keys: HashMap<u32, LocalRegionId>,
     /// By the index of the pool. The place of one that was removed has it until it is used again.
     nodes: Vec<Node>,
     known: HashMap<SocketAddr, usize>,
     /// Those that have not answered a request, or refused one, in the completions that were polled
     /// last.
     silent: Vec<NodeId>,
-    /// Turns without a completion.
-    idle_turns: u32,
+    /// How often it was looked for what has come.
+    turns: u32,
     /// How initiators are created; none over connections.
     calls: Option<Calls>,
     replicas: Vec<Replica>,
@@ -98,11 +117,13 @@ impl Client {
             pool: Pool::new(&config)?,
             config,
             shared: Vec::new(),
+            exchange: None,
             memory: HashMap::new(),
+            keys: HashMap::new(),
             nodes: Vec::new(),
             known: HashMap::new(),
             silent: Vec::new(),
-            idle_turns: 0,
+            turns: 0,
             calls,
             replicas: Vec::new(),
             hosts: HashMap::new(),
@@ -149,6 +170,7 @@ impl Client {
             access: Access::ALL,
         })?;
         self.memory.insert(id, memory);
+        self.keys.insert(lkey, id);
         Ok(id)
     }
 

@@ -1,15 +1,24 @@
 //! The nodes that a client knows.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use super::links::Node;
 use super::Client;
 use crate::error::Error;
 
+/// The address of a node by which it is known: IPv4, if it is that, mapped or not.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
 impl Client {
     /// The node at an address, which may be new.
     pub(super) fn node_at(&mut self, address: SocketAddr) -> Result<usize, Error> {
+        let address = canonical(address);
         if let Some(at) = self.known.get(&address) {
             return Ok(*at);
         }

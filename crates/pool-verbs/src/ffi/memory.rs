@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use rdma_core_sys::verbs;
 use urdma_node_table::Region;
+use urdma_pool::Sge;
 
 use super::Domain;
 use crate::error::Error;
@@ -65,6 +66,11 @@ impl Memory {
     /// The same that peers may only read.
     pub(crate) fn read_only(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
         Self::allocate(domain, len_octets, verbs::IBV_ACCESS_REMOTE_READ)
+    }
+
+    /// The same for this process alone.
+    pub(crate) fn own(domain: &Rc<Domain>, len_octets: usize) -> Result<Self, Error> {
+        Self::allocate(domain, len_octets, verbs::IBV_ACCESS_LOCAL_WRITE)
     }
 
     /// Registers memory of the caller, for peers, too, with every right.
@@ -170,6 +176,23 @@ impl Memory {
             *octet = unsafe { from.add(n).read_volatile() };
         }
         Ok(())
+    }
+
+    /// Copies octets into other memory. The device accesses neither range until this returns.
+    pub(crate) fn copy(&self, offset: usize, to: (&Self, usize), len: usize) -> Result<(), Error> {
+        let (from, to) = (self.at(offset, len)?, to.0.at(to.1, len)?);
+        // SAFETY: both ranges are in their allocations, which may be one.
+        unsafe { std::ptr::copy(from, to, len) };
+        Ok(())
+    }
+
+    /// The element of a range.
+    pub(crate) fn element(&self, offset: usize, len_octets: u32) -> Sge {
+        Sge {
+            addr: self.addr() + offset as u64,
+            len_octets,
+            lkey: self.keys().0,
+        }
     }
 
     /// Copies octets into it.

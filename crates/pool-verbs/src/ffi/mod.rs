@@ -19,6 +19,7 @@ use crate::error::Error;
 
 mod dc;
 mod memory;
+mod messages;
 
 pub(crate) use dc::{path_to, Calls, Handle, Initiator, Route, Target};
 pub use memory::Foreign;
@@ -37,7 +38,7 @@ const RETRIES: u8 = 7;
 /// Reads and atomics in flight, which every provider permits.
 const RD_ATOMIC: u8 = 4;
 /// Completions that are polled at once.
-const POLLED: usize = 32;
+pub(crate) const POLLED: usize = 32;
 
 fn called(call: &'static str, status: i32) -> Result<(), Error> {
     match status {
@@ -122,8 +123,8 @@ pub(crate) enum Event {
 pub(crate) struct Id {
     raw: *mut rdmacm::rdma_cm_id,
     channel: *mut rdmacm::rdma_event_channel,
-    /// The queue pair's domain and queue.
-    objects: Option<(Rc<Domain>, Rc<Queue>)>,
+    /// The queue pair's domain, and its queues: of requests and of Receives.
+    objects: Option<(Rc<Domain>, [Rc<Queue>; 2])>,
 }
 
 fn new_channel() -> Result<*mut rdmacm::rdma_event_channel, Error> {
@@ -279,19 +280,35 @@ impl Id {
         sq_depth: u32,
         elements_max: u32,
     ) -> Result<(), Error> {
+        self.create_with_receives(domain, [queue, queue], [sq_depth, 1], elements_max)
+    }
+
+    /// The same with completion queues and depths of requests and of Receives, which have one
+    /// element.
+    pub(crate) fn create_with_receives(
+        &mut self,
+        domain: &Rc<Domain>,
+        queues: [&Rc<Queue>; 2],
+        depths: [u32; 2],
+        elements_max: u32,
+    ) -> Result<(), Error> {
         let mut init = verbs::ibv_qp_init_attr {
-            send_cq: queue.raw,
-            recv_cq: queue.raw,
+            send_cq: queues[0].raw,
+            recv_cq: queues[1].raw,
             qp_type: verbs::IBV_QPT_RC,
             ..Default::default()
         };
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (sq_depth, 1);
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (depths[0], depths[1]);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (elements_max, 1);
-        // SAFETY: identifier, domain and queue live, and the attributes are ours.
+        // SAFETY: identifier, domain and queues live, and the attributes are ours.
         let status = unsafe { rdmacm::rdma_create_qp(self.raw, domain.raw, &mut init) };
         called("rdma_create_qp", status)?;
-        self.objects = Some((Rc::clone(domain), Rc::clone(queue)));
+        self.objects = Some((Rc::clone(domain), queues.map(Rc::clone)));
         Ok(())
+    }
+
+    fn has_queue_pair(&self) -> bool {
+        self.objects.is_some()
     }
 
     /// Takes the queue pair to ERR, so that what is posted completes.
@@ -528,7 +545,7 @@ fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_
             (verbs::IBV_WR_ATOMIC_CMP_AND_SWP, expected, swap)
         }
         Operation::FetchAdd { add } => (verbs::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
-        Operation::Send { .. } => unreachable!("the pool of a client exchanges no messages"),
+        Operation::Send { .. } => (verbs::IBV_WR_SEND, 0, 0),
     };
     wr.opcode = opcode;
     match work.operation {
@@ -654,6 +671,19 @@ impl Queue {
     /// Hands the oldest completions over; whether there were any.
     pub(crate) fn poll(&self, mut each: impl FnMut(u64, Status)) -> Result<bool, Error> {
         let mut found = [const { MaybeUninit::<verbs::ibv_wc>::uninit() }; POLLED];
+        let polled = self.poll_into(&mut found)?;
+        for completion in polled {
+            each(completion.wr_id, status_of(completion.status));
+        }
+        Ok(!polled.is_empty())
+    }
+
+    /// The oldest completions.
+    #[inline]
+    fn poll_into<'a>(
+        &self,
+        found: &'a mut [MaybeUninit<verbs::ibv_wc>; POLLED],
+    ) -> Result<&'a [verbs::ibv_wc], Error> {
         // SAFETY: the queue and its context live.
         let poll = unsafe { (*(*self.raw).context).ops.poll_cq };
         let poll = poll.ok_or(Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
@@ -662,12 +692,8 @@ impl Queue {
         let count = unsafe { poll(self.raw, most, found.as_mut_ptr().cast()) };
         let count =
             usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
-        for entry in found.iter().take(count) {
-            // SAFETY: the provider has written it.
-            let completion = unsafe { entry.assume_init_ref() };
-            each(completion.wr_id, status_of(completion.status));
-        }
-        Ok(count > 0)
+        // SAFETY: the provider has written so many, at most as many as there is room for.
+        Ok(unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), count.min(POLLED)) })
     }
 }
 

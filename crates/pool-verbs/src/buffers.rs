@@ -1,0 +1,208 @@
+//! Registered memory for the messages of connections.
+//!
+//! A connection has a block: buffers, one for each Receive of its share, and headers of the Sends
+//! in flight. A block is used again once the queue pair of its connection is destroyed, and then
+//! has another generation, so that a late completion of a Receive counts for no other connection.
+
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+use urdma_pool::{MessageConfig, Sge, HEADER_OCTETS};
+
+use crate::error::Error;
+use crate::ffi::{Domain, Id, Memory, Queue, POLLED};
+
+/// Buffers begin at multiples of this many octets, a cache line.
+const ALIGNMENT: u32 = 64;
+
+/// A message in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    /// The block.
+    pub(crate) block: usize,
+    /// The number of the buffer.
+    pub(crate) buffer: u32,
+    pub(crate) len_octets: usize,
+}
+
+#[derive(Debug)]
+struct Block {
+    memory: Memory,
+    generation: u32,
+}
+
+/// All blocks of a client.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    share: u32,
+    buffer_octets: u32,
+    /// Headers of a block, a power of two.
+    headers: u32,
+    blocks: Vec<Block>,
+    free: Vec<usize>,
+    /// The completion queue of all Receives.
+    queue: Rc<Queue>,
+    domain: Rc<Domain>,
+}
+
+impl Buffers {
+    /// For this many connections, with send queues of `sq_depth`.
+    ///
+    /// # Errors
+    /// If the completion queue cannot be created.
+    pub(crate) fn new(
+        domain: &Rc<Domain>,
+        config: &MessageConfig,
+        sq_depth: u32,
+        connections: u32,
+    ) -> Result<Self, Error> {
+        let share = u32::from(config.share);
+        Ok(Self {
+            share,
+            buffer_octets: config.buffer_octets,
+            headers: sq_depth.next_power_of_two(),
+            blocks: Vec::new(),
+            free: Vec::new(),
+            queue: Queue::new(domain, share.saturating_mul(connections))?,
+            domain: Rc::clone(domain),
+        })
+    }
+
+    /// The completion queue of Receives, and how many a connection has.
+    pub(crate) fn receives(&self) -> (&Rc<Queue>, u32) {
+        (&self.queue, self.share)
+    }
+
+    fn stride(&self) -> usize {
+        self.buffer_octets.next_multiple_of(ALIGNMENT) as usize
+    }
+
+    /// A block that no connection has.
+    ///
+    /// # Errors
+    /// If there is none, and no further one can be registered.
+    pub(crate) fn take(&mut self) -> Result<usize, Error> {
+        if let Some(block) = self.free.pop() {
+            return Ok(block);
+        }
+        let buffers = self.share as usize * self.stride();
+        let len_octets = buffers + self.headers as usize * HEADER_OCTETS;
+        let memory = Memory::own(&self.domain, len_octets)?;
+        self.blocks.push(Block {
+            memory,
+            generation: 0,
+        });
+        Ok(self.blocks.len() - 1)
+    }
+
+    /// Takes a block back. The queue pair of its connection is destroyed.
+    pub(crate) fn give_back(&mut self, block: usize) {
+        self.blocks[block].generation = self.blocks[block].generation.wrapping_add(1);
+        self.free.push(block);
+    }
+
+    /// The block of a buffer, and the offset of the buffer there.
+    fn place_of(&self, buffer: u32) -> Option<(usize, usize)> {
+        let block = (buffer / self.share) as usize;
+        let offset = (buffer % self.share) as usize * self.stride();
+        (block < self.blocks.len()).then_some((block, offset))
+    }
+
+    /// The block of a buffer.
+    pub(crate) fn block_of(&self, buffer: u32) -> Option<usize> {
+        self.place_of(buffer).map(|(block, _)| block)
+    }
+
+    /// Posts Receives for all buffers of a block; `false`: the queue pair does not take them.
+    pub(crate) fn post_all(&self, block: usize, cm: &Id) -> bool {
+        let first = u32::try_from(block).map(|block| block * self.share);
+        first.is_ok_and(|first| (first..first + self.share).all(|buffer| self.post(buffer, cm)))
+    }
+
+    /// Posts a Receive for a buffer of the connection; `false`: the queue pair does not take it.
+    pub(crate) fn post(&self, buffer: u32, cm: &Id) -> bool {
+        let Some((block, offset)) = self.place_of(buffer) else {
+            return false;
+        };
+        let Block { memory, generation } = &self.blocks[block];
+        let wr_id = u64::from(*generation) << 32 | u64::from(buffer);
+        cm.post_receive(wr_id, memory.element(offset, self.buffer_octets))
+    }
+
+    /// The messages that have arrived, in order; none if there are no completions of Receives.
+    ///
+    /// # Errors
+    /// If the queue cannot be polled.
+    pub(crate) fn poll(&self) -> Result<Option<ArrayVec<Arrived, POLLED>>, Error> {
+        let filled = self.queue.poll_receives()?;
+        if filled.is_empty() {
+            return Ok(None);
+        }
+        let arrived = filled.iter().filter_map(|filled| {
+            let [g3, g2, g1, g0, buffer @ ..] = filled.wr_id.to_be_bytes();
+            let buffer = u32::from_be_bytes(buffer);
+            let (block, _) = self.place_of(buffer)?;
+            let is_current = self.blocks[block].generation == u32::from_be_bytes([g3, g2, g1, g0]);
+            let len_octets = filled.len_octets.filter(|_| is_current)? as usize;
+            Some(Arrived {
+                block,
+                buffer,
+                len_octets,
+            })
+        });
+        Ok(Some(arrived.collect()))
+    }
+
+    /// The first octets of a message, up to those of a header.
+    pub(crate) fn first(&self, arrived: &Arrived) -> ArrayVec<u8, HEADER_OCTETS> {
+        let mut first = [0; HEADER_OCTETS];
+        let len = arrived.len_octets.min(HEADER_OCTETS);
+        let place = self.place_of(arrived.buffer);
+        let is_read = place.is_some_and(|(block, offset)| {
+            let memory = &self.blocks[block].memory;
+            memory.read(offset, &mut first[..len]).is_ok()
+        });
+        first[..len].iter().copied().filter(|_| is_read).collect()
+    }
+
+    /// Copies the octets behind the header to elements, whose memory `find` has by its key.
+    ///
+    /// # Errors
+    /// If an element is not in that memory.
+    pub(crate) fn copy<'a>(
+        &self,
+        buffer: u32,
+        elements: &[Sge],
+        find: impl Fn(u32) -> Option<&'a Memory>,
+    ) -> Result<(), Error> {
+        let (block, offset) = self.place_of(buffer).ok_or(Error::Memory)?;
+        let mut from = offset + HEADER_OCTETS;
+        for element in elements {
+            let to = find(element.lkey).ok_or(Error::Memory)?;
+            let at = element.addr.checked_sub(to.addr()).ok_or(Error::Memory)?;
+            let at = usize::try_from(at).map_err(|_| Error::Memory)?;
+            let len = element.len_octets as usize;
+            self.blocks[block].memory.copy(from, (to, at), len)?;
+            from += len;
+        }
+        Ok(())
+    }
+
+    /// Writes the header of the work request with a number to its place in a block, where it stays
+    /// until as many requests are posted as the send queue takes.
+    ///
+    /// # Errors
+    /// If the block has no such place.
+    pub(crate) fn header(
+        &self,
+        block: usize,
+        wr_id: u64,
+        header: &[u8; HEADER_OCTETS],
+    ) -> Result<Sge, Error> {
+        let memory = &self.blocks.get(block).ok_or(Error::Memory)?.memory;
+        let number = usize::try_from(wr_id % u64::from(self.headers)).unwrap_or(0);
+        let offset = self.share as usize * self.stride() + number * HEADER_OCTETS;
+        memory.write(offset, header)?;
+        Ok(memory.element(offset, u32::try_from(HEADER_OCTETS).unwrap_or(0)))
+    }
+}

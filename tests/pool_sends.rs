@@ -1,0 +1,551 @@
+//! Sends and Receives over virtual queue pairs (`urdma_pool_verbs`): ends, each a process with
+//! several users, which run the test `end` of this program.
+#![allow(clippy::unwrap_used)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use sha2::{Digest, Sha256};
+use urdma_harness::instance::{Instance, Scratch};
+use urdma_harness::process::Process;
+use urdma_pool_verbs::{
+    Client, Completion, Config, Depths, Element, EndState, LocalRegionId, Messages, Received,
+    SendRequest, Status, UserId, VirtualId,
+};
+use urdma_tests::{
+    alone, expect_all_taken_back, ports, start_end, up_with_faults, OneHost, CHECK_LIMIT,
+};
+use urdma_types::Rng;
+
+/// What an end does, the address at which it listens, that of its peer, and a file that exists once
+/// all ends listen.
+const ROLE: &str = "URDMA_TEST_SENDS_ROLE";
+const OWN: &str = "URDMA_TEST_SENDS_OWN";
+const PEER: &str = "URDMA_TEST_SENDS_PEER";
+const GO: &str = "URDMA_TEST_SENDS_GO";
+/// The service of every end.
+const SERVICE: u32 = 7;
+/// Virtual queue pairs that an end opens, each for a user of its own.
+const USERS: u32 = 4;
+/// Messages of each end of each of them.
+const MESSAGES: u32 = 200;
+/// The longest message, and how many an end of a virtual queue pair has at a time.
+const LEN: usize = 4096;
+const SLOTS: usize = 4;
+const DEPTHS: Depths = Depths {
+    requests: 4,
+    receives: 4,
+};
+/// How long an end waits for what does come.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn kill(end: Process) {
+    end.signal(Signal::SIGKILL).unwrap();
+    end.wait(CHECK_LIMIT).unwrap();
+}
+
+/// Ends on one host, or on two.
+struct Hosts {
+    hosts: Vec<Instance>,
+    scratch: Scratch,
+    addresses: [String; 2],
+}
+
+impl Hosts {
+    fn one() -> Self {
+        let OneHost { host, scratch } = OneHost::up();
+        let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", ports()));
+        Self {
+            hosts: vec![host],
+            scratch,
+            addresses,
+        }
+    }
+
+    fn two(fault: &str) -> Self {
+        let scratch = Scratch::new("sends").unwrap();
+        let hosts = up_with_faults(&scratch, fault);
+        let addresses = ["127.0.0.1", "127.0.0.2"].map(|host| format!("{host}:{}", ports()));
+        Self {
+            hosts: hosts.into(),
+            scratch,
+            addresses,
+        }
+    }
+
+    fn go(&self) -> PathBuf {
+        self.scratch.path().join("go")
+    }
+
+    /// Starts the end at one of the addresses, which connects to the other one, if at all.
+    fn start(&self, role: &str, at: usize) -> Process {
+        self.start_at(role, at, &self.addresses[at])
+    }
+
+    fn start_at(&self, role: &str, at: usize, own: &str) -> Process {
+        let host = &self.hosts[at.min(self.hosts.len() - 1)];
+        let go = self.go();
+        let environment = [
+            (ROLE, role),
+            (OWN, own),
+            (PEER, &self.addresses[1 - at]),
+            (GO, go.to_str().unwrap()),
+        ];
+        let mut end = start_end(host, &environment);
+        end.wait_for_text("listens", CHECK_LIMIT).unwrap();
+        end
+    }
+
+    fn let_go(&self) {
+        std::fs::write(self.go(), "").unwrap();
+    }
+
+    /// Nothing is left of the ends, which are killed.
+    fn down(self, ends: impl IntoIterator<Item = Process>) {
+        ends.into_iter().for_each(kill);
+        self.hosts.iter().for_each(expect_all_taken_back);
+        for host in self.hosts {
+            host.down().unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "an end, which the other tests start"]
+fn end() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    match &*role {
+        "talks" => talk(),
+        "echoes" => echo(),
+        "asks" => ask(),
+        "asks again" => ask_again(),
+        other => panic!("no role {other:?}"),
+    }
+}
+
+fn address_in(variable: &str) -> SocketAddr {
+    std::env::var(variable).unwrap().parse().unwrap()
+}
+
+/// A client that offers the service, once all ends do.
+fn new_client() -> Client {
+    let own = address_in(OWN);
+    let host: IpAddr = own.ip();
+    let mut client = Client::new(host, &Config::default()).unwrap();
+    client.offer_messages(own, &Messages::default()).unwrap();
+    client.listen(SERVICE).unwrap();
+    println!("listens");
+    let go = std::env::var(GO).unwrap();
+    let began = Instant::now();
+    while !Path::new(&go).exists() {
+        assert!(began.elapsed() < LIMIT, "the others do not listen");
+        client.progress().unwrap();
+        std::thread::yield_now();
+    }
+    client
+}
+
+/// One end of a virtual queue pair, with memory for as many Receives and Sends as it has.
+struct End {
+    qp: VirtualId,
+    local: LocalRegionId,
+    addr: u64,
+}
+
+impl End {
+    fn new(client: &mut Client, user: UserId, qp: VirtualId) -> Self {
+        let local = client.register(user, 2 * SLOTS * LEN).unwrap();
+        let addr = client.addr(local).unwrap();
+        let end = Self { qp, local, addr };
+        (0..SLOTS).for_each(|slot| end.receive(client, slot));
+        end
+    }
+
+    fn open(client: &mut Client, user: UserId, to: SocketAddr) -> Self {
+        let opened = client.open_service(user, (to, SERVICE), DEPTHS).unwrap();
+        Self::new(client, user, opened)
+    }
+
+    fn accept(client: &mut Client, user: UserId) -> Option<Self> {
+        let accepted = client.accept(SERVICE, user, DEPTHS).unwrap()?;
+        Some(Self::new(client, user, accepted))
+    }
+
+    fn element(&self, slot: usize, len: usize) -> Element {
+        Element {
+            local: self.local,
+            addr: self.addr + (slot * LEN) as u64,
+            len_octets: u32::try_from(len).unwrap(),
+        }
+    }
+
+    fn receive(&self, client: &mut Client, slot: usize) {
+        let element = self.element(slot, LEN);
+        let posted = client.post_receive(self.qp, slot as u64, &[element]);
+        posted.unwrap();
+    }
+
+    /// What a Receive has brought.
+    fn octets(&self, client: &Client, received: &Received) -> Vec<u8> {
+        let slot = usize::try_from(received.id).unwrap();
+        let mut octets = vec![0; received.len_octets as usize];
+        client.read(self.local, slot * LEN, &mut octets).unwrap();
+        octets
+    }
+
+    fn send(&self, client: &mut Client, slot: usize, octets: &[u8], immediate: Option<u32>) {
+        let place = SLOTS + slot;
+        client.write(self.local, place * LEN, octets).unwrap();
+        let request = SendRequest {
+            id: slot as u64,
+            immediate,
+            is_signaled: true,
+        };
+        // In two elements.
+        let (first, second) = (octets.len() / 3, octets.len() - octets.len() / 3);
+        let mut elements = [self.element(place, first), self.element(place, second)];
+        elements[1].addr += first as u64;
+        client.post_send(self.qp, &request, &elements).unwrap();
+    }
+
+    fn polled(&self, client: &mut Client) -> Option<Completion> {
+        client.poll(self.qp).unwrap()
+    }
+
+    fn received(&self, client: &mut Client) -> Option<Received> {
+        client.poll_received(self.qp).unwrap()
+    }
+}
+
+/// What an end sends and receives over one virtual queue pair, each as a digest.
+struct Stream {
+    end: End,
+    rng: Rng,
+    to_send: u32,
+    to_receive: u32,
+    free: Vec<usize>,
+    sent: Sha256,
+    received: Sha256,
+}
+
+fn add(digest: &mut Sha256, octets: &[u8], immediate: Option<u32>) {
+    digest.update((octets.len() as u64).to_be_bytes());
+    digest.update(immediate.map_or([0; 5], |immediate| {
+        let [a, b, c, d] = immediate.to_be_bytes();
+        [1, a, b, c, d]
+    }));
+    digest.update(octets);
+}
+
+impl Stream {
+    fn new(end: End, seed: u64) -> Self {
+        Self {
+            end,
+            rng: Rng::new(seed),
+            to_send: MESSAGES,
+            to_receive: MESSAGES,
+            free: (0..SLOTS).collect(),
+            sent: Sha256::new(),
+            received: Sha256::new(),
+        }
+    }
+
+    fn turn(&mut self, client: &mut Client) {
+        while let Some(slot) = self.free.pop_if(|_| self.to_send > 0) {
+            let mut octets = vec![0; self.rng.below_len(LEN + 1)];
+            self.rng.fill(&mut octets);
+            let immediate = self.rng.percent(50).then(|| self.rng.bits32());
+            add(&mut self.sent, &octets, immediate);
+            self.end.send(client, slot, &octets, immediate);
+            self.to_send -= 1;
+        }
+        while let Some(done) = self.end.polled(client) {
+            assert_eq!(done.status, Status::Success);
+            self.free.push(usize::try_from(done.id).unwrap());
+        }
+        while let Some(received) = self.end.received(client) {
+            assert_eq!(received.status, Status::Success);
+            let octets = self.end.octets(client, &received);
+            add(&mut self.received, &octets, received.immediate);
+            self.to_receive = self.to_receive.checked_sub(1).expect("too many messages");
+            self.end
+                .receive(client, usize::try_from(received.id).unwrap());
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.to_send == 0 && self.to_receive == 0 && self.free.len() == SLOTS
+    }
+}
+
+/// The digests of all streams, in whichever order these are.
+fn all_of(digests: impl Iterator<Item = Sha256>) -> String {
+    let mut all: Vec<Vec<u8>> = digests.map(|digest| digest.finalize().to_vec()).collect();
+    all.sort();
+    let all = Sha256::digest(all.concat());
+    all.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// Opens virtual queue pairs to the other end, and accepts as many.
+fn talk() {
+    let mut client = new_client();
+    let (own, peer) = (address_in(OWN), address_in(PEER));
+    let seed = u64::from(own.port());
+    let mut streams: Vec<Stream> = Vec::new();
+    for user in 0..USERS {
+        let end = End::open(&mut client, UserId(user), peer);
+        streams.push(Stream::new(end, seed + u64::from(user)));
+    }
+    let began = Instant::now();
+    while streams.len() < 2 * USERS as usize || !streams.iter().all(Stream::is_done) {
+        assert!(began.elapsed() < LIMIT, "the ends do not come to an end");
+        let user = u32::try_from(streams.len()).unwrap();
+        if let Some(end) = End::accept(&mut client, UserId(user)) {
+            streams.push(Stream::new(end, seed + 100 + u64::from(user)));
+        }
+        for stream in &mut streams {
+            stream.turn(&mut client);
+        }
+        std::thread::yield_now();
+    }
+    for stream in &streams {
+        assert_eq!(client.end_state(stream.end.qp), Some(EndState::Open));
+    }
+    let (sent, received): (Vec<_>, Vec<_>) = streams
+        .into_iter()
+        .map(|stream| (stream.sent, stream.received))
+        .unzip();
+    println!("sent {}", all_of(sent.into_iter()));
+    println!("received {}", all_of(received.into_iter()));
+    let stats = client.pool().stats();
+    println!("dropped {} failed {}", stats.dropped, stats.failed);
+    println!("done");
+    // The other end may not know yet that all has arrived.
+    loop {
+        client.progress().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+/// What an end has printed behind a word.
+fn said<'a>(printed: &'a str, word: &str) -> &'a str {
+    let line = printed.lines().find_map(|line| line.strip_prefix(word));
+    line.unwrap_or_else(|| panic!("no {word:?} in {printed}"))
+}
+
+fn both_ends_talk(hosts: Hosts) {
+    let mut ends = [hosts.start("talks", 0), hosts.start("talks", 1)];
+    hosts.let_go();
+    for end in &mut ends {
+        end.wait_for_text("done", CHECK_LIMIT).unwrap();
+    }
+    let printed = [0, 1].map(|at| ends[at].printed());
+    for at in [0, 1] {
+        let (sent, received) = (
+            said(&printed[at], "sent "),
+            said(&printed[1 - at], "received "),
+        );
+        assert_eq!(sent, received, "{printed:?}");
+    }
+    hosts.down(ends);
+}
+
+#[test]
+fn users_of_two_ends_send_to_each_other() {
+    let _alone = alone();
+    both_ends_talk(Hosts::one());
+}
+
+#[test]
+fn users_of_two_hosts_send_to_each_other() {
+    let _alone = alone();
+    both_ends_talk(Hosts::two(""));
+}
+
+#[test]
+fn users_of_two_hosts_send_to_each_other_over_a_bad_link() {
+    let _alone = alone();
+    let fault = "[fault]\nloss = \"1%\"\nduplicate = \"1%\"\nreorder = \"1%\"\nseed = 3\n";
+    both_ends_talk(Hosts::two(fault));
+}
+
+/// Sends back what comes, to whoever comes.
+fn echo() {
+    let mut client = new_client();
+    let mut ends: Vec<(End, Vec<usize>)> = Vec::new();
+    let (mut accepted, mut ended) = (0, 0);
+    loop {
+        if let Some(end) = End::accept(&mut client, UserId(accepted)) {
+            accepted += 1;
+            ends.push((end, (0..SLOTS).collect()));
+        }
+        ends.retain_mut(|(end, free)| {
+            while let Some(done) = end.polled(&mut client) {
+                free.push(usize::try_from(done.id).unwrap());
+            }
+            while let Some(received) = end.received(&mut client) {
+                if received.status != Status::Success {
+                    client.close(end.qp).unwrap();
+                    client.deregister(end.local).unwrap();
+                    ended += 1;
+                    println!("ended {ended}");
+                    return false;
+                }
+                let octets = end.octets(&client, &received);
+                end.receive(&mut client, usize::try_from(received.id).unwrap());
+                let slot = free.pop().expect("the peer has as many messages at a time");
+                end.send(&mut client, slot, &octets, received.immediate);
+            }
+            true
+        });
+        std::thread::yield_now();
+    }
+}
+
+/// Sends a message and compares what comes back; `false`: the end has ended.
+fn is_echoed(client: &mut Client, end: &End, number: u32, rng: &mut Rng) -> bool {
+    let mut octets = vec![0; rng.below_len(LEN + 1)];
+    rng.fill(&mut octets);
+    end.send(client, 0, &octets, Some(number));
+    let began = Instant::now();
+    let (mut is_sent, mut is_back) = (false, false);
+    while !is_sent || !is_back {
+        assert!(
+            began.elapsed() < LIMIT,
+            "message {number} does not come back"
+        );
+        if let Some(done) = end.polled(client) {
+            if done.status != Status::Success {
+                return false;
+            }
+            is_sent = true;
+        }
+        if let Some(received) = end.received(client) {
+            if received.status != Status::Success {
+                return false;
+            }
+            assert_eq!(received.immediate, Some(number));
+            assert!(end.octets(client, &received) == octets, "message {number}");
+            end.receive(client, usize::try_from(received.id).unwrap());
+            is_back = true;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Asks an end that echoes, by all users, until the file says that others have been killed, and a
+/// while longer.
+fn ask() {
+    let mut client = new_client();
+    let peer = address_in(PEER);
+    let ends = (0..USERS).map(|user| End::open(&mut client, UserId(user), peer));
+    let ends: Vec<End> = ends.collect();
+    let mut rng = Rng::new(u64::from(std::process::id()));
+    let killed = PathBuf::from(std::env::var(GO).unwrap()).with_extension("killed");
+    let (mut number, mut left) = (0, MESSAGES);
+    while left > 0 {
+        left -= u32::from(killed.exists());
+        for end in &ends {
+            assert!(is_echoed(&mut client, end, number, &mut rng));
+        }
+        number += 1;
+        if number == 10 {
+            println!("asks");
+        }
+    }
+    for end in ends {
+        client.close(end.qp).unwrap();
+    }
+    client.progress().unwrap();
+    println!("done");
+}
+
+fn killed(hosts: &Hosts) {
+    std::fs::write(hosts.go().with_extension("killed"), "").unwrap();
+}
+
+/// One of two processes that send to a third is killed.
+#[test]
+fn others_go_on_when_an_end_is_killed() {
+    let _alone = alone();
+    let hosts = Hosts::one();
+    let mut echo = hosts.start("echoes", 0);
+    hosts.let_go();
+    let mut survivor = hosts.start("asks", 1);
+    let own = format!("127.0.0.1:{}", ports());
+    for round in 1..=3 {
+        let mut victim = hosts.start_at("asks", 1, &own);
+        for end in [&mut victim, &mut survivor] {
+            end.wait_for_text("asks", CHECK_LIMIT).unwrap();
+        }
+        kill(victim);
+        // Its users' ends have ended; another process takes its address.
+        let ended = format!("ended {}\n", round * USERS);
+        echo.wait_for_text(&ended, CHECK_LIMIT).unwrap();
+    }
+    killed(&hosts);
+    let ended = survivor.wait(CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    hosts.down([echo]);
+}
+
+/// Asks until the peer has ended, and then the one that takes its place.
+fn ask_again() {
+    let mut client = new_client();
+    let peer = address_in(PEER);
+    let mut rng = Rng::new(u64::from(std::process::id()));
+    let ends = (0..USERS).map(|user| End::open(&mut client, UserId(user), peer));
+    let ends: Vec<End> = ends.collect();
+    let mut number = 0;
+    while ends
+        .iter()
+        .all(|end| is_echoed(&mut client, end, number, &mut rng))
+    {
+        number += 1;
+        if number == 10 {
+            println!("asks");
+        }
+    }
+    println!("lost");
+    let began = Instant::now();
+    for end in ends {
+        // All have ended, each by itself.
+        while !matches!(client.end_state(end.qp), Some(EndState::Closed)) {
+            assert!(began.elapsed() < LIMIT, "an end remains");
+            client.progress().unwrap();
+        }
+        client.close(end.qp).unwrap();
+    }
+    for round in 0.. {
+        assert!(began.elapsed() < LIMIT, "the peer is not reached again");
+        let end = End::open(&mut client, UserId(round), peer);
+        let is_there = is_echoed(&mut client, &end, number, &mut rng);
+        client.close(end.qp).unwrap();
+        if is_there {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("done");
+}
+
+#[test]
+fn end_that_is_killed_is_reached_again() {
+    let _alone = alone();
+    let hosts = Hosts::one();
+    let echo = hosts.start("echoes", 0);
+    hosts.let_go();
+    let mut asking = hosts.start("asks again", 1);
+    asking.wait_for_text("asks", CHECK_LIMIT).unwrap();
+    kill(echo);
+    asking.wait_for_text("lost", CHECK_LIMIT).unwrap();
+    let echo = hosts.start("echoes", 0);
+    let ended = asking.wait(CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    hosts.down([echo]);
+}
