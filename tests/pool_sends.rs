@@ -19,6 +19,10 @@ use urdma_tests::{
 };
 use urdma_types::Rng;
 
+#[path = "../crates/pool-verbs/examples/messages.rs"]
+#[allow(dead_code, reason = "its main, which this program does not call")]
+mod example;
+
 /// What an end does, the address at which it listens, that of its peer, and a file that exists once
 /// all ends listen.
 const ROLE: &str = "URDMA_TEST_SENDS_ROLE";
@@ -123,6 +127,8 @@ fn end() {
         "echoes" => echo(),
         "asks" => ask(),
         "asks again" => ask_again(),
+        "example answers" => run_example(None),
+        "example asks" => run_example(Some(address_in(PEER))),
         other => panic!("no role {other:?}"),
     }
 }
@@ -492,6 +498,36 @@ fn others_go_on_when_an_end_is_killed() {
     let ended = survivor.wait(CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     hosts.down([echo]);
+}
+
+fn run_example(peer: Option<SocketAddr>) {
+    println!("listens");
+    // An end that does not listen yet refuses the one that asks.
+    let began = Instant::now();
+    let expected: &[u8] = if peer.is_some() {
+        b"answer  "
+    } else {
+        b"question"
+    };
+    while example::exchange(address_in(OWN), peer).unwrap() != expected {
+        assert!(began.elapsed() < LIMIT, "the other end does not answer");
+    }
+    println!("done");
+    // The other end may not know yet that its message has arrived.
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+#[test]
+fn example_exchanges_a_message() {
+    let _alone = alone();
+    let hosts = Hosts::one();
+    let answers = hosts.start("example answers", 0);
+    let asks = hosts.start("example asks", 1);
+    for end in [asks, answers] {
+        let ended = end.wait(CHECK_LIMIT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    hosts.down([]);
 }
 
 /// Asks until the peer has ended, and then the one that takes its place.
