@@ -33,8 +33,8 @@ const OPCODES: [&str; 6] = [
     ATOMIC_RESPONSE,
 ];
 /// Messages of channels (doc/spec/channel.md) of the same programs inside a host: SEND,
-/// READ_REQUEST, READ_RESPONSE, ATOMIC_REQUEST, ATOMIC_RESPONSE, TERMINATE.
-const MESSAGES: [&str; 6] = ["1", "4", "5", "6", "7", "8"];
+/// READ_REQUEST, READ_RESPONSE, ATOMIC_REQUEST, ATOMIC_RESPONSE, TERMINATE, WRITE_IMMEDIATE.
+const MESSAGES: [&str; 7] = ["1", "4", "5", "6", "7", "8", "12"];
 /// REQ, REP, RTU, DREQ.
 const CM_KINDS: [&str; 4] = ["1", "2", "3", "5"];
 /// COOKIE, between hosts.
@@ -51,7 +51,8 @@ fn with_capture(capture: Option<&Path>, argv: Vec<String>) -> Vec<String> {
     [vec!["env".to_owned(), variable], argv].concat()
 }
 
-/// Sends, reads, atomics, connection management and a Terminate between `server` and `client`.
+/// Sends, reads, atomics, a stream, connection management and a Terminate between `server` and
+/// `client`.
 fn run_mix(server: &Instance, client: &Instance, scratch: &Path, capture: Option<&Path>) {
     let (address, port) = (server.address(), ports());
     for mut job in [
@@ -59,6 +60,7 @@ fn run_mix(server: &Instance, client: &Instance, scratch: &Path, capture: Option
         programs::perftest("ib_read_lat", 64, false, port + 1, address),
         programs::perftest("ib_atomic_lat", 8, false, port + 2, address),
         programs::rping(port + 3, address),
+        programs::rstream(port + 4, address),
     ] {
         job.server = with_capture(capture, job.server);
         job.client = with_capture(capture, job.client);

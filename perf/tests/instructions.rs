@@ -15,7 +15,7 @@ const FIGURES: [(Operation, u32, f64); 8] = [
     (Operation::SendImm, 64, 1311.0),
     (Operation::Stream, 64, 1080.0),
     (Operation::Write, 64, 1321.0),
-    (Operation::WriteImm, 64, 2878.0),
+    (Operation::WriteImm, 64, 1392.0),
     (Operation::Read, 64, 2601.0),
     (Operation::Send, 65_536, 1949.0),
     (Operation::Write, 65_536, 1997.0),

@@ -208,6 +208,33 @@ fn refused_immediate_data_is_sent_again_without_its_write() {
 }
 
 #[test]
+fn write_of_one_segment_and_its_immediate_data_are_one_message() {
+    for (octets, messages) in [(0, 1), (64, 1), (65_536, 1), (65_537, 3)] {
+        let mut world = ChannelWorld::new(&setup(), 1);
+        let (from, to) = (memory(&mut world, 0, 70_000), memory(&mut world, 1, 70_000));
+        recv(&mut world, 1, 7);
+        let remote = SimHost::remote(to, 0);
+        let sges = [SimHost::sge(from, 0, octets)];
+        let mut request = wr(1, SendOp::Write { remote }, &sges);
+        (request.imm, request.flags.solicited) = (Some(5), true);
+        post_wr(&mut world, 0, &request);
+        world.settle_down();
+        assert_eq!(world.conn(0, 0).stats().tx_datagrams, messages, "{octets}");
+        assert_eq!(outcome(&mut world, 0), [(1, Status::Success)]);
+        let received = completions(&mut world, 1);
+        let [done] = received[..] else {
+            panic!("{received:?}");
+        };
+        assert_eq!((done.wr_id, done.op), (7, CompletionOp::RecvWriteImm));
+        assert_eq!((done.imm, done.byte_len), (Some(5), octets));
+        assert!(done.solicited);
+        let pair = world.pair(0);
+        let placed = &pair.host(1).octets(to)[..octets as usize];
+        assert!(placed.iter().all(|&octet| octet == 1), "{octets}");
+    }
+}
+
+#[test]
 fn responses_are_taken_while_requests_are_refused() {
     let mut world = ChannelWorld::new(&setup(), 1);
     send(&mut world, 0, 1);

@@ -164,11 +164,11 @@ local MESSAGE_KIND_END = 16
 local MESSAGE_FLAGS_END = 0x80
 local SEND, WRITE, IMMEDIATE, READ_REQUEST, READ_RESPONSE = 1, 2, 3, 4, 5
 local ATOMIC_REQUEST, ATOMIC_RESPONSE = 6, 7
-local TERMINATE, NOT_READY, CHANNEL_RESET, FIN = 8, 9, 10, 11
+local TERMINATE, NOT_READY, CHANNEL_RESET, FIN, WRITE_IMMEDIATE = 8, 9, 10, 11, 12
 local MESSAGES = {
   [1] = "SEND", [2] = "WRITE", [3] = "IMMEDIATE", [4] = "READ_REQUEST", [5] = "READ_RESPONSE",
   [6] = "ATOMIC_REQUEST", [7] = "ATOMIC_RESPONSE", [8] = "TERMINATE", [9] = "NOT_READY",
-  [10] = "RESET", [11] = "FIN",
+  [10] = "RESET", [11] = "FIN", [12] = "WRITE_IMMEDIATE",
 }
 local CHANNEL_RESET_REASONS = {
   [0] = "no such queue pair", [1] = "queue pair in ERR", [2] = "queue pair not connected",
@@ -602,7 +602,7 @@ local MESSAGE_BODIES = {
 -- The `len` octets behind a head, an RDMAP header or the payload; returns a text for the summary.
 local function dissect_message_body(tvb, len, t, kind)
   local fixed = MESSAGE_BODIES[kind]
-  if kind == SEND or kind == WRITE or kind == READ_RESPONSE then
+  if kind == SEND or kind == WRITE or kind == WRITE_IMMEDIATE or kind == READ_RESPONSE then
     t:add(m.len, len):set_generated()
     if len > 0 then
       t:add(m.payload, tvb())
@@ -633,7 +633,7 @@ end
 -- Message number or STag, and offset; returns texts for the summary.
 local function add_place(tvb, t, kind)
   local number, offset = tvb(12, 4), tvb(16, 8)
-  if kind == WRITE or kind == READ_RESPONSE then
+  if kind == WRITE or kind == WRITE_IMMEDIATE or kind == READ_RESPONSE then
     t:add_le(m.stag, number)
     t:add_le(m.to, offset)
     local hex = offset:le_uint64():tohex():gsub("^0+(.)", "%1")
@@ -660,7 +660,7 @@ end
 -- Immediate data or the STag to invalidate; returns a text for the summary.
 local function add_ulp(tvb, t, kind, flags)
   local ulp = tvb(24, 4)
-  if kind ~= SEND or bit.band(flags, 0x0c) == 0 then
+  if kind ~= SEND and kind ~= WRITE_IMMEDIATE or bit.band(flags, 0x0c) == 0 then
     return nil
   elseif bit.band(flags, 0x08) ~= 0 then
     t:add_le(m.inv_stag, ulp)
@@ -697,13 +697,16 @@ local function dissect_message(tvb, pinfo, root)
   t:add_le(m.id, tvb(8, 4))
   say(add_place(tvb, t, kind))
   say(add_ulp(tvb, t, kind, flags))
-  if tvb(28, 4):le_uint() ~= 0 then
+  if kind == WRITE_IMMEDIATE then
+    t:add_le(m.msn, tvb(28, 4))
+    say("message " .. tvb(28, 4):le_uint())
+  elseif tvb(28, 4):le_uint() ~= 0 then
     t:add_le(m.shared_queue, tvb(28, 4))
   end
   local len = tvb:len() - MESSAGE_HEAD_LEN
   local body = len > 0 and tvb(MESSAGE_HEAD_LEN):tvb() or nil
   say(dissect_message_body(body, len, t, kind))
-  if kind <= ATOMIC_RESPONSE and bit.band(flags, 0x01) ~= 0 then
+  if (kind <= ATOMIC_RESPONSE or kind == WRITE_IMMEDIATE) and bit.band(flags, 0x01) ~= 0 then
     say("last")
   end
   local summary = table.concat(parts, ", ")

@@ -56,6 +56,6 @@ pub use socket_reasons::SocketReason;
 pub use socket_rules::{SocketRule, SocketRules};
 pub use status::{ProcessReport, SocketStatus, Status};
 
-/// Version of the control protocol and of the memory that urdmad gives to two processes, which must
-/// be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 15;
+/// Version of the control protocol and of the memory that processes and urdmad share, which must be
+/// the same on both sides.
+pub const PROTOCOL_VERSION: u32 = 16;

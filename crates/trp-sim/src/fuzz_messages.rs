@@ -129,7 +129,7 @@ fn hostile(world: &mut ChannelWorld, keys: &[u32; 2], choices: &mut Choices<'_>)
         MessageKind::Packet,
         MessageKind::NotReady,
         MessageKind::NotReady,
-        MessageKind::Send,
+        MessageKind::WriteImmediate,
         MessageKind::Write,
     ];
     head.kind = kinds[usize::from(choice & 15)];
@@ -152,6 +152,11 @@ fn hostile(world: &mut ChannelWorld, keys: &[u32; 2], choices: &mut Choices<'_>)
         0 => SimHost::base(head.number).wrapping_add(offset * 16),
         3 => u64::MAX - offset,
         _ => offset,
+    };
+    head.shared_queue = match head.kind {
+        // A message number, which the next message may have.
+        MessageKind::WriteImmediate => number & 3,
+        _ => 0,
     };
     head.ulp = keys[usize::from(number & 1 != 0)];
     if number == 255 {

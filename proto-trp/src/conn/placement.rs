@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    fn place_immediate<H: Host>(
+    pub(super) fn place_immediate<H: Host>(
         &mut self,
         msn: Msn,
         solicited: bool,

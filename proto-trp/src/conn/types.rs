@@ -151,15 +151,10 @@ impl SendWr<'_> {
         self.has_one_head() && self.imm.is_none()
     }
 
-    /// Whether it is plain but for the immediate data of a Send, for which a head has room.
+    /// Whether it is plain but for its immediate data, for which the head of a message has room.
     #[inline(always)]
     pub(super) const fn has_one_head(&self) -> bool {
-        let fits = match self.op {
-            SendOp::Send => true,
-            SendOp::Write { .. } => self.imm.is_none(),
-            _ => false,
-        };
-        fits && !self.flags.fence
+        matches!(self.op, SendOp::Send | SendOp::Write { .. }) && !self.flags.fence
     }
 }
 

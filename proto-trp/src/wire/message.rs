@@ -45,6 +45,8 @@ pub enum MessageKind {
     Reset = 10,
     /// The sender's queue pair is destroyed.
     Fin = 11,
+    /// A whole Write, and the Immediate Data that completes it.
+    WriteImmediate = 12,
     /// A packet of TRP.
     Packet = 16,
 }
@@ -65,6 +67,7 @@ impl MessageKind {
             9 => MessageKind::NotReady,
             10 => MessageKind::Reset,
             11 => MessageKind::Fin,
+            12 => MessageKind::WriteImmediate,
             16 => MessageKind::Packet,
             _ => return None,
         })
@@ -74,6 +77,7 @@ impl MessageKind {
     #[inline]
     pub const fn is_of_work_request(self) -> bool {
         (self as u8) <= MessageKind::AtomicResponse as u8
+            || matches!(self, MessageKind::WriteImmediate)
     }
 
     /// Whether it is the response to a request of its receiver.
@@ -88,7 +92,7 @@ impl MessageKind {
     /// Whether it belongs to a connection.
     #[inline]
     pub const fn is_of_connection(self) -> bool {
-        (self as u8) <= MessageKind::Fin as u8
+        (self as u8) <= MessageKind::WriteImmediate as u8
     }
 }
 
@@ -103,7 +107,7 @@ impl MessageFlags {
     pub const LAST: Self = Self(0x01);
     /// Solicited event.
     pub const SOLICITED: Self = Self(0x02);
-    /// The head has immediate data, or Immediate Data follows a Write.
+    /// The head has immediate data, or Immediate Data completes a Write.
     pub const HAS_IMMEDIATE: Self = Self(0x04);
     /// The head has an STag to invalidate.
     pub const INVALIDATE: Self = Self(0x08);
@@ -233,7 +237,8 @@ pub struct MessageHead {
     pub offset: u64,
     /// Immediate data, or the STag to invalidate.
     pub ulp: u32,
-    /// Number of the shared receive queue (XRC), or 0.
+    /// Number of the shared receive queue (XRC), or 0; of [`MessageKind::WriteImmediate`] the
+    /// message number of its Immediate Data.
     pub shared_queue: u32,
 }
 
@@ -298,10 +303,23 @@ impl MessageHead {
         words[3] = ulp.to_le_bytes();
     }
 
-    /// Gives a head that was encoded without immediate data some.
+    /// Gives the head of a Send, which was encoded without immediate data, some.
     pub(crate) fn add_immediate(octets: &mut [u8; MESSAGE_HEAD_LEN], imm: u32) {
         octets[1] |= MessageFlags::HAS_IMMEDIATE.octet();
         octets[24..28].copy_from_slice(&imm.to_le_bytes());
+    }
+
+    /// Adds Immediate Data, message `number` of queue 0, to the head of a whole Write.
+    pub(crate) fn complete_write(
+        octets: &mut [u8; MESSAGE_HEAD_LEN],
+        imm: u32,
+        number: u32,
+        solicited: bool,
+    ) {
+        Self::add_immediate(octets, imm);
+        octets[0] = MessageKind::WriteImmediate as u8;
+        octets[1] |= MessageFlags::SOLICITED.when(solicited).octet();
+        octets[28..].copy_from_slice(&number.to_le_bytes());
     }
 
     /// The message as a segment. `body` holds what follows the head in the cell, and the payload,
@@ -318,7 +336,7 @@ impl MessageHead {
         let has_immediate = self.flags.contains(MessageFlags::HAS_IMMEDIATE);
         let opcode = match self.kind {
             MessageKind::Send => Opcode::Send,
-            MessageKind::Write => Opcode::Write,
+            MessageKind::Write | MessageKind::WriteImmediate => Opcode::Write,
             MessageKind::ReadResponse => Opcode::ReadResponse,
             MessageKind::ReadRequest => Opcode::ReadRequest,
             MessageKind::AtomicRequest => Opcode::AtomicRequest,
@@ -486,7 +504,7 @@ mod tests {
         head().encode(&mut octets);
         for kind in 0..=255 {
             octets[0] = kind;
-            let known = (1..=11).contains(&kind) || kind == 16;
+            let known = (1..=12).contains(&kind) || kind == 16;
             assert_eq!(MessageHead::decode(&octets).is_ok(), known, "{kind}");
             if let Ok(head) = MessageHead::decode(&octets) {
                 assert_eq!(head.kind as u8, kind);

@@ -10,8 +10,9 @@ use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::counts::Owner;
+use super::in_cell::report_received;
 use crate::clock;
-use crate::memory::host::{complete_recv, gather_one, scatter_one, write_one};
+use crate::memory::host::{gather_one, scatter_one, write_one};
 use crate::objects::note::Note;
 use crate::objects::qp::{Polled, Qp};
 use crate::paths::channels::{PeerChannel, BURST};
@@ -21,11 +22,13 @@ use crate::paths::path::PeerPath;
 use crate::shard::Shard;
 use crate::types::Info;
 
-/// Whether a message is a Read Request or a segment of a Read Response.
+/// Whether a message is of a kind that [`Shard::take_other_in_cell`] may take.
 #[inline(always)]
-fn is_of_read(cell: &CellOctets) -> bool {
+fn may_be_other(cell: &CellOctets) -> bool {
     let kind = cell[0];
-    kind == MessageKind::ReadRequest as u8 || kind == MessageKind::ReadResponse as u8
+    kind == MessageKind::ReadRequest as u8
+        || kind == MessageKind::ReadResponse as u8
+        || kind == MessageKind::WriteImmediate as u8
 }
 
 impl Shard {
@@ -289,7 +292,7 @@ impl Shard {
                 Next::Message {
                     len, payload: None, ..
                 } if self.take_in_cell(slot, &cell, len)
-                    || is_of_read(&cell) && self.take_read_in_cell(slot, &cell, len) =>
+                    || may_be_other(&cell) && self.take_other_in_cell(slot, &cell, len) =>
                 {
                     1
                 }
@@ -347,15 +350,12 @@ impl Shard {
         }
         self.counters.received += 1;
         if let Some(completion) = entry.conn.took_in_cell(&head, payload.len()) {
-            let remote_qpn = entry.attributes.remote_qpn;
-            if !self.direct.takes(entry.qp.recv_cq()) {
-                // C5-1: a thread that looks into the ring may end the process at once.
-                if let Some(channel) = self.channels.get_mut(slot) {
-                    channel.settle();
-                }
-            }
-            let ends = (&*entry.qp, &mut entry.counts);
-            complete_recv(&mut self.direct, ends, remote_qpn, completion);
+            report_received(
+                (&mut self.direct, &mut self.channels),
+                entry,
+                slot,
+                completion,
+            );
         }
         true
     }

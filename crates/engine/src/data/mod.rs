@@ -5,7 +5,7 @@
 //! | `progress` | receive, send, timers: one pass |
 //! | `receive`, `transmit` | packets in, packets out |
 //! | `messages` | connections over channels: both directions |
-//! | `reads` | reads of one cell over channels |
+//! | `in_cell` | reads, and writes with immediate data, of one cell over channels |
 //! | `counts` | what the peers of channels have settled |
 //! | `packets` | packets that came over channels |
 //! | `packet_room` | room for packets in the messages of channels |
@@ -14,11 +14,11 @@
 
 pub(crate) mod counts;
 pub(crate) mod daemon_path;
+pub(crate) mod in_cell;
 pub(crate) mod kinds;
 pub(crate) mod messages;
 pub(crate) mod packet_room;
 pub(crate) mod packets;
 pub(crate) mod progress;
-pub(crate) mod reads;
 pub(crate) mod receive;
 pub(crate) mod transmit;

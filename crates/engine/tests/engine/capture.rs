@@ -139,8 +139,7 @@ fn capture_shows_the_messages_of_a_channel() {
     ];
     let requests = [
         "1 1 1 0x0000feed 8 ",
-        "2 1   4096 ",
-        "3 1 2 0x0000cafe  ",
+        "12 1 2 0x0000cafe 4096 ",
         "4 1 1   4096",
         "6 1 2   ",
         "8 1 1   ",

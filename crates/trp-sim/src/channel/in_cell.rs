@@ -21,7 +21,10 @@ pub(super) fn take(
     message: &Message<'_, [u8]>,
     has_room: bool,
 ) -> Taken {
-    if take_request(conn, host, message) || take_response(conn, host, message) {
+    if take_request(conn, host, message)
+        || take_whole_write(conn, host, message)
+        || take_response(conn, host, message)
+    {
         return Taken::Settled;
     }
     let answer = has_room.then(|| answer(conn, host, message)).flatten();
@@ -45,6 +48,25 @@ fn take_request(conn: &mut Connection, host: &mut SimHost, message: &Message<'_,
         }
     }
     is_placed
+}
+
+/// A whole Write with its immediate data.
+fn take_whole_write(
+    conn: &mut Connection,
+    host: &mut SimHost,
+    message: &Message<'_, [u8]>,
+) -> bool {
+    let (head, body) = (&message.head, message.body());
+    let len = body.len() - MESSAGE_HEAD_LEN;
+    let Some(remote) = conn.takes_whole_write(message.from, head, len) else {
+        return false;
+    };
+    let placed = host.write_remote(remote, body, MESSAGE_HEAD_LEN, len);
+    if placed.is_err() {
+        return false;
+    }
+    host.complete(conn.took_whole_write(head, len));
+    true
 }
 
 /// The response to a read.

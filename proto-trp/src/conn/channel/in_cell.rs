@@ -111,12 +111,14 @@ impl Connection {
         octets
     }
 
-    /// The request that was posted last, and written as if it was plain, is a Send with immediate
-    /// data.
+    /// The request that was posted last, and written as if it was plain, has immediate data.
     #[cold]
     fn add_immediate(&mut self, wr: &SendWr<'_>, imm: u32, cell: &mut [u8; CELL_LEN]) {
-        self.sq.keep_last(wr);
-        MessageHead::add_immediate(split(cell).0, imm);
+        let head = split(cell).0;
+        match self.sq.keep_last(wr) {
+            Some(number) => MessageHead::complete_write(head, imm, number, wr.flags.solicited),
+            None => MessageHead::add_immediate(head, imm),
+        }
     }
 
     /// Where the payload of a message from `from` goes, if its effect is that and, of a Send, the
@@ -185,6 +187,48 @@ impl Connection {
             invalidated: None,
             solicited: head.flags.contains(MessageFlags::SOLICITED),
         })
+    }
+
+    /// As [`Connection::takes_in_cell`], of a whole Write whose Immediate Data completes the oldest
+    /// receive request. After the copy the driver calls [`Connection::took_whole_write`].
+    #[inline(always)]
+    pub fn takes_whole_write(
+        &self,
+        from: SlotId,
+        head: &MessageHead,
+        payload_octets: usize,
+    ) -> Option<RemoteAddr> {
+        let flags = MessageFlags::LAST | MessageFlags::HAS_IMMEDIATE;
+        let is_whole = head.kind == MessageKind::WriteImmediate
+            && head.flags.contains(flags)
+            && payload_octets > 0;
+        let completes = is_whole
+            && self.takes_from(from, head)
+            && self.rq.expects(head.shared_queue, 0)
+            && self.rq.has_own();
+        completes.then_some(RemoteAddr {
+            stag: head.number,
+            to: head.offset,
+        })
+    }
+
+    /// The payload of a whole Write has been copied. Returns the completion of the receive request
+    /// that its Immediate Data completes.
+    #[inline(always)]
+    pub fn took_whole_write(&mut self, head: &MessageHead, payload_octets: usize) -> Completion {
+        self.note_taken(payload_octets);
+        // RFC7306-6.3-3
+        //# Immediate Data is delivered in the order in which it was sent.
+        let wr_id = self.rq.take_oldest();
+        Completion {
+            wr_id,
+            status: Status::Success,
+            op: CompletionOp::RecvWriteImm,
+            byte_len: super::super::num::len32(payload_octets),
+            imm: Some(head.ulp),
+            invalidated: None,
+            solicited: head.flags.contains(MessageFlags::SOLICITED),
+        }
     }
 
     /// Whether [`Connection::settled`] only completes requests, which [`Connection::next_settled`]

@@ -11,8 +11,8 @@ use super::message::{Answer, Handled, Message};
 use super::state::Intake;
 use crate::wire::message::MESSAGE_HEAD_LEN;
 use crate::wire::{
-    MessageFlags, MessageHead, MessageKind, ParseError, ResetReason, Stag, TaggedOffset,
-    TerminateCause,
+    ImmediateData, MessageFlags, MessageHead, MessageKind, Msn, ParseError, ResetReason, Stag,
+    TaggedOffset, TerminateCause,
 };
 use urdma_types::{Qpn, Time};
 
@@ -39,12 +39,9 @@ impl Connection {
             && self.is_peer(message);
         let done = match head.kind {
             MessageKind::Send if is_plain => self.take_send(message, host),
-            MessageKind::Write if is_plain => {
-                let (stag, to) = (Stag(head.number), TaggedOffset(head.offset));
-                let payload = (MESSAGE_HEAD_LEN, message.payload_len);
-                // RFC5040-5.1-2
-                //# An RDMA Write is placed, and not delivered to the application.
-                place_write(stag, to, payload, message.body, host)
+            MessageKind::Write if is_plain => take_write(message, host),
+            MessageKind::WriteImmediate if is_plain => {
+                take_write(message, host).and_then(|()| self.complete_write(&message.again(), host))
             }
             _ => return self.handle_aside(now, &message.again(), host),
         };
@@ -90,6 +87,29 @@ impl Connection {
         let solicited = head.flags.contains(MessageFlags::SOLICITED);
         let imm = has_immediate.then_some(head.ulp);
         self.end_message(solicited, imm, invalidates.then_some(head.ulp), host)
+    }
+
+    /// The Immediate Data of a whole Write, which has been placed.
+    // C7.2-1
+    //# A receiver MUST give a WRITE_IMMEDIATE the effect of two messages: a WRITE with the same
+    //# STag, tagged offset and payload, and an IMMEDIATE with the message number at offset 28, the
+    //# immediate data of the head, and the length of the payload.
+    #[inline(never)]
+    fn complete_write<H: Host>(
+        &mut self,
+        message: &Message<'_, H::Body>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let head = &message.head;
+        let solicited = head.flags.contains(MessageFlags::SOLICITED);
+        let data = ImmediateData {
+            immediate: head.ulp,
+            write_len_octets: super::super::num::len32(message.payload_len),
+        };
+        // A head has no room for a shared receive queue besides.
+        self.rq.name(0);
+        let commit = self.place_immediate(Msn(head.shared_queue), solicited, data, host)?;
+        self.commit(&commit, host).map_err(|(_, refusal)| refusal)
     }
 
     /// A segment of a Send that does not continue the message which is arriving: why it is refused.
@@ -183,8 +203,11 @@ impl Connection {
             Ok(segment) => self.place(&segment, message.body, host),
             Err(error) => Err(refusal_of(error)),
         };
-        let done =
+        let mut done =
             placed.and_then(|commit| self.commit(&commit, host).map_err(|(_, refusal)| refusal));
+        if head.kind == MessageKind::WriteImmediate {
+            done = done.and_then(|()| self.complete_write(message, host));
+        }
         match done {
             // A response may have shown that a request of this end fails.
             Ok(()) => self.terminate_now(),
@@ -271,6 +294,16 @@ impl Connection {
         let terminate = self.terminate_message();
         Handled::with(terminate.or_else(|| Answer::reset(head, ResetReason::Failed)))
     }
+}
+
+/// A segment of a Write, or a whole one.
+#[inline(always)]
+fn take_write<H: Host>(message: &Message<'_, H::Body>, host: &mut H) -> Result<(), Refusal> {
+    let (stag, to) = (Stag(message.head.number), TaggedOffset(message.head.offset));
+    let payload = (MESSAGE_HEAD_LEN, message.payload_len);
+    // RFC5040-5.1-2
+    //# An RDMA Write is placed, and not delivered to the application.
+    place_write(stag, to, payload, message.body, host)
 }
 
 /// Why a message is refused that is no valid segment.

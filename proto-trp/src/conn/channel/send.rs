@@ -5,7 +5,7 @@ use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::queues::SegmentSource;
-use super::super::queues::{Extra, SendWqe};
+use super::super::queues::{Extra, Kind, SendWqe};
 use super::super::transmit::{Controls, Next};
 use super::super::types::{SendOp, Status};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
@@ -142,9 +142,12 @@ impl Connection {
     ) -> Option<Written> {
         let index = self.sq.next();
         let shared_queue = self.sq.shared_queue(index);
-        let companion = match self.sq.get(index).kind {
-            kind if kind.is_plain() => NO_COMPANION,
-            _ => companion(&self.sq.extra(index)),
+        let (companion, immediate) = match self.sq.get(index).kind {
+            kind if kind.is_plain() => (NO_COMPANION, None),
+            _ => (
+                companion(&self.sq.extra(index)),
+                self.completing(index, last),
+            ),
         };
         self.sq.start(index);
         let (wqe, slot, lists) = self.sq.entry(index);
@@ -164,11 +167,26 @@ impl Connection {
             ..NO_HEAD
         };
         part_head(wqe, last, companion, address).encode_between(self.channel.ends, room);
-        if wqe.advance(len, last, position + 1) {
+        let mut is_sent = wqe.advance(len, last, position + 1);
+        if let Some(imm) = immediate {
+            MessageHead::complete_write(room, imm, wqe.msn, wqe.flags.solicited);
+            (wqe.end, is_sent) = (position + 1, true);
+        }
+        if is_sent {
             self.sq.pass(index);
         }
         self.note_request(position, host);
         Some(written)
+    }
+
+    /// The immediate data of a Write which the message that is planned has all of, if its head has
+    /// room for them: it has none for a shared receive queue besides.
+    #[inline(never)]
+    fn completing(&self, index: u32, last: bool) -> Option<u32> {
+        let wqe = self.sq.get(index);
+        let is_whole = wqe.kind == Kind::WriteImm && wqe.progress == 0 && last;
+        let has_room = !self.config.unreliable && !self.config.names_shared_queue;
+        self.sq.imm(index).filter(|_| is_whole && has_room)
     }
 
     /// A head with everything but what the message is about.

@@ -95,8 +95,14 @@ impl RecvQueue {
     #[inline(always)]
     pub(in crate::conn) fn oldest_plain(&self) -> Option<Sge> {
         let wqe = self.get(self.head);
-        let is_plain = !self.shared && self.head != self.tail && wqe.sge_count == 1;
+        let is_plain = self.has_own() && wqe.sge_count == 1;
         is_plain.then_some(wqe.sge)
+    }
+
+    /// Whether there is a request, and it is of no shared queue.
+    #[inline(always)]
+    pub(in crate::conn) const fn has_own(&self) -> bool {
+        !self.shared && self.head != self.tail
     }
 
     /// Sets all counters of an empty queue to `count`, for simulations.

@@ -579,11 +579,18 @@ impl SendQueue {
         wqe
     }
 
-    /// The request that was pushed last as a plain one is none.
-    pub(in crate::conn) fn keep_last(&mut self, wr: &SendWr<'_>) {
+    /// The request that was pushed last as a plain one has immediate data. Returns the message
+    /// number of that of a Write.
+    pub(in crate::conn) fn keep_last(&mut self, wr: &SendWr<'_>) -> Option<u32> {
         let slot = slot32(self.tail.wrapping_sub(1), self.mask);
         self.lists.keep(slot, self.mask, wr);
-        self.wqes[slot].kind = Kind::of(wr);
+        let wqe = &mut self.wqes[slot];
+        wqe.kind = Kind::of(wr);
+        if wqe.kind != Kind::WriteImm {
+            return None;
+        }
+        wqe.start_message(&mut self.message_msn);
+        Some(wqe.msn)
     }
 
     /// Whether the limit of reads (ORD) lets one start.

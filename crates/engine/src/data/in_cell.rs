@@ -1,6 +1,7 @@
-//! Reads of one cell over channels: posted, answered and completed in one step each.
+//! Reads of one cell over channels: posted, answered and completed in one step each; and Writes of
+//! one cell with immediate data, taken in one step.
 
-use proto_trp::conn::SendWr;
+use proto_trp::conn::{Completion, SendWr};
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{MessageHead, MessageKind};
 use urdma_channel::CellOctets;
@@ -8,10 +9,34 @@ use urdma_trace::probes;
 use urdma_types::SlotId;
 
 use super::counts::Owner;
-use crate::memory::host::{complete_send, read_one, scatter_response_one};
+use crate::memory::host::{
+    complete_recv, complete_send, read_one, scatter_response_one, write_one,
+};
+use crate::objects::direct::Direct;
+use crate::objects::entry::QpEntry;
 use crate::objects::qp::{Polled, Qp};
+use crate::paths::channels::Channels;
 use crate::paths::path::PeerPath;
 use crate::shard::Shard;
+
+/// Reports that a message from `slot` has completed a receive request of a queue pair.
+#[inline(always)]
+pub(super) fn report_received(
+    (direct, channels): (&mut Direct, &mut Channels),
+    entry: &mut QpEntry,
+    slot: SlotId,
+    completion: Completion,
+) {
+    let remote_qpn = entry.attributes.remote_qpn;
+    if !direct.takes(entry.qp.recv_cq()) {
+        // C5-1: a thread that looks into the ring may end the process at once.
+        if let Some(channel) = channels.get_mut(slot) {
+            channel.settle();
+        }
+    }
+    let ends = (&*entry.qp, &mut entry.counts);
+    complete_recv(direct, ends, remote_qpn, completion);
+}
 
 impl Shard {
     /// As [`Shard::post_in_cell`], of a read.
@@ -47,9 +72,10 @@ impl Shard {
         true
     }
 
-    /// As [`Shard::take_in_cell`], of the request of a read, or of the whole response to one.
+    /// As [`Shard::take_in_cell`], of the request of a read, of the whole response to one, or of a
+    /// whole Write with its immediate data.
     #[inline(never)]
-    pub(super) fn take_read_in_cell(
+    pub(super) fn take_other_in_cell(
         &mut self,
         slot: SlotId,
         cell: &CellOctets,
@@ -63,8 +89,31 @@ impl Shard {
         };
         match head.kind {
             MessageKind::ReadRequest => self.answer_in_cell(slot, &head, body),
+            MessageKind::WriteImmediate => self.take_whole_write(slot, &head, body),
             _ => self.take_response_in_cell(slot, &head, body),
         }
+    }
+
+    fn take_whole_write(&mut self, slot: SlotId, head: &MessageHead, payload: &[u8]) -> bool {
+        let Some(entry) = self.qps.connected.get_mut(head.destination) else {
+            return false;
+        };
+        let Some(remote) = entry.conn.takes_whole_write(slot, head, payload.len()) else {
+            return false;
+        };
+        let rights = (&*entry.qp, entry.attributes.access);
+        if !write_one(&self.process.regions, rights, remote, payload) {
+            return false;
+        }
+        self.counters.received += 1;
+        let completion = entry.conn.took_whole_write(head, payload.len());
+        report_received(
+            (&mut self.direct, &mut self.channels),
+            entry,
+            slot,
+            completion,
+        );
+        true
     }
 
     fn answer_in_cell(&mut self, slot: SlotId, head: &MessageHead, body: &[u8]) -> bool {
