@@ -379,7 +379,7 @@ fn users_of_two_hosts_send_to_each_other_over_a_bad_link() {
     both_ends_talk(Hosts::two(fault));
 }
 
-/// Sends back what comes, to whoever comes.
+/// Sends each message back to its sender.
 fn echo() {
     let mut client = new_client();
     let mut ends: Vec<(End, Vec<usize>)> = Vec::new();

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// So many yields in a row, after each of which octets were there, show that the peer shares the
+/// This many yields in a row, after each of which octets were there, show that the peer shares the
 /// processor. Octets of a peer on another one are there after some yields, by chance.
 const ENOUGH: u32 = 8;
 /// Receives in vain after which a program that polls yields otherwise.
