@@ -10,7 +10,7 @@ use urdma_waiting::PeerPage;
 
 use crate::engine::Engine;
 use crate::objects::note::Note;
-use crate::paths::channels::{open_peer, Offer};
+use crate::paths::channels::{open_peer, Offer, Standing};
 use crate::paths::in_process::Neighbour;
 use crate::types::EngineError;
 
@@ -20,42 +20,50 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoMemory`]: its memory cannot be created; [`EngineError::HostUnreachable`]:
     /// the process has written what no process writes.
-    pub(super) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
-        self.open_channel_to(slot, self.directory.generation(slot.number()))
+    pub(crate) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
+        self.open_channel_to(slot, None)
     }
 
-    /// The same to the process that has or had the slot in a generation.
-    fn open_channel_to(&self, slot: SlotId, generation: u32) -> Result<(), EngineError> {
-        let before = generation.wrapping_sub(1);
-        if self.shard.lock().channels.is_with(slot, before) {
-            // urdmad's report of the end of the earlier process is still to come.
-            self.peer_slot_gone(slot, before);
+    /// The same to the process that has or had the slot in a generation, or has it now.
+    ///
+    /// Several threads may do this at once, with the processes of different generations: whether
+    /// a channel is made, and to which process, is decided under the lock that keeps it.
+    fn open_channel_to(&self, slot: SlotId, generation: Option<u32>) -> Result<(), EngineError> {
+        let mut created = None;
+        loop {
+            let mut shard = self.shard.lock();
+            let now = || self.directory.generation(slot.number());
+            let generation = generation.unwrap_or_else(now);
+            match shard.channels.standing(slot, generation) {
+                Standing::Open => return Ok(()),
+                Standing::Refused => return Err(EngineError::HostUnreachable),
+                Standing::OfEarlier => {
+                    drop(shard);
+                    // urdmad's report of the end of the earlier process is still to come.
+                    self.peer_slot_gone(slot, generation.wrapping_sub(1));
+                }
+                Standing::Missing => {
+                    if let Some(created) = created.take() {
+                        let offer = shard.channels.insert(slot, generation, created);
+                        drop(shard);
+                        if let Some(offer) = offer.map_err(no_memory)? {
+                            self.make_offer(slot, offer);
+                        }
+                        return Ok(());
+                    }
+                    drop(shard);
+                    // Without the lock, since it takes some system calls.
+                    created = Some(self.create_region()?);
+                }
+            }
         }
-        let (has, is_refused) = {
-            let shard = self.shard.lock();
-            (
-                shard.channels.has(slot),
-                shard.channels.is_refused(slot, generation),
-            )
-        };
-        if is_refused {
-            return Err(EngineError::HostUnreachable);
-        }
-        if has {
-            return Ok(());
-        }
-        // Without the lock, since it takes some system calls.
+    }
+
+    fn create_region(&self) -> Result<(OwnRegion, OwnedFd), EngineError> {
         let stagger = self.info.slot.number();
-        let created = self.out_of_regions(|| {
+        self.out_of_regions(|| {
             OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)
-        })?;
-        let mut shard = self.shard.lock();
-        let offer = shard.channels.insert(slot, generation, created);
-        drop(shard);
-        if let Some(offer) = offer.map_err(no_memory)? {
-            self.make_offer(slot, offer);
-        }
-        Ok(())
+        })
     }
 
     /// Calls `map`, which maps memory, without the lock. What it maps keeps out of registered
@@ -87,11 +95,11 @@ impl Engine {
             return;
         };
         let own = self.info.slot;
+        if !instance.is_current(slot, generation) {
+            return self.offer_refused(slot, generation);
+        }
         let Some(peer) = instance.engine(slot) else {
-            if !instance.keep_offer(own, slot, offer.into_fds()) {
-                self.offer_refused(slot, generation);
-            }
-            return;
+            return instance.keep_offer(own, slot, offer.into_fds());
         };
         let generation = self.directory.generation(own.number());
         peer.take_offer(own, generation, offer.into_fds());
@@ -119,7 +127,7 @@ impl Engine {
             if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
                 return Err(EngineError::NoMemory);
             }
-            self.open_channel_to(slot, generation)?;
+            self.open_channel_to(slot, Some(generation))?;
             self.attach_channel(slot, generation, stranger, peer);
             Ok(())
         });

@@ -147,6 +147,19 @@ impl Default for Watch {
     }
 }
 
+/// Whether there is a channel to the process that has or had a slot in a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// To that process, or to a later one.
+    Open,
+    /// To an earlier process of the slot, whose end is still to be reported.
+    OfEarlier,
+    /// None, and that process gets none.
+    Refused,
+    /// None.
+    Missing,
+}
+
 /// What a process gives away to open a channel.
 #[derive(Debug)]
 pub(crate) struct Offer {
@@ -420,8 +433,9 @@ impl Channels {
         }
     }
 
-    /// Receives from a slot's process, which has made this offer. There must be a channel. For
-    /// `stranger`, see [`Channels::may_add_waker`].
+    /// Receives from the process that has a slot in a generation, which has made this offer. Does
+    /// nothing if there is no channel to that process. For `stranger`, see
+    /// [`Channels::may_add_waker`].
     pub(crate) fn attach(
         &mut self,
         slot: SlotId,
@@ -429,11 +443,25 @@ impl Channels {
         stranger: Option<u32>,
         peer: (PeerRegion, PeerPage),
     ) {
-        if let Some(entry) = self.entry_mut(slot) {
+        let entry = self.entry_mut(slot);
+        // The region of another process was offered to that one.
+        if let Some(entry) = entry.filter(|entry| entry.generation == generation) {
             entry.stranger = stranger;
-            entry.generation = generation;
             entry.spared = peer.1.waker().map(|waker| Mark::new(waker.descriptor()));
             entry.channel.attach(Incoming::new(peer.0), peer.1);
+        }
+    }
+
+    /// Whether there is a channel to the process that has or had a slot in a generation.
+    pub(crate) fn standing(&self, slot: SlotId, generation: u32) -> Standing {
+        if self.is_with(slot, generation.wrapping_sub(1)) {
+            Standing::OfEarlier
+        } else if self.is_refused(slot, generation) {
+            Standing::Refused
+        } else if self.has(slot) {
+            Standing::Open
+        } else {
+            Standing::Missing
         }
     }
 

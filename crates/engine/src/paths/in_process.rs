@@ -79,14 +79,16 @@ impl InProcess {
         Some(offers.swap_remove(at).2)
     }
 
-    /// Keeps an offer for the process that is played in `to`; false if there is none.
-    pub(crate) fn keep_offer(&self, from: SlotId, to: SlotId, fds: Vec<OwnedFd>) -> bool {
-        let is_played = self.directory.has_process(to.number());
-        if is_played {
-            let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
-            offers.push((from, to, fds));
-        }
-        is_played
+    /// Whether a slot has a process, in this generation.
+    pub(crate) fn is_current(&self, slot: SlotId, generation: u32) -> bool {
+        let number = slot.number();
+        self.directory.has_process(number) && self.directory.generation(number) == generation
+    }
+
+    /// Keeps an offer for the process that is played in `to`.
+    pub(crate) fn keep_offer(&self, from: SlotId, to: SlotId, fds: Vec<OwnedFd>) {
+        let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.push((from, to, fds));
     }
 
     /// Takes a slot from its engine, as if its process had ended; gives the slot's generation. The
