@@ -181,6 +181,11 @@ fn message_of_connection_management_wakes_the_thread_that_sleeps_alone() {
 }
 
 #[test]
+fn message_that_raises_an_asynchronous_event_wakes_the_thread_that_sleeps_alone() {
+    check_alone("async");
+}
+
+#[test]
 fn wait_on_descriptors_returns_what_epoll_wait_poll_and_select_return() {
     check_alone("sets");
     check_alone("sets-of-old-kernels");

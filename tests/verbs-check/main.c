@@ -22,6 +22,7 @@ static const struct {
 } alone[] = {
 	{ "limits", check_limits }, { "datagram", check_datagram }, { "cm", check_cm },
 	{ "connects", check_connects },
+	{ "async", check_async },
 	{ "last-words", check_last_words },
 	{ "departures", check_departures },
 	{ "events", check_events },

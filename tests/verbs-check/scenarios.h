@@ -55,6 +55,8 @@ void check_sets(void);
 void check_sets_of_old_kernels(void);
 /* Connections one after the other between two processes that sleep meanwhile. */
 void check_connects(void);
+/* Asynchronous events of a thread that sleeps meanwhile. */
+void check_async(void);
 /* Events that are not read at once, and where they are seen. */
 void check_unread(void);
 

@@ -22,15 +22,27 @@ pub const REGISTER_SYMBOL: &std::ffi::CStr = c"urdma_register";
 /// Type of the function named [`REGISTER_SYMBOL`].
 pub type RegisterFn = unsafe extern "C" fn();
 
-/// Name of the function of the stand-in with which the provider registers its own descriptors.
-pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
+/// Name of the function of the stand-in by which the provider marks descriptors.
+pub const MARK_SYMBOL: &std::ffi::CStr = c"urdma_mark_descriptor";
 
-/// Type of the function named [`SPARE_SYMBOL`]. It sets (not 0) or clears (0) whether a descriptor
-/// is spared: it stays open when the program closes descriptors that it did not open.
-pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
+/// Type of the function named [`MARK_SYMBOL`], which gives a descriptor one of the marks of
+/// [`mark`]. Returns whether it has it, 0 or 1.
+pub type MarkFn = unsafe extern "C" fn(fd: c_int, mark: c_int) -> c_int;
+
+/// What a descriptor of the provider is to the stand-in.
+pub mod mark {
+    use std::ffi::c_int;
+
+    /// Nothing.
+    pub const NONE: c_int = 0;
+    /// It stays open when the program closes descriptors that it did not open.
+    pub const SPARED: c_int = 1;
+    /// The program reads asynchronous events from it, and closes it.
+    pub const ASYNC_EVENTS: c_int = 2;
+}
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 11;
+pub const FRONT_ABI: u32 = 12;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -80,8 +92,9 @@ pub struct FrontTable {
     /// event; the provider writes them to `write_fd`, which is non-blocking and belongs to the
     /// provider if the function returns 0.
     pub channel_open: unsafe extern "C" fn(read_fd: c_int, write_fd: c_int) -> i64,
-    /// The application closes `read_fd`, its end of a completion channel. Returns what is passed to
-    /// `channel_release` once it is closed; 0 if there was no such channel.
+    /// The application closes `read_fd`, its end of a completion channel or of asynchronous events.
+    /// Returns what is passed to `channel_release` once it is closed; 0 if there was no such
+    /// channel.
     pub channel_close: unsafe extern "C" fn(read_fd: c_int) -> i64,
     /// The application's end of a channel is closed: the provider closes its own. Before that, a
     /// thread that waits on a set with the channel would be told of its end.
@@ -90,8 +103,8 @@ pub struct FrontTable {
     /// `cmd_fd`. Returns the descriptor, which libibverbs owns from then on.
     pub async_open: unsafe extern "C" fn(cmd_fd: c_int) -> i64,
     /// The calling thread is about to sleep until `read_fd`, the blocking end of a completion
-    /// channel, has an event. `interrupts` is what `interrupts` returned before the thread last
-    /// acted on a request to cancel it. Returns one of [`wait`].
+    /// channel or of asynchronous events, has an event. `interrupts` is what `interrupts` returned
+    /// before the thread last acted on a request to cancel it. Returns one of [`wait`].
     pub channel_wait: unsafe extern "C" fn(read_fd: c_int, interrupts: u32) -> i64,
     /// The thread has read `read_fd` after [`wait::BYSTANDER`].
     pub channel_has_read: unsafe extern "C" fn(read_fd: c_int),

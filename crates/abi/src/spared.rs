@@ -1,21 +1,34 @@
-//! Descriptors of the provider that stay open when the program closes descriptors that it did not
-//! open, for example with closefrom(3).
+//! Descriptors of the provider that the stand-in has to know: those that stay open when the program
+//! closes descriptors that it did not open, for example with closefrom(3), and those from which the
+//! program reads asynchronous events.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use crate::front::{SpareFn, SPARE_SYMBOL};
+use crate::front::{mark, MarkFn, MARK_SYMBOL};
 
 /// The function of the stand-in; `None` when this process has no stand-in.
-fn spare_function() -> Option<SpareFn> {
-    static FUNCTION: OnceLock<Option<SpareFn>> = OnceLock::new();
+fn mark_function() -> Option<MarkFn> {
+    static FUNCTION: OnceLock<Option<MarkFn>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
         // SAFETY: the symbol is a C string. RTLD_DEFAULT finds preloaded libraries first.
-        let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SPARE_SYMBOL.as_ptr()) };
+        let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, MARK_SYMBOL.as_ptr()) };
         // SAFETY: the stand-in exports this name, with this type.
-        (!symbol.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, SpareFn>(symbol) })
+        (!symbol.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, MarkFn>(symbol) })
     })
+}
+
+/// Gives a descriptor a mark; whether it has it.
+fn give(fd: RawFd, mark: c_int) -> bool {
+    // SAFETY: the function accepts any descriptor.
+    mark_function().is_some_and(|function| unsafe { function(fd, mark) != 0 })
+}
+
+/// Marks the descriptor from which the program reads asynchronous events; whether there is a
+/// stand-in that has it now.
+pub fn mark_async_events(fd: RawFd) -> bool {
+    give(fd, mark::ASYNC_EVENTS)
 }
 
 /// Spares a descriptor for its lifetime; it must be dropped before the descriptor is closed.
@@ -27,20 +40,14 @@ pub struct Mark {
 impl Mark {
     /// Marks an open descriptor that the caller owns.
     pub fn new(fd: RawFd) -> Self {
-        if let Some(spare) = spare_function() {
-            // SAFETY: the function accepts any descriptor.
-            unsafe { spare(fd, 1) };
-        }
+        give(fd, mark::SPARED);
         Self { fd }
     }
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        if let Some(spare) = spare_function() {
-            // SAFETY: the function accepts any descriptor.
-            unsafe { spare(self.fd, 0) };
-        }
+        give(self.fd, mark::NONE);
     }
 }
 

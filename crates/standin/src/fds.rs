@@ -36,8 +36,10 @@ static END: AtomicU32 = AtomicU32::new(0);
 pub(crate) enum Kind {
     /// An opened device file.
     Device(Device),
-    /// A completion channel: only its closing matters.
+    /// A completion channel.
     Channel,
+    /// The asynchronous events of a context.
+    AsyncEvents,
     /// Not a stand-in file but an epoll set with completion channels or files of rdma_cm.
     Set,
     /// A socket of RDMA netlink.
@@ -55,6 +57,7 @@ impl Kind {
             Self::Spared => 4,
             Self::Set => 5,
             Self::Netlink => 6,
+            Self::AsyncEvents => 7,
         }
     }
 
@@ -65,6 +68,7 @@ impl Kind {
             3 => Self::Channel,
             5 => Self::Set,
             6 => Self::Netlink,
+            7 => Self::AsyncEvents,
             _ => Self::Spared,
         }
     }
@@ -131,7 +135,7 @@ pub(crate) enum Closed {
     Nothing,
     /// The last descriptor of an rdma_cm file with this handle is gone.
     RdmaCm(i64),
-    /// A completion channel's descriptor is gone.
+    /// The descriptor of a completion channel or of asynchronous events is gone.
     Channel,
     /// An epoll set is gone.
     Set,
@@ -261,7 +265,7 @@ pub(crate) fn begin_close(fd: c_int) -> Closed {
     match found.kind {
         _ if !found.is_mine => Closed::Nothing,
         Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
-        Kind::Channel => Closed::Channel,
+        Kind::Channel | Kind::AsyncEvents => Closed::Channel,
         Kind::Set => Closed::Set,
         Kind::Device(_) | Kind::Netlink | Kind::Spared => Closed::Nothing,
     }

@@ -1,5 +1,6 @@
-//! The events of a completion channel that the application has not read: in the channel's socket,
-//! or in memory. `local_events.rs` says when they are in memory.
+//! The events of a completion channel, or the asynchronous ones of a context, that the application
+//! has not read: in the socket, or in memory. `local_events.rs` says when they are in memory, which
+//! asynchronous ones never are.
 
 #![allow(unsafe_code)]
 
@@ -205,7 +206,11 @@ impl Unread {
     /// An event that finds the socket full is lost; that takes more unread events than there are
     /// armed completion queues.
     fn send_one(&self, state: &mut State, cookie: u64) {
-        if send_nowait(&self.write_end, &cookie.to_ne_bytes()) {
+        self.send_octets(state, &cookie.to_ne_bytes());
+    }
+
+    fn send_octets(&self, state: &mut State, octets: &[u8]) {
+        if send_nowait(&self.write_end, octets) {
             state.sent = state.sent.saturating_add(1);
         }
     }
@@ -217,6 +222,11 @@ impl Unread {
         self.send_one(&mut state, cookie);
     }
 
+    /// Sends an asynchronous event, a record as the application reads it.
+    pub fn send_record(&self, record: &[u8]) {
+        self.send_octets(&mut self.state(), record);
+    }
+
     /// The application has closed its end.
     pub fn clear(&self) {
         *self.state() = State::default();
@@ -224,7 +234,7 @@ impl Unread {
 }
 
 /// Sends a record to a socket; false if it is lost since the socket is full.
-pub fn send_nowait(socket: &Spared, octets: &[u8]) -> bool {
+fn send_nowait(socket: &Spared, octets: &[u8]) -> bool {
     // The C library's function is a cancellation point, and this is called from the data path.
     // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that
     // are sent; no address is named.

@@ -1,4 +1,4 @@
-//! The completion channels that are open, and their events.
+//! The completion channels and files of asynchronous events that are open, and their events.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urdma_abi::front::take;
+use urdma_abi::spared;
 use urdma_engine::{CompletionChannel, Driven};
 use urdma_waiting::unread::Taken;
 
@@ -13,7 +14,7 @@ use super::answer::answer;
 
 type Channels = HashMap<c_int, Arc<CompletionChannel>>;
 
-/// Completion channels by the descriptor that the application reads.
+/// Completion channels and asynchronous events by the descriptor that the application reads.
 static CHANNELS: Mutex<Option<Channels>> = Mutex::new(None);
 
 fn channels() -> MutexGuard<'static, Option<Channels>> {
@@ -34,6 +35,16 @@ pub(super) fn engine_of_channel(read_fd: c_int) -> Option<Arc<dyn Driven>> {
 pub(super) fn all() -> Vec<Arc<CompletionChannel>> {
     let channels = channels();
     channels.iter().flat_map(HashMap::values).cloned().collect()
+}
+
+/// The application reads asynchronous events from `read_fd`, and closes it. Without the stand-in,
+/// which learns of the close, no thread drives the engine while it waits for one.
+pub(crate) fn enter_async_events(read_fd: c_int, channel: &Arc<CompletionChannel>) {
+    if spared::mark_async_events(read_fd) {
+        channels()
+            .get_or_insert_with(HashMap::new)
+            .insert(read_fd, Arc::clone(channel));
+    }
 }
 
 pub(super) unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {

@@ -36,7 +36,7 @@ use waits::{
 
 pub(crate) use async_files::{offer_async_file, withdraw_async_file};
 pub(crate) use attach::{attach, attach_to};
-pub(crate) use channels::channel;
+pub(crate) use channels::{channel, enter_async_events};
 
 static TABLE: FrontTable = FrontTable {
     abi: FRONT_ABI,

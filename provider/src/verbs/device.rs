@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::mem::size_of;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{addr_of_mut, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rdma_core_sys::private::{
     verbs_context_ops, verbs_device, verbs_device_ops, verbs_match_ent, verbs_sysfs_dev,
@@ -268,6 +268,9 @@ unsafe fn make_context(
         addr_of_mut!((*context).backend).write(backend);
         let public: *mut ibv_context = context.cast();
         (*public).async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
+        if let Backend::StandIn(events) = &(*context).backend {
+            front::enter_async_events((*public).async_fd, events.channel());
+        }
         (*public).num_comp_vectors = COMP_VECTORS;
         public
     }
@@ -298,6 +301,8 @@ fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
 fn open_stand_in() -> Result<Opened, VerbsError> {
     let engine = front::attach().map_err(VerbsError::System)?;
     let (events, read_end) = AsyncQueue::new()?;
+    let driven: Weak<Engine> = Arc::downgrade(&engine);
+    events.channel().use_engine(driven);
     let sink: Arc<dyn EventSink> = events.clone();
     engine.add_device_sink(&sink);
     Ok((engine, Backend::StandIn(events), read_end))

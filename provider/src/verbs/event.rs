@@ -17,11 +17,9 @@ use rdma_core_sys::verbs::{
 };
 
 use urdma_abi::event_socket::event_socket;
-use urdma_abi::spared::Spared;
 
 use super::errno::VerbsError;
-use urdma_engine::{AsyncEvent, AsyncKind, EventSink};
-use urdma_waiting::unread::send_nowait;
+use urdma_engine::{AsyncEvent, AsyncKind, CompletionChannel, EventSink};
 
 /// Size of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the
 /// element in 8 octets, its type in 4, and 4 reserved.
@@ -32,7 +30,7 @@ pub(super) const COMPLETION_OCTETS: usize = 8;
 
 /// The writing end of a context's asynchronous events.
 pub(super) struct AsyncQueue {
-    write_end: Spared,
+    channel: Arc<CompletionChannel>,
     /// False if nothing was written since a look that has found nothing to keep: most objects are
     /// destroyed without a system call for their events.
     may_have_events: AtomicBool,
@@ -49,18 +47,23 @@ impl AsyncQueue {
         let [read_end, write_end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         Ok((
             Arc::new(Self {
-                write_end: write_end.into(),
+                channel: CompletionChannel::of_async_events(write_end),
                 may_have_events: AtomicBool::new(false),
             }),
             read_end,
         ))
     }
 
+    /// What a thread that reads the events sleeps on.
+    pub(super) fn channel(&self) -> &Arc<CompletionChannel> {
+        &self.channel
+    }
+
     fn write(&self, octets: &[u8]) {
         // Before, for a look that begins as soon as it is written; afterwards, since one that has
         // begun meanwhile may have missed it.
         self.may_have_events.store(true, Ordering::SeqCst);
-        send_nowait(&self.write_end, octets);
+        self.channel.send_record(octets);
         self.may_have_events.store(true, Ordering::SeqCst);
     }
 
@@ -206,7 +209,7 @@ mod tests {
         let (queue, read_end) = AsyncQueue::new().unwrap();
         let read_end = read_end.as_raw_fd();
         let record = [1; ASYNC_OCTETS];
-        send_nowait(&queue.write_end, &record);
+        queue.channel.send_record(&record);
         queue.discard(read_end, u64::from_ne_bytes([1; 8]));
         assert_eq!(receive_nowait(read_end), Some(record), "it was not read");
         queue.write(&record);

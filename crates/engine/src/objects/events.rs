@@ -77,6 +77,19 @@ pub enum Waited {
     Closed,
 }
 
+/// What a driver waits for, in the order in which a driver gives way to a thread that waits for
+/// something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Awaits {
+    /// Asynchronous events alone: most programs have none.
+    AsyncEvents,
+    /// Connection management alone.
+    Connections,
+    /// Completions, perhaps among others.
+    Completions,
+}
+
 /// A call in which a thread waits for events of a set of descriptors.
 pub trait SetCall {
     /// The epoll set, if it is one.
@@ -165,10 +178,11 @@ pub(crate) fn events_raised() -> u32 {
     RAISED.load(Ordering::Relaxed)
 }
 
-/// The engine's end of a completion channel that is a socket. For a thread that waits for its
-/// events, see `threads/driver.rs`.
+/// The engine's end of a completion channel that is a socket, or of the asynchronous events of a
+/// context. For a thread that waits for its events, see `threads/driver.rs`.
 #[derive(Debug)]
 pub struct CompletionChannel {
+    pub(crate) awaits: Awaits,
     unread: Arc<Unread>,
     /// Raised with each event, for a thread that drives the engine while it waits for one.
     pub(crate) signal: Signal,
@@ -184,7 +198,17 @@ pub struct CompletionChannel {
 impl CompletionChannel {
     /// A channel whose reader gets 8 octets per event; `write_end` must be non-blocking.
     pub fn new(write_end: OwnedFd) -> Arc<Self> {
+        Self::with(write_end, Awaits::Completions)
+    }
+
+    /// Asynchronous events, whose reader gets one record each; `write_end` must be non-blocking.
+    pub fn of_async_events(write_end: OwnedFd) -> Arc<Self> {
+        Self::with(write_end, Awaits::AsyncEvents)
+    }
+
+    fn with(write_end: OwnedFd, awaits: Awaits) -> Arc<Self> {
         Arc::new(Self {
+            awaits,
             unread: Unread::new(write_end.into()),
             signal: Signal::default(),
             engine: Mutex::default(),
@@ -197,6 +221,13 @@ impl CompletionChannel {
     /// Its events that the application has not read.
     pub fn unread(&self) -> &Unread {
         &self.unread
+    }
+
+    /// Reports an asynchronous event, a record as the application reads it. An event that finds the
+    /// socket full is lost.
+    pub fn send_record(&self, record: &[u8]) {
+        self.unread.send_record(record);
+        self.raise();
     }
 
     /// Names the engine of a queue that uses it. The first one that is usable stays.

@@ -2,8 +2,9 @@
 //! message wakes this thread alone and not the background thread before it. For the seat, see
 //! [`urdma_waiting::seat`]; for the rules of the sleep, `background.rs`.
 //!
-//! A thread that waits for one completion channel sleeps on the bells ([`Driven::drive`]), one that
-//! waits for a set of descriptors in a call on that set ([`Driven::drive_set`]).
+//! A thread that waits for one completion channel, or for the asynchronous events of a context,
+//! sleeps on the bells ([`Driven::drive`]), one that waits for a set of descriptors in a call on
+//! that set ([`Driven::drive_set`]).
 //!
 //! The thread makes the turns of the background thread, with connection management.
 //!
@@ -30,7 +31,9 @@ use super::lease_sleep::Rest;
 use super::turns::Turns;
 use crate::clock;
 use crate::engine::Engine;
-use crate::objects::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
+use crate::objects::events::{
+    armed_queues, Awaits, CompletionChannel, Driven, SetCall, Sleep, Waited,
+};
 use crate::types::LeaseState;
 use crate::waiting::signals::{Blocked, Delivered};
 
@@ -77,10 +80,15 @@ impl Driven for Engine {
         if !self.is_drivable() {
             return Waited::NotDriven;
         }
+        let awaits = channel.awaits;
+        if self.leaves_seat_to_others(awaits) {
+            return Waited::NotDriven;
+        }
         let blocked = Blocked::new();
         let Some(seated) = self.take_seat(&channel.signal, seen) else {
-            return self.stand_by();
+            return self.stand_by(awaits);
         };
+        self.sleep_control.set_driver(awaits);
         self.sleep_control.local_events.begin(target);
         let wait = Wait {
             channel,
@@ -89,6 +97,7 @@ impl Driven for Engine {
             blocked,
         };
         let waited = self.drive_until_event(&wait, seen);
+        self.sleep_control.set_driver(Awaits::Completions);
         let others_wait = bystanders.need_progress() || channel.has_armed_rival();
         if others_wait {
             bystanders.rest();
@@ -106,24 +115,26 @@ impl Driven for Engine {
         }
         let bystanders = &control.bystanders;
         let has_channel = call.has_channel();
-        if !has_channel && armed_queues() > 0 {
-            // The seat is for those that wait for completions.
+        let awaits = if has_channel {
+            Awaits::Completions
+        } else {
+            Awaits::Connections
+        };
+        if self.leaves_seat_to_others(awaits) {
             return Waited::NotDriven;
         }
         let blocked = (!call.is_guarded()).then(Blocked::new);
         let mask = blocked.as_ref().map_or(0, Blocked::before);
-        let seated = match self.take_seat(&Signal::default(), 0) {
-            Some(seated) => seated,
-            None if has_channel => return self.stand_by(),
-            None => return Waited::NotDriven,
+        let Some(seated) = self.take_seat(&Signal::default(), 0) else {
+            return self.stand_by(awaits);
         };
         match target {
             Some(target) => control.local_events.begin(target),
             None => control.local_events.end(),
         }
-        control.set_cm_driver(!has_channel);
+        control.set_driver(awaits);
         let waited = self.drive_until_found(interrupts, seated, mask, call);
-        control.set_cm_driver(false);
+        control.set_driver(Awaits::Completions);
         let bystanders_wait = bystanders.need_progress();
         if bystanders_wait {
             bystanders.rest();
@@ -193,13 +204,23 @@ impl Engine {
         }
     }
 
+    /// Whether a thread that waits for this lets the background thread drive: the seat is for those
+    /// that wait for completions while there may be some.
+    fn leaves_seat_to_others(&self, awaits: Awaits) -> bool {
+        awaits != Awaits::Completions && armed_queues() > 0
+    }
+
     /// The calling thread waits without driving, and the driver, which is away, is not the one that
     /// waits next.
-    fn stand_by(&self) -> Waited {
+    fn stand_by(&self, awaits: Awaits) -> Waited {
         let control = &self.sleep_control;
+        if awaits != Awaits::Completions {
+            control.want_seat(awaits, 1);
+            return Waited::NotDriven;
+        }
         let in_a_row = control.bystanders.enter();
         control.seat.recall();
-        control.want_seat(in_a_row);
+        control.want_seat(awaits, in_a_row);
         Waited::Bystander
     }
 
@@ -343,10 +364,10 @@ impl Engine {
     /// cannot.
     fn sleep_as_reader(&self, wait: &Wait<'_>, seen: u32, rest: Rest<'_>) -> Option<Parked> {
         let signal = &wait.channel.signal;
-        let is_raised = || signal.count() != seen;
+        let must_look = || signal.count() != seen || self.gives_way(wait);
         if let Some(set) = rest.turns.interrupts {
             let signals = self.sleep_control.signal_file.of(&wait.blocked)?;
-            let sleep = || self.rest_beside(set, signals, &rest, is_raised);
+            let sleep = || self.rest_beside(set, signals, &rest, must_look);
             // Signals are delivered after the next turn.
             return wait.channel.await_in_call(sleep).then_some(Parked::Woken);
         }
@@ -354,7 +375,7 @@ impl Engine {
             // There are as many bells as a thread can wait on.
             return None;
         }
-        let has_work = || self.shard.lock().channels.have_work() || is_raised();
+        let has_work = || self.shard.lock().channels.have_work() || must_look();
         let Rest {
             turns,
             bells,
@@ -364,11 +385,17 @@ impl Engine {
         Some(wait.blocked.unblocked(|| signal.await_with(sleep)))
     }
 
+    /// Whether a thread wants the seat before which this one gives way.
+    fn gives_way(&self, wait: &Wait<'_>) -> bool {
+        wait.channel.awaits != Awaits::Completions && self.sleep_control.is_seat_wanted()
+    }
+
     /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.
     fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
         let control = &self.sleep_control;
         let signal = &wait.channel.signal;
-        if let Some(spin) = control.spins.begin(clock::now_ns) {
+        let spins = (wait.channel.awaits == Awaits::Completions).then_some(&control.spins);
+        if let Some(spin) = spins.and_then(|spins| spins.begin(clock::now_ns)) {
             let has_come = || signal.count() != seen;
             let turn = || {
                 self.turn_once();
@@ -387,7 +414,8 @@ impl Engine {
             if signal.count() != seen {
                 return wait.why_raised();
             }
-            if !self.is_alive() || !control.seat.is_held(wait.seated) {
+            let is_held = control.seat.is_held(wait.seated) && !self.gives_way(wait);
+            if !self.is_alive() || !is_held {
                 return Waited::NotDriven;
             }
             match wait.blocked.deliver() {

@@ -14,7 +14,7 @@ use urdma_waiting::{Bells, OwnPage, Parked, Seat};
 use super::signals::SignalFile;
 use crate::clock;
 use crate::objects::cq::Cq;
-use crate::objects::events::events_raised;
+use crate::objects::events::{events_raised, Awaits};
 use crate::paths::lease_set;
 use crate::shard::Shard;
 
@@ -65,9 +65,9 @@ pub(crate) struct SleepControl {
     pub(crate) cm_spins: Spins,
     /// Whether a driver spins after it has served a peer without an event of the program.
     pub(crate) serving_spins: Spins,
-    /// The driver waits for connection management alone.
-    has_cm_driver: AtomicBool,
-    /// A thread that waits for completions wants the seat.
+    /// What the driver waits for: a value of [`Awaits`].
+    driver_awaits: AtomicU8,
+    /// A thread before which the driver gives way wants the seat.
     is_seat_wanted: AtomicBool,
     /// Events that a driver keeps in memory.
     pub(crate) local_events: Arc<LocalEvents>,
@@ -167,7 +167,7 @@ impl SleepControl {
             spins: Spins::new(),
             cm_spins: Spins::new(),
             serving_spins: Spins::new(),
-            has_cm_driver: AtomicBool::new(false),
+            driver_awaits: AtomicU8::new(Awaits::Completions as u8),
             is_seat_wanted: AtomicBool::new(false),
             local_events: Arc::default(),
             events_looked_for: AtomicU32::new(0),
@@ -420,17 +420,18 @@ impl SleepControl {
         self.events_looked_for.store(raised, Ordering::Relaxed);
     }
 
-    /// A driver that waits for connection management alone sits down, or leaves.
-    pub(crate) fn set_cm_driver(&self, has: bool) {
+    /// A driver sits down that waits for this; one for anything but completions says so again, with
+    /// these, when it leaves.
+    pub(crate) fn set_driver(&self, awaits: Awaits) {
         self.is_seat_wanted.store(false, Ordering::SeqCst);
-        self.has_cm_driver.store(has, Ordering::SeqCst);
+        self.driver_awaits.store(awaits as u8, Ordering::SeqCst);
     }
 
-    /// A thread that waits for completions has not got the seat, `in_a_row` times: has it free for
-    /// the next wait if the driver waits for connection management alone, or has sat all the time.
-    pub(crate) fn want_seat(&self, in_a_row: u32) {
+    /// A thread that waits for this has not got the seat, `in_a_row` times: has it free for the
+    /// next wait if the driver gives way before it, or has sat all the time.
+    pub(crate) fn want_seat(&self, awaits: Awaits, in_a_row: u32) {
         let is_due = in_a_row.is_multiple_of(REST_WAITS);
-        if is_due || self.has_cm_driver.load(Ordering::SeqCst) {
+        if is_due || self.driver_awaits.load(Ordering::SeqCst) < awaits as u8 {
             self.is_seat_wanted.store(true, Ordering::SeqCst);
             self.page.unpark();
         }

@@ -9,6 +9,7 @@ use crate::fds::{self, Closed, Found, Kind};
 use crate::real::{self, set_errno};
 use crate::{active, provider, uverbs};
 use urdma_abi::cancel::Disabled;
+use urdma_abi::front::mark;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
@@ -90,18 +91,19 @@ unsafe fn close_ours(fd: c_int) -> c_int {
     failed
 }
 
-/// The provider registers a descriptor of its own, or is about to close it.
+/// The provider marks a descriptor, or is about to close one that it has marked.
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn urdma_spare_descriptor(fd: c_int, spared: c_int) {
-    if !active::is_active() {
-        return;
-    }
-    if spared == 0 {
-        fds::remove(fd);
-    } else {
-        // A descriptor is not spared if the table is full or the number too high.
-        fds::add(fd, Kind::Spared, 0);
-    }
+unsafe extern "C" fn urdma_mark_descriptor(fd: c_int, mark: c_int) -> c_int {
+    // There is no room for it if the table is full or the number too high.
+    c_int::from(match mark {
+        _ if !active::is_active() => false,
+        mark::SPARED => fds::add(fd, Kind::Spared, 0),
+        mark::ASYNC_EVENTS => fds::add(fd, Kind::AsyncEvents, 0),
+        _ => {
+            fds::remove(fd);
+            false
+        }
+    })
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -215,7 +217,7 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some((device, found?)),
-        Kind::Channel | Kind::Set | Kind::Netlink | Kind::Spared => None,
+        Kind::Channel | Kind::AsyncEvents | Kind::Set | Kind::Netlink | Kind::Spared => None,
     }
 }
 

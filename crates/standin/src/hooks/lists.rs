@@ -81,7 +81,9 @@ pub(super) fn source(fd: c_int) -> Option<Source> {
         Kind::Channel => File::Channel(fd),
         Kind::Device(Device::RdmaCm) => File::RdmaCm(found.handle),
         Kind::Set => File::Set(fd),
-        Kind::Device(Device::Uverbs) | Kind::Netlink | Kind::Spared => return None,
+        Kind::Device(Device::Uverbs) | Kind::AsyncEvents | Kind::Netlink | Kind::Spared => {
+            return None
+        }
     };
     let table = provider::own()?;
     Some(Source { table, file })

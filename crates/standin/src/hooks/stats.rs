@@ -170,7 +170,7 @@ fn device_of(fd: c_int) -> Option<Device> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some(device),
-        Kind::Channel | Kind::Set | Kind::Netlink | Kind::Spared => None,
+        Kind::Channel | Kind::AsyncEvents | Kind::Set | Kind::Netlink | Kind::Spared => None,
     }
 }
 

@@ -1,5 +1,6 @@
-//! Calls in which a thread sleeps until a completion channel has an event: the provider makes
-//! progress in this thread meanwhile. And pthread_cancel, which ends such a sleep.
+//! Calls in which a thread sleeps until a completion channel or the asynchronous events of a
+//! context have an event: the provider makes progress in this thread meanwhile. And pthread_cancel,
+//! which ends such a sleep.
 
 use std::ffi::{c_int, c_void};
 
@@ -109,10 +110,11 @@ unsafe fn read_open(fd: c_int, is_awaited: bool, buf: *mut c_void, len: size_t) 
     }
 }
 
-/// The completion channel in which a thread of this process that reads the descriptor may sleep.
+/// The file with events in which a thread of this process that reads the descriptor may sleep.
 fn awaited_channel(fd: c_int) -> Option<Found> {
     let before = real::errno();
-    let is_ours = |found: &Found| found.kind == Kind::Channel && found.is_mine;
+    let has_events = |kind| matches!(kind, Kind::Channel | Kind::AsyncEvents);
+    let is_ours = |found: &Found| has_events(found.kind) && found.is_mine;
     let found = fds::find_unchecked(fd).filter(is_ours);
     let found = found.filter(|_| super::descriptors::is_blocking(fd));
     set_errno(before);
