@@ -13,7 +13,7 @@ use clap::Args;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use urdma_ipc::status::PortStatus;
-use urdma_ipc::{ControlClient, ControlError, RunDir};
+use urdma_ipc::{ControlClient, ControlError, RunDir, PROTOCOL_VERSION};
 
 use crate::error::Error;
 use crate::libraries;
@@ -115,7 +115,8 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
             target.options()
         )));
     }
-    let mut command = Command::new(libraries::companion("urdmad")?);
+    let program = libraries::companion("urdmad")?;
+    let mut command = Command::new(&program);
     command.arg("--run-dir").arg(run_dir.path());
     if let Some(instance) = &target.instance {
         command.arg("--instance").arg(instance);
@@ -140,7 +141,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
     };
     drop(command);
     let mut child = started.map_err(|error| not_started(&error))?;
-    wait_until_ready(&mut child, reader, &run_dir)?;
+    wait_until_ready(&mut child, &program, reader, &run_dir)?;
     let status = ControlClient::connect(&run_dir, "urdma")?.status()?;
     let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
     println!(
@@ -171,6 +172,7 @@ fn not_started(error: &io::Error) -> Error {
 
 fn wait_until_ready(
     child: &mut Child,
+    program: &Path,
     mut errors: io::PipeReader,
     run_dir: &RunDir,
 ) -> Result<(), Error> {
@@ -187,8 +189,20 @@ fn wait_until_ready(
                 said
             }));
         }
-        if ControlClient::connect(run_dir, "urdma").is_ok() {
-            return Ok(());
+        match ControlClient::connect(run_dir, "urdma") {
+            Ok(_) => return Ok(()),
+            Err(ControlError::VersionMismatch { theirs, pid })
+                if u32::try_from(pid).ok() == Some(child.id()) =>
+            {
+                end(child);
+                return Err(Error::Sentence(format!(
+                    "{} is of another version than this urdma (control protocol {theirs}, not \
+                     {PROTOCOL_VERSION}): install both of one version",
+                    program.display()
+                )));
+            }
+            // It does not listen yet, or another urdmad has not ended.
+            Err(_) => {}
         }
         if start.elapsed() > START_LIMIT {
             end(child);

@@ -127,6 +127,55 @@ fn down_ends_an_urdmad_of_another_version() {
     assert!(!other.run_dir.join("control.sock").exists());
 }
 
+/// Builds a program that is that urdmad: `urdma` starts no script.
+fn build_other_urdmad(scratch: &Path, program: &Path) {
+    let (script, source) = (scratch.join("urdmad.py"), scratch.join("urdmad.c"));
+    std::fs::write(&script, OTHER_URDMAD).unwrap();
+    // The directory follows the first option.
+    let main = format!(
+        r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(int count, char **words) {{
+            char path[256];
+            snprintf(path, sizeof(path), "%s/control.sock", words[count > 2 ? 2 : 0]);
+            execl("/usr/bin/python3", "python3", "{}", path, (char *)0);
+            return 1;
+        }}"#,
+        script.display()
+    );
+    std::fs::write(&source, main).unwrap();
+    let mut compiler = Command::new("cc");
+    let built = compiler.arg(&source).arg("-o").arg(program).status();
+    assert!(built.unwrap().success());
+}
+
+// An installation of which one program was replaced. The test fails by its time limit if urdma goes
+// on asking.
+#[test]
+fn up_ends_its_urdmad_of_another_version() {
+    let _alone = alone();
+    let copies = Copies::of_urdma().unwrap();
+    let urdmad = copies.path().join("urdmad");
+    let scratch = Scratch::new("versions").unwrap();
+    build_other_urdmad(scratch.path(), &urdmad);
+    let run_dir = scratch.path().join("other");
+    let mut command = Command::new(copies.path().join("urdma"));
+    command.arg("up").arg("--run-dir").arg(&run_dir);
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(!ended.succeeded(), "{}", ended.output);
+    let shown = urdmad.display().to_string();
+    let words = [
+        &shown,
+        "another version",
+        "control protocol 4000",
+        "both of one version",
+    ];
+    expect_words(&ended, &words);
+    let socket = run_dir.join("control.sock");
+    assert!(!socket.exists(), "it has not been ended");
+}
+
 /// `urdma run` of copies, for an instance.
 fn run_of(copies: &Copies, run_dir: &Path) -> [String; 5] {
     let urdma = copies.path().join("urdma").display().to_string();
