@@ -3,7 +3,6 @@
 //! One completion queue serves both directions. It is armed only before the thread sleeps, so that
 //! a sleeping end is woken at most once for all that has come until it polls.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    place_of, remove, CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId,
-    Stats, Stream, Transmit,
+    CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId, Stats, Stream,
+    Transmit,
 };
 
 use crate::error::Error;
@@ -22,6 +21,7 @@ use crate::ffi::memory::{Buffer, Memory};
 use crate::ffi::queue_pair::{Batch, Local, Operation};
 use crate::ffi::verbs::{Completion, Found};
 use crate::link::{of, Link, Of};
+use crate::registrations::{Posted, Registrations};
 use crate::rings::Rings;
 use crate::spins::Spins;
 
@@ -46,6 +46,15 @@ pub struct Refused {
     pub error: Error,
     /// The buffer, unchanged.
     pub buffer: Buffer,
+}
+
+impl From<(CallError, Posted)> for Refused {
+    fn from((error, posted): (CallError, Posted)) -> Self {
+        Self {
+            error: error.into(),
+            buffer: posted.buffer,
+        }
+    }
 }
 
 /// What the user learns (exs_event_t).
@@ -90,7 +99,7 @@ struct Failing {
     until: Instant,
 }
 
-/// One end: protocol, connection, and the buffers of operations in progress.
+/// One end: protocol and connection.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// Dropped first, so that no device uses a buffer that is freed.
@@ -99,12 +108,9 @@ pub(crate) struct Driver {
     rings: Rings,
     /// The oldest ring that is in use.
     oldest_ring: RingNo,
-    stream: Stream,
+    stream: Stream<Posted>,
     /// Whether this end has connected; the other end ends the connection.
     is_active: bool,
-    sends: VecDeque<(SendId, Buffer, u32)>,
-    recvs: VecDeque<(RecvId, Buffer)>,
-    events: VecDeque<Event>,
     batch: Batch,
     /// Slots of receives that are complete, to be posted again before the peer is told that they
     /// are free, and several by one call. What has come is answered first.
@@ -129,8 +135,9 @@ pub(crate) struct Driver {
     is_armed: bool,
     /// The connection is broken; what was received before is still taken.
     is_lost: bool,
-    is_closed: bool,
     failing: Option<Failing>,
+    /// The last event, which is not taken, of a connection that has ended.
+    failed: Option<Failure>,
     /// The call that has failed.
     cause: Option<Error>,
 }
@@ -138,7 +145,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         link: Link,
-        stream: Stream,
+        stream: Stream<Posted>,
         send_depth: usize,
         poll: Duration,
         is_active: bool,
@@ -150,9 +157,6 @@ impl Driver {
             oldest_ring: stream.oldest_ring(),
             stream,
             is_active,
-            sends: VecDeque::new(),
-            recvs: VecDeque::new(),
-            events: VecDeque::new(),
             batch: Batch::default(),
             free_slots: Vec::new(),
             next: 0,
@@ -167,8 +171,8 @@ impl Driver {
             spins: Spins::default(),
             is_armed: false,
             is_lost: false,
-            is_closed: false,
             failing: None,
+            failed: None,
             cause: None,
         }
     }
@@ -178,32 +182,15 @@ impl Driver {
     }
 
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
-        match self.try_send(&buffer, len_octets) {
-            Ok((id, lkey)) => {
-                self.sends.push_back((id, buffer, lkey));
-                // A clock read takes as long as all that follows from a send that waits.
-                if !self.stream.is_gathering() {
-                    self.read_clock();
-                    self.transmit();
-                    self.take_events();
-                    self.post();
-                }
-                Ok(id)
-            }
-            Err(error) => Err(Refused { error, buffer }),
+        let posted = self.name(buffer, len_octets, Registrations::lkey)?;
+        let id = self.stream.send(len_octets as u64, posted)?;
+        // A clock read takes as long as all that follows from a send that waits.
+        if !self.stream.is_gathering() {
+            self.read_clock();
+            self.transmit();
+            self.post();
         }
-    }
-
-    fn try_send(&mut self, buffer: &Buffer, len_octets: usize) -> Result<(SendId, u32), Error> {
-        if len_octets > buffer.len() {
-            return Err(CallError::BadBuffer.into());
-        }
-        let lkey = match &mut self.link {
-            Some(link) => link.registrations.lkey(buffer)?,
-            // The stream refuses it.
-            None => 0,
-        };
-        Ok((self.stream.send(len_octets as u64)?, lkey))
+        Ok(id)
     }
 
     pub(crate) fn recv(
@@ -212,42 +199,41 @@ impl Driver {
         len_octets: usize,
         waitall: bool,
     ) -> Result<RecvId, Refused> {
-        match self.try_recv(&buffer, len_octets, waitall) {
-            Ok(id) => {
-                self.recvs.push_back((id, buffer));
-                if self.stream.is_receive_due() {
-                    self.settle();
-                }
-                Ok(id)
-            }
+        let posted = self.name(buffer, len_octets, Registrations::rkey)?;
+        let advertised = urdma_stream::Buffer {
+            addr: posted.buffer.addr(),
+            len_octets: len_octets as u64,
+            rkey: posted.key,
+        };
+        let id = self.stream.recv(advertised, posted, waitall)?;
+        if self.stream.is_receive_due() {
+            self.settle();
+        }
+        Ok(id)
+    }
+
+    /// Finds the key of a buffer that has this number of octets.
+    #[inline]
+    fn name(
+        &mut self,
+        buffer: Buffer,
+        len_octets: usize,
+        key_of: impl FnOnce(&mut Registrations, &Buffer) -> Result<u32, Error>,
+    ) -> Result<Posted, Refused> {
+        let key = match &mut self.link {
+            _ if len_octets > buffer.len() => Err(CallError::BadBuffer.into()),
+            Some(link) => key_of(&mut link.registrations, &buffer),
+            // The stream refuses it, or completes it without the peer.
+            None => Ok(0),
+        };
+        match key {
+            Ok(key) => Ok(Posted { buffer, key }),
             Err(error) => Err(Refused { error, buffer }),
         }
     }
 
-    fn try_recv(
-        &mut self,
-        buffer: &Buffer,
-        len_octets: usize,
-        waitall: bool,
-    ) -> Result<RecvId, Error> {
-        if len_octets > buffer.len() {
-            return Err(CallError::BadBuffer.into());
-        }
-        let rkey = match &mut self.link {
-            Some(link) => link.registrations.rkey(buffer)?,
-            // The stream refuses it, or completes it without the peer.
-            None => 0,
-        };
-        let advertised = urdma_stream::Buffer {
-            addr: buffer.addr(),
-            len_octets: len_octets as u64,
-            rkey,
-        };
-        Ok(self.stream.recv(advertised, waitall)?)
-    }
-
     /// A call of the user that posts nothing.
-    pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Stream) -> T) -> T {
+    pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Stream<Posted>) -> T) -> T {
         let result = call(&mut self.stream);
         self.settle();
         result
@@ -257,7 +243,7 @@ impl Driver {
     /// ended.
     #[inline]
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        match self.events.pop_front() {
+        match self.pop_event() {
             Some(event) => Ok(Some(event)),
             None => self.wait_for_event(limit),
         }
@@ -271,13 +257,13 @@ impl Driver {
         // tenth of a short message's time.
         let mut until = None;
         loop {
-            if let Some(event) = self.events.pop_front() {
+            if let Some(event) = self.pop_event() {
                 return Ok(Some(event));
             }
             if self.link.is_none() {
                 return self.cause.take().map_or(Ok(None), Err);
             }
-            if self.advance() || !self.events.is_empty() || self.link.is_none() {
+            if self.advance() || self.stream.has_event() || self.link.is_none() {
                 idle_since = None;
                 if let Some(looks) = looks.take() {
                     self.spins.found(&looks);
@@ -306,7 +292,37 @@ impl Driver {
 
     /// An event that is there, without executing the protocol.
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        use urdma_stream::Event as Told;
+        match self.stream.poll_event() {
+            Some(Told::Received {
+                id,
+                memory,
+                octets,
+                outcome,
+            }) => Some(Event::Received {
+                id,
+                buffer: memory.buffer,
+                octets,
+                outcome,
+            }),
+            Some(Told::Sent {
+                id,
+                memory,
+                octets,
+                outcome,
+            }) => Some(Event::Sent {
+                id,
+                buffer: memory.buffer,
+                octets,
+                outcome,
+            }),
+            Some(Told::Closed) => {
+                // They hold nothing.
+                self.rings = Rings::default();
+                Some(Event::Closed)
+            }
+            None => self.failed.take().map(Event::Failed),
+        }
     }
 
     /// Executes the protocol without sleeping, as far as a turn permits. `true`: nothing is left to
@@ -364,9 +380,8 @@ impl Driver {
 
     /// Ends the registration of memory; `false` if an operation uses it.
     pub(crate) fn forget(&mut self, memory: &Memory) -> bool {
-        let is_of = |buffer: &Buffer| Arc::ptr_eq(buffer.pages(), memory.pages());
-        let is_used = self.sends.iter().any(|(_, buffer, _)| is_of(buffer))
-            || self.recvs.iter().any(|(_, buffer)| is_of(buffer));
+        let is_of = |posted: &Posted| Arc::ptr_eq(posted.buffer.pages(), memory.pages());
+        let is_used = self.stream.memory().any(is_of);
         if let Some(link) = self.link.as_mut().filter(|_| !is_used) {
             link.registrations.forget(memory.pages());
         }
@@ -387,20 +402,19 @@ impl Driver {
         self.batch.clear();
         self.stream.handle_disconnected();
         self.drain();
-        if self.is_closed || self.stream.is_complete() {
+        if self.stream.is_closed() || self.stream.is_complete() {
             self.cause = None;
             return;
         }
         self.rings = Rings::default();
-        let failure = self.failing.map_or(Failure::Disconnected, |f| f.failure);
-        self.events.push_back(Event::Failed(failure));
+        self.failed = Some(self.failing.map_or(Failure::Disconnected, |f| f.failure));
     }
 
     /// Waits until the other end has ended a connection on which everything is finished.
     pub(crate) fn linger(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         while self.stream.is_complete() && self.link.is_some() && Instant::now() < until {
-            self.events.clear();
+            while self.pop_event().is_some() {}
             if !self.advance() {
                 self.rest(Some(until));
             }
@@ -504,12 +518,14 @@ impl Driver {
     }
 
     fn drain(&mut self) {
-        while let Some(copy) = self.stream.poll_copy() {
-            self.copy(&copy);
-        }
+        let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
+        let copy = |copy: &RingCopy, posted: &mut Posted| copy_out(rings, copy, &mut posted.buffer);
+        while self.stream.poll_copy(copy) {}
         self.change_rings();
         self.transmit();
-        self.take_events();
+        if let Some(failure) = self.stream.poll_failure() {
+            self.fail(failure);
+        }
     }
 
     /// Makes the work requests that are due.
@@ -523,17 +539,6 @@ impl Driver {
                 self.post();
             }
         }
-    }
-
-    fn copy(&mut self, copy: &RingCopy) {
-        let index = place_of(&self.recvs, copy.recv.0, |recv| recv.0 .0);
-        let index = index.expect("a copy is for a receive in progress");
-        let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
-        let ring = rings.buffer(copy.ring);
-        let ring = ring.expect("a copy is from a ring that is in use");
-        let in_memory = |number| usize::try_from(number).expect("a place in memory");
-        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
-        self.recvs[index].1.copy_from(at, ring, from_at, len);
     }
 
     /// Frees rings that are no longer in use, and makes the one that the peer asks for.
@@ -595,9 +600,9 @@ impl Driver {
     /// The next work request carries a part.
     #[inline]
     fn carry(&mut self, part: &Part) {
-        let index = place_of(&self.sends, part.send.0, |send| send.0 .0);
-        let index = index.expect("a part is of a send in progress");
-        self.batch.carry(octets_of(part, &self.sends[index]));
+        let posted = self.stream.memory_of(part.send);
+        let posted = posted.expect("a part is of a send in progress");
+        self.batch.carry(octets_of(part, posted));
     }
 
     /// Posts the slots of receives that are complete again.
@@ -617,52 +622,6 @@ impl Driver {
             self.note(posted);
         }
         self.batch.clear();
-    }
-
-    fn take_events(&mut self) {
-        use urdma_stream::Event as Told;
-        while let Some(event) = self.stream.poll_event() {
-            let event = match event {
-                Told::Sent {
-                    id,
-                    octets,
-                    outcome,
-                } => {
-                    let taken = remove(&mut self.sends, id.0, |send| send.0 .0);
-                    let (_, buffer, _) = taken.expect("an event is of a send in progress");
-                    Event::Sent {
-                        id,
-                        buffer,
-                        octets,
-                        outcome,
-                    }
-                }
-                Told::Received {
-                    id,
-                    octets,
-                    outcome,
-                } => {
-                    let taken = remove(&mut self.recvs, id.0, |recv| recv.0 .0);
-                    let (_, buffer) = taken.expect("an event is of a receive in progress");
-                    Event::Received {
-                        id,
-                        buffer,
-                        octets,
-                        outcome,
-                    }
-                }
-                Told::Closed => {
-                    self.is_closed = true;
-                    self.rings = Rings::default();
-                    Event::Closed
-                }
-                Told::MustDisconnect(failure) => {
-                    self.fail(failure);
-                    continue;
-                }
-            };
-            self.events.push_back(event);
-        }
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -728,13 +687,23 @@ impl Driver {
     }
 }
 
-fn octets_of(part: &Part, (_, buffer, lkey): &(SendId, Buffer, u32)) -> Local {
+/// Copies octets out of one of the rings.
+fn copy_out(rings: &Rings, copy: &RingCopy, to: &mut Buffer) {
+    let ring = rings.buffer(copy.ring);
+    let ring = ring.expect("a copy is from a ring that is in use");
+    let in_memory = |number| usize::try_from(number).expect("a place in memory");
+    let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
+    to.copy_from(at, ring, from_at, len);
+}
+
+fn octets_of(part: &Part, posted: &Posted) -> Local {
     let end = part.offset + u64::from(part.len_octets);
+    let buffer = &posted.buffer;
     assert!(end <= buffer.len() as u64, "a part is in its buffer");
     Local {
         addr: buffer.addr() + part.offset,
         len_octets: part.len_octets,
-        lkey: *lkey,
+        lkey: posted.key,
     }
 }
 

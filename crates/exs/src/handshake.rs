@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::ffi;
 use crate::ffi::cm::{Event as CmEvent, Id};
 use crate::link::Link;
+use crate::registrations::Posted;
 use crate::socket::{Options, Socket};
 
 /// How long each step of a connection may take.
@@ -164,7 +165,11 @@ impl Listener {
     }
 }
 
-fn prepare(id: &Arc<Id>, private: &[u8], options: &Options) -> Result<(Link, Stream), Error> {
+fn prepare(
+    id: &Arc<Id>,
+    private: &[u8],
+    options: &Options,
+) -> Result<(Link, Stream<Posted>), Error> {
     let hello = Hello::decode(private)?;
     let link = Link::new(id, &options.config, options.ring_octets)?;
     let stream = link.stream(&hello)?;
@@ -174,7 +179,7 @@ fn prepare(id: &Arc<Id>, private: &[u8], options: &Options) -> Result<(Link, Str
 /// A client that has been answered.
 #[derive(Debug)]
 pub struct Accepting {
-    prepared: Option<(Link, Stream)>,
+    prepared: Option<(Link, Stream<Posted>)>,
     id: Arc<Id>,
     options: Options,
     until: Instant,

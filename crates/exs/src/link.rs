@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::ffi::cm::Id;
 use crate::ffi::queue_pair::{Batch, Local, QueuePair};
 use crate::ffi::verbs::{Completion, CompletionQueue, Domain, Found};
-use crate::registrations::Registrations;
+use crate::registrations::{Posted, Registrations};
 use crate::rings::Rings;
 
 /// Marks the work request of a receive; the other bits are its slot.
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// The protocol with the peer that sent this greeting.
-    pub(crate) fn stream(&self, peer: &Hello) -> Result<Stream, SetupError> {
+    pub(crate) fn stream(&self, peer: &Hello) -> Result<Stream<Posted>, SetupError> {
         Stream::new(&self.config, self.ring, peer)
     }
 

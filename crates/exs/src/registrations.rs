@@ -11,6 +11,14 @@ use crate::error::Error;
 use crate::ffi::memory::{Buffer, Pages};
 use crate::ffi::verbs::{Access, Domain, Region};
 
+/// What a stream keeps of a send or receive while it is in progress.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) buffer: Buffer,
+    /// The key by which a work request, or the peer, names the buffer.
+    pub(crate) key: u32,
+}
+
 /// The regions of one allocation.
 #[derive(Debug)]
 struct Registered {

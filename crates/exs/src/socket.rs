@@ -10,6 +10,7 @@ use crate::driver::{Driver, Event, Refused};
 use crate::error::Error;
 use crate::ffi::memory::{Buffer, Memory};
 use crate::link::Link;
+use crate::registrations::Posted;
 
 /// How long the connecting end of a finished stream waits until the other one ends the connection,
 /// and how long the end of a process or the drop of a stream waits for that.
@@ -53,7 +54,12 @@ pub struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(link: Link, stream: Stream, options: &Options, is_active: bool) -> Self {
+    pub(crate) fn new(
+        link: Link,
+        stream: Stream<Posted>,
+        options: &Options,
+        is_active: bool,
+    ) -> Self {
         let send_depth = options.config.send_depth;
         let driver = Driver::new(link, stream, send_depth, options.poll, is_active);
         Self {

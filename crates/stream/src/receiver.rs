@@ -31,8 +31,9 @@ pub struct RingCopy {
 
 /// A queued receive.
 #[derive(Clone, Debug, PartialEq)]
-struct Recv {
+struct Recv<M> {
     id: RecvId,
+    memory: M,
     buffer: Buffer,
     waitall: bool,
     filled: u64,
@@ -41,7 +42,7 @@ struct Recv {
     canceled: bool,
 }
 
-impl Recv {
+impl<M> Recv<M> {
     fn left(&self) -> u64 {
         self.buffer.len_octets - self.filled
     }
@@ -78,7 +79,7 @@ enum Renewal {
 
 /// State of the receiving half.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RecvHalf {
+pub(crate) struct RecvHalf<M> {
     faults: Faults,
     kind: Kind,
     sends_adverts: bool,
@@ -94,7 +95,7 @@ pub(crate) struct RecvHalf {
     /// P_r.
     phase: Phase,
     ring: OwnRing,
-    recvs: VecDeque<Recv>,
+    recvs: VecDeque<Recv<M>>,
     /// How many receives have an advert: the first ones of the queue.
     advertised: usize,
     /// How many receives are canceled and not returned.
@@ -108,7 +109,7 @@ pub(crate) struct RecvHalf {
     stopped: bool,
 }
 
-impl RecvHalf {
+impl<M> RecvHalf<M> {
     pub(crate) fn new(config: &Config, own: &Hello, peer: &Hello, faults: Faults) -> Self {
         Self {
             faults,
@@ -137,12 +138,8 @@ impl RecvHalf {
         }
     }
 
-    pub(crate) fn post(
-        &mut self,
-        buffer: Buffer,
-        waitall: bool,
-        events: &mut VecDeque<Event>,
-    ) -> Result<RecvId, CallError> {
+    /// Whether a receive into this buffer may be posted.
+    pub(crate) fn may_post(&self, buffer: Buffer) -> Result<(), CallError> {
         if self.stopped {
             return Err(CallError::Finished);
         }
@@ -150,14 +147,26 @@ impl RecvHalf {
         if empty || !buffer.is_addressable() {
             return Err(CallError::BadBuffer);
         }
-        if self.recvs.len() >= self.max_recvs {
-            return Err(CallError::QueueFull);
+        match self.recvs.len() < self.max_recvs {
+            true => Ok(()),
+            false => Err(CallError::QueueFull),
         }
+    }
+
+    /// Queues a receive that may be posted.
+    pub(crate) fn post(
+        &mut self,
+        buffer: Buffer,
+        memory: M,
+        waitall: bool,
+        events: &mut VecDeque<Event<M>>,
+    ) -> RecvId {
         self.mean_octets = mean(self.mean_octets, buffer.len_octets);
         let id = RecvId(self.next_recv);
         self.next_recv += 1;
         self.recvs.push_back(Recv {
             id,
+            memory,
             buffer,
             waitall: waitall && self.kind == Kind::Octets,
             filled: 0,
@@ -165,7 +174,12 @@ impl RecvHalf {
             canceled: false,
         });
         self.end_of_stream(events);
-        Ok(id)
+        id
+    }
+
+    /// What the receives were posted with.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
+        self.recvs.iter().map(|recv| &recv.memory)
     }
 
     /// Whether a receive may be advertised if ring and phase permit it.
@@ -251,7 +265,7 @@ impl RecvHalf {
 
     /// Takes all adverts back if the peer waits for that, as soon as the ring is empty or cannot
     /// be emptied.
-    pub(crate) fn renew(&mut self, events: &mut VecDeque<Event>) {
+    pub(crate) fn renew(&mut self, events: &mut VecDeque<Event<M>>) {
         let settled = self.ring.held() == 0 || self.recvs.is_empty();
         if self.renewal != Renewal::Asked || self.withdrawal.is_some() || !settled {
             return;
@@ -282,7 +296,7 @@ impl RecvHalf {
     pub(crate) fn handle_direct(
         &mut self,
         len_octets: u64,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), PeerError> {
         if self.finished {
             return Err(PeerError::AfterFinish);
@@ -315,7 +329,7 @@ impl RecvHalf {
     pub(crate) fn handle_indirect(
         &mut self,
         len_octets: u64,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), PeerError> {
         if self.finished {
             return Err(PeerError::AfterFinish);
@@ -340,16 +354,19 @@ impl RecvHalf {
         self.ring.held() > 0 && !self.recvs.is_empty()
     }
 
-    /// The next copy out of the ring. The octets count as free from now on.
+    /// The next copy out of the ring is made by `copy`; whether there is one. The octets count as
+    /// free from then on.
     pub(crate) fn next_copy(
         &mut self,
+        copy: impl FnOnce(&RingCopy, &mut M),
         stats: &mut Stats,
-        events: &mut VecDeque<Event>,
-    ) -> Option<RingCopy> {
-        let recv = self.recvs.front_mut()?;
-        let from = self.ring.first()?;
+        events: &mut VecDeque<Event<M>>,
+    ) -> bool {
+        let (Some(recv), Some(from)) = (self.recvs.front_mut(), self.ring.first()) else {
+            return false;
+        };
         let len_octets = from.len_octets.min(recv.left());
-        let copy = RingCopy {
+        let of_recv = RingCopy {
             ring: from.ring,
             ring_offset: from.offset,
             recv: recv.id,
@@ -357,6 +374,7 @@ impl RecvHalf {
             addr: recv.buffer.addr + recv.filled,
             len_octets,
         };
+        copy(&of_recv, &mut recv.memory);
         recv.filled += len_octets;
         self.ring.copy(len_octets);
         self.delivered = self.delivered.after(len_octets);
@@ -379,7 +397,7 @@ impl RecvHalf {
             self.complete_first(Outcome::Done, events);
         }
         self.end_of_stream(events);
-        Some(copy)
+        true
     }
 
     /// The ring of this end.
@@ -423,7 +441,7 @@ impl RecvHalf {
     pub(crate) fn cancel(
         &mut self,
         id: RecvId,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), CallError> {
         let index = place_of(&self.recvs, id.0, |recv| recv.id.0);
         let index = index.ok_or(CallError::NoSuchOperation)?;
@@ -439,7 +457,7 @@ impl RecvHalf {
     }
 
     /// Whether the peer may write into the buffer of a receive.
-    fn is_live(&self, recv: &Recv) -> bool {
+    fn is_live(&self, recv: &Recv<M>) -> bool {
         recv.advert.is_some_and(|(_, phase)| phase == self.phase) && !self.finished
     }
 
@@ -473,7 +491,7 @@ impl RecvHalf {
     pub(crate) fn handle_withdrawn(
         &mut self,
         from: AdvertNo,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), PeerError> {
         let expected = self.withdrawal.filter(|withdrawal| withdrawal.said);
         if expected.map(|withdrawal| withdrawal.from) != Some(from) {
@@ -493,7 +511,7 @@ impl RecvHalf {
     }
 
     /// Completes the canceled receives into whose buffers the peer can no longer write.
-    fn retire_canceled(&mut self, events: &mut VecDeque<Event>) {
+    fn retire_canceled(&mut self, events: &mut VecDeque<Event<M>>) {
         let mut index = 0;
         while let Some(recv) = self.recvs.get(index).filter(|_| self.canceled > 0) {
             if recv.canceled && !self.is_live(recv) {
@@ -505,7 +523,7 @@ impl RecvHalf {
     }
 
     /// Completes a receive that gets no more octets.
-    fn retire(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event>) {
+    fn retire(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         let recv = &self.recvs[index];
         if recv.advert.is_some() {
             self.estimate = Seq(self.estimate.0 - recv.promise());
@@ -513,16 +531,17 @@ impl RecvHalf {
         self.remove(index, outcome, events);
     }
 
-    fn complete_first(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+    fn complete_first(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         self.remove(0, outcome, events);
     }
 
-    fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event>) {
+    fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         let recv = remove_at(&mut self.recvs, index).expect("the index is of a queued receive");
         self.advertised -= usize::from(recv.advert.is_some());
         self.canceled -= usize::from(recv.canceled);
         events.push_back(Event::Received {
             id: recv.id,
+            memory: recv.memory,
             octets: recv.filled,
             outcome,
         });
@@ -530,7 +549,7 @@ impl RecvHalf {
 
     /// No more octets are wanted: what the ring holds is dropped, and receives end when the peer
     /// cannot write into their buffers.
-    pub(crate) fn stop(&mut self, events: &mut VecDeque<Event>) {
+    pub(crate) fn stop(&mut self, events: &mut VecDeque<Event<M>>) {
         self.stopped = true;
         self.drop_ring();
         for recv in &mut self.recvs {
@@ -554,7 +573,7 @@ impl RecvHalf {
     pub(crate) fn handle_finish(
         &mut self,
         end: Seq,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), PeerError> {
         if self.finished {
             return Err(PeerError::AfterFinish);
@@ -578,14 +597,14 @@ impl RecvHalf {
     }
 
     /// Completes all receives if no octet follows.
-    fn end_of_stream(&mut self, events: &mut VecDeque<Event>) {
+    fn end_of_stream(&mut self, events: &mut VecDeque<Event<M>>) {
         while self.finished && self.ring.held() == 0 && !self.recvs.is_empty() {
             self.retire(0, Outcome::EndOfStream, events);
         }
     }
 
     /// Completes every receive: the connection is gone.
-    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         while !self.recvs.is_empty() {
             self.retire(0, outcome, events);
         }

@@ -38,7 +38,7 @@ enum Finish {
 
 /// State of the sending half.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SendHalf {
+pub(crate) struct SendHalf<M> {
     faults: Faults,
     kind: Kind,
     uses_adverts: bool,
@@ -59,7 +59,7 @@ pub(crate) struct SendHalf {
     /// Phase and estimate of the last advert, unless adverts were withdrawn since.
     last_advert: Option<(Phase, Seq)>,
     last_phase: Phase,
-    sends: VecDeque<Send>,
+    sends: VecDeque<Send<M>>,
     /// Index of the first send of which octets are still to be taken.
     cursor: usize,
     next_send: u64,
@@ -80,7 +80,7 @@ pub(crate) struct SendHalf {
     peer_stopped: bool,
 }
 
-impl SendHalf {
+impl<M> SendHalf<M> {
     pub(crate) fn new(config: &Config, peer: &Hello, faults: Faults) -> Self {
         let uses_adverts = config.choice != Choice::Indirect;
         let uses_ring = config.choice != Choice::Direct && config.kind == Kind::Octets;
@@ -120,7 +120,8 @@ impl SendHalf {
         }
     }
 
-    pub(crate) fn post(&mut self, len_octets: u64) -> Result<SendId, CallError> {
+    /// Whether a send of this length may be posted.
+    pub(crate) fn may_post(&self, len_octets: u64) -> Result<(), CallError> {
         if self.finish != Finish::Open {
             return Err(CallError::Finished);
         }
@@ -130,13 +131,19 @@ impl SendHalf {
         if len_octets > TRANSFER_MAX_OCTETS && self.kind == Kind::Messages {
             return Err(CallError::BadBuffer);
         }
-        if self.sends.len() >= self.max_sends {
-            return Err(CallError::QueueFull);
+        match self.sends.len() < self.max_sends {
+            true => Ok(()),
+            false => Err(CallError::QueueFull),
         }
+    }
+
+    /// Queues a send that may be posted.
+    pub(crate) fn post(&mut self, len_octets: u64, memory: M) -> SendId {
         let id = SendId(self.next_send);
         self.next_send += 1;
         self.sends.push_back(Send {
             id,
+            memory,
             len_octets,
             taken: 0,
             in_flight: 0,
@@ -150,14 +157,26 @@ impl SendHalf {
             };
             self.may_grow(&more).then_some(more)
         });
-        Ok(id)
+        id
+    }
+
+    /// What the sends were posted with.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
+        self.sends.iter().map(|send| &send.memory)
+    }
+
+    /// What a send was posted with.
+    #[inline]
+    pub(crate) fn memory_of(&self, id: SendId) -> Option<&M> {
+        let send = self.sends.get(self.index_of(id)?)?;
+        Some(&send.memory)
     }
 
     /// Ends a send after the transfer in progress, if it is a part of it.
     pub(crate) fn cancel(
         &mut self,
         id: SendId,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Event<M>>,
     ) -> Result<(), CallError> {
         let index = self.index_of(id).ok_or(CallError::NoSuchOperation)?;
         if index >= self.cursor {
@@ -174,7 +193,7 @@ impl SendHalf {
     }
 
     /// The peer receives no more.
-    pub(crate) fn peer_stopped(&mut self, events: &mut VecDeque<Event>) {
+    pub(crate) fn peer_stopped(&mut self, events: &mut VecDeque<Event<M>>) {
         self.peer_stopped = true;
         self.end_from(self.cursor, self.sends.len(), Outcome::PeerStopped, events);
         self.adverts.clear();
@@ -199,17 +218,11 @@ impl SendHalf {
     }
 
     /// Completes every send: the connection is gone.
-    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event>) {
+    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         self.transfer = None;
         self.finish = Finish::Said;
         self.cursor = 0;
-        for send in self.sends.drain(..) {
-            events.push_back(Event::Sent {
-                id: send.id,
-                octets: send.taken,
-                outcome: send.ended.unwrap_or(outcome),
-            });
-        }
+        events.extend(self.sends.drain(..).map(|send| send.end(outcome)));
     }
 
     pub(crate) fn handle_emptied(&mut self, emptied: u64, now_ns: u64) -> Result<(), PeerError> {
@@ -632,7 +645,7 @@ impl SendHalf {
 
     /// What is decided before the next message or transfer is chosen.
     #[inline]
-    pub(crate) fn prepare(&mut self, events: &mut VecDeque<Event>) {
+    pub(crate) fn prepare(&mut self, events: &mut VecDeque<Event<M>>) {
         if self.kind == Kind::Messages {
             self.refuse_long_messages(events);
         }
@@ -668,7 +681,7 @@ impl SendHalf {
     }
 
     /// Ends messages that are longer than the receive that is next.
-    fn refuse_long_messages(&mut self, events: &mut VecDeque<Event>) {
+    fn refuse_long_messages(&mut self, events: &mut VecDeque<Event<M>>) {
         loop {
             let (send, advert) = (self.sends.get(self.cursor), self.adverts.first());
             let (Some(send), Some((_, room))) = (send, advert) else {
@@ -692,7 +705,7 @@ impl SendHalf {
     }
 
     /// A piece of the sends from one to another is complete: the peer has it.
-    pub(crate) fn handle_written(&mut self, sends: [SendId; 2], events: &mut VecDeque<Event>) {
+    pub(crate) fn handle_written(&mut self, sends: [SendId; 2], events: &mut VecDeque<Event<M>>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let is_first = self.sends.front().is_some_and(|send| sends == [send.id; 2]);
         match self.sends.front_mut() {
@@ -703,7 +716,7 @@ impl SendHalf {
     }
 
     /// Calls a function for each of the sends from one to another, of which the first is queued.
-    fn for_each_of(&mut self, [first, last]: [SendId; 2], call: impl Fn(&mut Send)) {
+    fn for_each_of(&mut self, [first, last]: [SendId; 2], call: impl Fn(&mut Send<M>)) {
         let mut index = self.index_of(first).unwrap_or(self.sends.len());
         while let Some(send) = self.sends.get_mut(index).filter(|send| send.id <= last) {
             call(send);
@@ -712,16 +725,12 @@ impl SendHalf {
     }
 
     /// Ends the sends of a range that begins at the cursor or later.
-    fn end_from(&mut self, from: usize, to: usize, how: Outcome, events: &mut VecDeque<Event>) {
+    fn end_from(&mut self, from: usize, to: usize, how: Outcome, events: &mut VecDeque<Event<M>>) {
         let mut index = from;
         for _ in from..to {
             if self.sends[index].taken == 0 {
                 let send = self.sends.remove(index).expect("the range is of the queue");
-                events.push_back(Event::Sent {
-                    id: send.id,
-                    octets: 0,
-                    outcome: how,
-                });
+                events.push_back(send.end(how));
             } else {
                 // Only the send at the cursor can have been taken in part.
                 debug_assert_eq!(index, self.cursor);
@@ -734,24 +743,24 @@ impl SendHalf {
     }
 
     /// Completes sends in the order of the queue.
-    fn complete(&mut self, events: &mut VecDeque<Event>) {
-        while self.cursor > 0 {
-            let Some(send) = self.sends.front() else {
+    fn complete(&mut self, events: &mut VecDeque<Event<M>>) {
+        while self.cursor > 0 && self.is_first_complete() {
+            let Some(send) = self.sends.pop_front() else {
                 return;
             };
-            let writes = |transfer: &Transfer| transfer.parts.sends()[0] == send.id;
-            let writing = self.transfer.as_ref().is_some_and(writes);
-            if send.in_flight > 0 || writing {
-                return;
-            }
-            events.push_back(Event::Sent {
-                id: send.id,
-                octets: send.taken,
-                outcome: send.ended.unwrap_or(Outcome::Done),
-            });
-            self.sends.pop_front();
+            events.push_back(send.end(Outcome::Done));
             self.cursor -= 1;
         }
+    }
+
+    /// Whether nothing of the first send, which was taken, is still to be written.
+    fn is_first_complete(&self) -> bool {
+        let is_written_of = |send: &Send<M>| {
+            let transfer = self.transfer.as_ref();
+            transfer.is_some_and(|transfer| transfer.parts.sends()[0] == send.id)
+        };
+        let first = self.sends.front();
+        first.is_some_and(|send| send.in_flight == 0 && !is_written_of(send))
     }
 
     fn index_of(&self, id: SendId) -> Option<usize> {

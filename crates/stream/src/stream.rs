@@ -47,26 +47,31 @@ enum Due {
 /// received by SEND, [`Stream::handle_immediate`] for immediate data, [`Stream::handle_sent`] for
 /// completions of its own work requests, in the order in which they happen. After each of these,
 /// and after each call of the user, it drains [`Stream::poll_copy`], [`Stream::poll_ring`],
-/// [`Stream::poll_transmit`] and [`Stream::poll_event`], in this order, until each returns `None`;
-/// and again at [`Stream::poll_timeout`], if there is a time then.
+/// [`Stream::poll_transmit`], [`Stream::poll_failure`] and [`Stream::poll_event`], in this order,
+/// until none returns anything; and again at [`Stream::poll_timeout`], if there is a time then.
+///
+/// `M` is the memory of a send or receive as the driver knows it: the stream keeps it while the
+/// operation is in progress, and returns it with the event of its end.
 ///
 /// `now_ns` is the time in nanoseconds since a moment of the driver's choice; it does not go back.
 /// A time that is late costs throughput only.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq))]
-pub struct Stream {
+pub struct Stream<M> {
     faults: Faults,
     due: Due,
-    sender: SendHalf,
-    receiver: RecvHalf,
+    sender: SendHalf<M>,
+    receiver: RecvHalf<M>,
     credits: Credits,
     send_depth: usize,
     posted: VecDeque<Posted>,
-    events: VecDeque<Event>,
+    events: VecDeque<Event<M>>,
     stop_due: bool,
     /// The code of an abort that is to be sent.
     abort_due: Option<u32>,
     failure: Option<Failure>,
+    /// The driver has not learned of it.
+    failure_due: bool,
     disconnected: bool,
     finish_complete: bool,
     /// How many messages this end had sent with FINISH.
@@ -77,7 +82,7 @@ pub struct Stream {
     stats: Stats,
 }
 
-impl Stream {
+impl<M> Stream<M> {
     /// An end with this configuration, whose ring is `ring`, connected to the peer that sent
     /// `peer`. The peer has been sent `config.hello(ring)`.
     ///
@@ -107,6 +112,7 @@ impl Stream {
             stop_due: false,
             abort_due: None,
             failure: None,
+            failure_due: false,
             disconnected: false,
             finish_complete: false,
             finish_number: None,
@@ -116,27 +122,43 @@ impl Stream {
         })
     }
 
-    /// Queues a send of `len_octets` octets. Its buffer is the stream's until [`Event::Sent`].
+    /// Queues a send of `len_octets` octets. Its memory is the stream's until [`Event::Sent`].
     ///
     /// # Errors
-    /// If the length is not valid, the queue is full, or this half is finished.
-    pub fn send(&mut self, len_octets: u64) -> Result<SendId, CallError> {
-        self.check_open()?;
-        let id = self.sender.post(len_octets)?;
+    /// If the length is not valid, the queue is full, or this half is finished; the memory comes
+    /// back.
+    pub fn send(&mut self, len_octets: u64, memory: M) -> Result<SendId, (CallError, M)> {
+        let checked = self.check_open();
+        if let Err(error) = checked.and_then(|()| self.sender.may_post(len_octets)) {
+            return Err((error, memory));
+        }
+        let id = self.sender.post(len_octets, memory);
         if self.due == Due::Nothing {
             self.due = Due::Sends;
         }
         Ok(id)
     }
 
-    /// Queues a receive. Its buffer is the stream's until [`Event::Received`]. With `waitall` it
-    /// completes only when its buffer is full or no octet follows (MSG_WAITALL).
+    /// Queues a receive into a buffer, which is in `memory`. Both are the stream's until
+    /// [`Event::Received`]. With `waitall` it completes only when its buffer is full or no octet
+    /// follows (MSG_WAITALL).
     ///
     /// # Errors
-    /// If the buffer is not valid, the queue is full, or this end has stopped receiving.
-    pub fn recv(&mut self, buffer: Buffer, waitall: bool) -> Result<RecvId, CallError> {
-        self.check_open()?;
-        let id = self.receiver.post(buffer, waitall, &mut self.events)?;
+    /// If the buffer is not valid, the queue is full, or this end has stopped receiving; the memory
+    /// comes back.
+    pub fn recv(
+        &mut self,
+        buffer: Buffer,
+        memory: M,
+        waitall: bool,
+    ) -> Result<RecvId, (CallError, M)> {
+        let checked = self.check_open();
+        if let Err(error) = checked.and_then(|()| self.receiver.may_post(buffer)) {
+            return Err((error, memory));
+        }
+        let id = self
+            .receiver
+            .post(buffer, memory, waitall, &mut self.events);
         if self.receiver.is_due() {
             self.due = Due::All;
         }
@@ -288,23 +310,21 @@ impl Stream {
             .fail(Outcome::Failed(failure), &mut self.events);
     }
 
-    /// The next copy from the ring to a buffer. The driver makes it before it calls anything else:
-    /// the stream takes the octets of the ring as free.
+    /// The next copy from the ring to the memory of a receive is made by `copy`; whether there is
+    /// one. The stream takes the octets of the ring as free then.
     #[inline]
-    pub fn poll_copy(&mut self) -> Option<RingCopy> {
-        match self.failure.is_none() && self.receiver.has_copy() {
-            true => self.next_copy(),
-            false => None,
+    pub fn poll_copy(&mut self, copy: impl FnOnce(&RingCopy, &mut M)) -> bool {
+        if self.failure.is_some() || !self.receiver.has_copy() {
+            return false;
         }
-    }
-
-    fn next_copy(&mut self) -> Option<RingCopy> {
-        let copy = self.receiver.next_copy(&mut self.stats, &mut self.events)?;
+        let is_made = self
+            .receiver
+            .next_copy(copy, &mut self.stats, &mut self.events);
         if self.receiver.owes_message() && !self.faults.has(Fault::CopiesUnseen) {
             self.due = Due::All;
         }
         self.check_closed();
-        Some(copy)
+        is_made
     }
 
     /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
@@ -432,11 +452,11 @@ impl Stream {
         self.sender.is_gathering()
     }
 
-    /// Whether anything can follow from receives that were posted since the stream was drained; if
-    /// not, it need not be drained after them.
+    /// Whether anything but events can follow from receives that were posted since the stream was
+    /// drained; if not, it need not be drained after them.
     #[inline]
     pub fn is_receive_due(&self) -> bool {
-        !self.events.is_empty() || self.receiver.is_due()
+        self.receiver.is_due()
     }
 
     /// Short sends that wait for others are transmitted by the next [`Stream::poll_transmit`].
@@ -448,8 +468,36 @@ impl Stream {
 
     /// The next event for the user.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<Event<M>> {
         self.events.pop_front()
+    }
+
+    /// Whether there is an event for the user.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The failure of the stream, once. The driver disconnects and then calls
+    /// [`Stream::handle_disconnected`], which completes all sends and receives.
+    #[inline]
+    pub fn poll_failure(&mut self) -> Option<Failure> {
+        match std::mem::take(&mut self.failure_due) {
+            true => self.failure,
+            false => None,
+        }
+    }
+
+    /// What the sends and receives in progress were posted with.
+    pub fn memory(&self) -> impl Iterator<Item = &M> {
+        self.sender.memory().chain(self.receiver.memory())
+    }
+
+    /// What a send was posted with, which is a part of the work request that
+    /// [`Stream::poll_transmit`] has told.
+    #[inline]
+    pub fn memory_of(&self, id: SendId) -> Option<&M> {
+        self.sender.memory_of(id)
     }
 
     /// Whether the peer has announced the end of its octets. Each work request of this end is to be
@@ -468,6 +516,11 @@ impl Stream {
     /// Whether each end has received the other's FINISH.
     pub fn is_complete(&self) -> bool {
         self.failure.is_none() && self.finish_complete && self.receiver.is_finished()
+    }
+
+    /// Whether [`Event::Closed`] is among the events so far.
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Whether the ring holds no octets.
@@ -632,7 +685,7 @@ impl Stream {
     fn fail(&mut self, failure: Failure) {
         self.due = Due::All;
         self.failure = Some(failure);
-        self.events.push_back(Event::MustDisconnect(failure));
+        self.failure_due = true;
     }
 
     fn check_open(&self) -> Result<(), CallError> {
@@ -660,14 +713,17 @@ impl Stream {
 
     /// The sending half, which the caller may change.
     #[cfg(test)]
-    pub(crate) fn sender(&mut self) -> &mut SendHalf {
+    pub(crate) fn sender(&mut self) -> &mut SendHalf<M> {
         self.due = Due::All;
         &mut self.sender
     }
 
     /// [`Stream::poll_transmit`], and whether that ends as it would if everything were looked at.
     #[cfg(test)]
-    pub(crate) fn poll_transmit_twice(&mut self, now_ns: u64) -> (Option<Transmit>, bool) {
+    pub(crate) fn poll_transmit_twice(&mut self, now_ns: u64) -> (Option<Transmit>, bool)
+    where
+        M: Clone + PartialEq,
+    {
         let mut other = self.clone();
         other.due = Due::All;
         let next = self.poll_transmit(now_ns);
@@ -683,7 +739,7 @@ impl Stream {
     }
 
     #[cfg(test)]
-    pub(crate) fn receiver(&self) -> &RecvHalf {
+    pub(crate) fn receiver(&self) -> &RecvHalf<M> {
         &self.receiver
     }
 }

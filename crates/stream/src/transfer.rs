@@ -1,6 +1,6 @@
 //! Sends and the transfers that carry them.
 
-use crate::types::{Outcome, Parts, SendId};
+use crate::types::{Event, Outcome, Parts, SendId};
 
 /// One RDMA Write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +21,9 @@ pub struct Piece {
 
 /// A queued send.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Send {
+pub(crate) struct Send<M> {
     pub(crate) id: SendId,
+    pub(crate) memory: M,
     pub(crate) len_octets: u64,
     /// Octets that transfers have taken.
     pub(crate) taken: u64,
@@ -32,9 +33,19 @@ pub(crate) struct Send {
     pub(crate) ended: Option<Outcome>,
 }
 
-impl Send {
+impl<M> Send<M> {
     pub(crate) fn left(&self) -> u64 {
         self.len_octets - self.taken
+    }
+
+    /// It ends: as it was told to, or else so.
+    pub(crate) fn end(self, otherwise: Outcome) -> Event<M> {
+        Event::Sent {
+            id: self.id,
+            memory: self.memory,
+            octets: self.taken,
+            outcome: self.ended.unwrap_or(otherwise),
+        }
     }
 }
 

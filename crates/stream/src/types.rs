@@ -73,7 +73,7 @@ impl Buffer {
 /// Where the operation with a number is in a queue in the order of numbers, which are consecutive
 /// but for operations that have ended before others.
 #[inline]
-pub fn place_of<T>(
+pub(crate) fn place_of<T>(
     queue: &VecDeque<T>,
     number: u64,
     number_of: impl Fn(&T) -> u64,
@@ -92,19 +92,6 @@ pub(crate) fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
         0 => queue.pop_front(),
         _ => queue.remove(place),
     }
-}
-
-/// Removes the operation with a number, which is the first in most cases.
-#[inline]
-pub fn remove<T>(queue: &mut VecDeque<T>, number: u64, number_of: impl Fn(&T) -> u64) -> Option<T> {
-    if queue
-        .front()
-        .is_some_and(|first| number_of(first) == number)
-    {
-        return queue.pop_front();
-    }
-    let place = place_of(queue, number, number_of)?;
-    queue.remove(place)
 }
 
 /// The most sends that one RDMA Write carries.
@@ -249,20 +236,24 @@ pub enum Outcome {
 
 /// What the user learns from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A send is complete: its buffer is the user's again.
+pub enum Event<M> {
+    /// A send is complete: its memory is the user's again.
     Sent {
         /// Which.
         id: SendId,
+        /// What it was posted with.
+        memory: M,
         /// How many of its octets were transferred.
         octets: u64,
         /// How it ended.
         outcome: Outcome,
     },
-    /// A receive is complete: its buffer is the user's again, and the peer does not write into it.
+    /// A receive is complete: its memory is the user's again, and the peer does not write into it.
     Received {
         /// Which.
         id: RecvId,
+        /// What it was posted with.
+        memory: M,
         /// How many octets its buffer holds.
         octets: u64,
         /// How it ended.
@@ -270,7 +261,4 @@ pub enum Event {
     },
     /// Both halves are finished, and no octets are left in the ring.
     Closed,
-    /// The stream has failed. The driver disconnects and then calls `handle_disconnected`, which
-    /// completes all sends and receives.
-    MustDisconnect(crate::error::Failure),
 }

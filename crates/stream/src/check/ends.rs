@@ -77,7 +77,8 @@ fn close_before_receives(is_known: bool) {
     }
     let end = &world.ends[1];
     assert!(end.closed && end.failed.is_none(), "{end:?}");
-    assert_eq!(world.ends[1].stream.send(1), Err(CallError::Finished));
+    let refused = world.ends[1].stream.send(1, ());
+    assert_eq!(refused, Err((CallError::Finished, ())));
     world.compare([false, is_known]).unwrap();
 }
 

@@ -23,11 +23,11 @@ fn config() -> Config {
     }
 }
 
-fn end_with(config: &Config) -> Stream {
+fn end_with(config: &Config) -> Stream<()> {
     Stream::new(config, RING, &config.hello(RING)).unwrap()
 }
 
-fn end() -> Stream {
+fn end() -> Stream<()> {
     end_with(&config())
 }
 
@@ -50,11 +50,11 @@ fn advert(number: u64, phase: u64, estimate: u64) -> Advert {
     }
 }
 
-fn tell(stream: &mut Stream, body: Body) -> Result<(), PeerError> {
+fn tell(stream: &mut Stream<()>, body: Body) -> Result<(), PeerError> {
     tell_with(stream, 0, 0, body)
 }
 
-fn tell_with(s: &mut Stream, received: u32, emptied: u64, body: Body) -> Result<(), PeerError> {
+fn tell_with(s: &mut Stream<()>, received: u32, emptied: u64, body: Body) -> Result<(), PeerError> {
     let control = Control {
         received,
         emptied,
@@ -63,17 +63,18 @@ fn tell_with(s: &mut Stream, received: u32, emptied: u64, body: Body) -> Result<
     s.handle_control(control.encode().as_slice(), 0)
 }
 
-fn direct(stream: &mut Stream, len: u32) -> Result<(), PeerError> {
+fn direct(stream: &mut Stream<()>, len: u32) -> Result<(), PeerError> {
     stream.handle_immediate(Immediate::Direct(len).encode(), len)
 }
 
-fn indirect(stream: &mut Stream, len: u32) -> Result<(), PeerError> {
+fn indirect(stream: &mut Stream<()>, len: u32) -> Result<(), PeerError> {
     stream.handle_immediate(Immediate::Indirect(len).encode(), len)
 }
 
 /// Everything that an end wants to do.
-fn drain(stream: &mut Stream) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event>) {
-    let copies = std::iter::from_fn(|| stream.poll_copy()).collect();
+fn drain(stream: &mut Stream<()>) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event<()>>) {
+    let mut copies = Vec::new();
+    while stream.poll_copy(|copy, ()| copies.push(*copy)) {}
     let transmits = std::iter::from_fn(|| stream.poll_transmit(0)).collect();
     let events = std::iter::from_fn(|| stream.poll_event()).collect();
     (copies, transmits, events)
@@ -82,9 +83,9 @@ fn drain(stream: &mut Stream) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event>) {
 /// The end refuses `what` with `error`, counts it, sends an abort and nothing else, and keeps its
 /// buffers until the connection has ended.
 fn assert_refused(
-    mut stream: Stream,
+    mut stream: Stream<()>,
     error: PeerError,
-    what: impl Fn(&mut Stream) -> Result<(), PeerError>,
+    what: impl Fn(&mut Stream<()>) -> Result<(), PeerError>,
 ) {
     drain(&mut stream);
     assert_eq!(what(&mut stream), Err(error));
@@ -98,25 +99,26 @@ fn assert_refused(
     let said = Control::decode(message.as_slice()).unwrap().body;
     assert_eq!(said, Body::Abort(ABORT_PROTOCOL));
     let failure = Failure::Peer(error);
-    assert_eq!(events.last(), Some(&Event::MustDisconnect(failure)));
+    assert_eq!(stream.poll_failure(), Some(failure));
+    assert_eq!(stream.poll_failure(), None);
     assert!(!events
         .iter()
         .any(|event| matches!(event, Event::Received { .. })));
     stream.handle_disconnected();
     let (_, transmits, events) = drain(&mut stream);
     assert_eq!(transmits, []);
-    let failed = |event: &Event| match *event {
+    let failed = |event: &Event<()>| match *event {
         Event::Sent { outcome, .. } | Event::Received { outcome, .. } => {
             outcome == crate::Outcome::Failed(failure)
         }
-        Event::Closed | Event::MustDisconnect(_) => false,
+        Event::Closed => false,
     };
     assert!(events.iter().all(failed), "{events:?}");
 }
 
-fn receiving(len_octets: u64) -> Stream {
+fn receiving(len_octets: u64) -> Stream<()> {
     let mut stream = end();
-    stream.recv(buffer(len_octets), false).unwrap();
+    stream.recv(buffer(len_octets), (), false).unwrap();
     stream
 }
 
@@ -198,7 +200,7 @@ fn credits_that_were_not_used_are_refused() {
         tell_with(s, 0, 1, Body::Update)
     });
     let mut stream = end();
-    stream.send(20).unwrap();
+    stream.send(20, ()).unwrap();
     drain(&mut stream);
     tell_with(&mut stream, 1, 20, Body::Update).unwrap();
     assert_refused(stream, PeerError::CreditBeyondRing, |s| {
@@ -225,7 +227,7 @@ fn direct_without_advert_is_refused() {
     assert_refused(stream, PeerError::UnexpectedDirect, |s| direct(s, 1));
     // The phase is indirect, so the advert is stale.
     let mut stream = receiving(10);
-    stream.recv(buffer(10), false).unwrap();
+    stream.recv(buffer(10), (), false).unwrap();
     drain(&mut stream);
     indirect(&mut stream, 1).unwrap();
     drain(&mut stream);
@@ -256,7 +258,7 @@ fn ring_overflow_is_refused() {
     // Octets that were copied are free only when the peer has been told.
     let mut stream = receiving(1);
     indirect(&mut stream, 64).unwrap();
-    assert!(stream.poll_copy().is_some());
+    assert!(stream.poll_copy(|_, ()| {}));
     assert_eq!(indirect(&mut stream, 1), Err(PeerError::RingOverflow));
     let without = Config {
         choice: Choice::Direct,
@@ -306,9 +308,9 @@ fn pauses_out_of_turn_are_refused() {
 
 #[test]
 fn rings_out_of_turn_are_refused() {
-    let want = |s: &mut Stream, octets| tell(s, Body::Want(octets));
-    let ring = |s: &mut Stream, number, ring| tell(s, Body::Ring(RingNo(number), ring));
-    let taken = |s: &mut Stream, number| tell(s, Body::Taken(RingNo(number)));
+    let want = |s: &mut Stream<()>, octets| tell(s, Body::Want(octets));
+    let ring = |s: &mut Stream<()>, number, ring| tell(s, Body::Ring(RingNo(number), ring));
+    let taken = |s: &mut Stream<()>, number| tell(s, Body::Taken(RingNo(number)));
     let finished = || {
         let mut stream = end();
         tell(&mut stream, Body::Finish(Seq(0))).unwrap();
@@ -473,8 +475,10 @@ fn random_messages_touch_nothing_outside() {
         let mut stream = end();
         let mut rings = vec![RING.len_octets];
         for _ in 0..200 {
-            stream.recv(buffer(rng.between(1, 8)), rng.percent(30)).ok();
-            stream.send(rng.between(1, 8)).ok();
+            stream
+                .recv(buffer(rng.between(1, 8)), (), rng.percent(30))
+                .ok();
+            stream.send(rng.between(1, 8), ()).ok();
             match rng.below(12) {
                 0 => drop(stream.cancel_recv(crate::RecvId(rng.below(9)))),
                 1 => drop(stream.cancel_send(crate::SendId(rng.below(9)))),

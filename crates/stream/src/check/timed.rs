@@ -59,7 +59,7 @@ type Due = (u64, u64, What, usize);
 
 struct Timed {
     case: Case,
-    ends: [Stream; 2],
+    ends: [Stream<()>; 2],
     now_ns: u64,
     count: u64,
     begun: bool,
@@ -174,7 +174,7 @@ impl Timed {
     fn serve(&mut self, end: usize) {
         loop {
             self.post(end);
-            while self.ends[end].poll_copy().is_some() {}
+            while self.ends[end].poll_copy(|_, ()| {}) {}
             self.offer_ring(end);
             while let Some(transmit) = self.ends[end].poll_transmit(self.now_ns) {
                 self.carry(end, transmit);
@@ -215,7 +215,7 @@ impl Timed {
     fn post(&mut self, end: usize) {
         while end == 0 && self.begun && self.open_sends < self.case.sends {
             let len_octets = self.length(0);
-            self.ends[0].send(len_octets).expect("there is room");
+            self.ends[0].send(len_octets, ()).expect("there is room");
             self.open_sends += 1;
         }
         while end == 1 && self.open_recvs < self.case.recvs {
@@ -228,7 +228,9 @@ impl Timed {
                 len_octets,
                 rkey,
             };
-            self.ends[1].recv(buffer, waitall).expect("there is room");
+            self.ends[1]
+                .recv(buffer, (), waitall)
+                .expect("there is room");
             self.open_recvs += 1;
         }
     }

@@ -94,7 +94,7 @@ struct Sent {
 /// One end, its user, and what is on the way from it.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) stream: Stream,
+    pub(super) stream: Stream<()>,
     kind: Kind,
     /// Whether each work request is compared with that of an end that looks at everything. A fault
     /// is to be found without that.
@@ -192,7 +192,7 @@ impl End {
     }
 
     pub(super) fn send(&mut self, len_octets: u64) {
-        if let Ok(id) = self.stream.send(len_octets) {
+        if let Ok(id) = self.stream.send(len_octets, ()) {
             self.sends.push(Sent {
                 id,
                 len_octets,
@@ -204,7 +204,7 @@ impl End {
     /// True if the receive was queued.
     pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) -> bool {
         let buffer = self.next_buffer(len_octets);
-        let Ok(id) = self.stream.recv(buffer, waitall) else {
+        let Ok(id) = self.stream.recv(buffer, (), waitall) else {
             return false;
         };
         self.register(buffer);
@@ -269,7 +269,9 @@ impl End {
 
     /// One copy from the ring. True if there was one.
     pub(super) fn copy(&mut self) -> Result<bool, Finding> {
-        let Some(copy) = self.stream.poll_copy() else {
+        let mut found = None;
+        self.stream.poll_copy(|copy, ()| found = Some(*copy));
+        let Some(copy) = found else {
             return Ok(false);
         };
         let ring = self.rings.iter().find(|(number, _)| *number == copy.ring);
@@ -331,7 +333,7 @@ impl End {
         if !is_said || is_late {
             return Ok(());
         }
-        match self.copy()? || self.transmit()? || self.stream.poll_event().is_some() {
+        match self.copy()? || self.transmit()? {
             true => Err("something follows from a call after which nothing is due".to_owned()),
             false => Ok(()),
         }
@@ -356,16 +358,18 @@ impl End {
                     id,
                     octets,
                     outcome,
+                    ..
                 } => self.sent(id, octets, outcome)?,
                 Event::Received {
                     id,
                     octets,
                     outcome,
+                    ..
                 } => self.received(id, octets, outcome)?,
                 Event::Closed => self.closed = true,
-                Event::MustDisconnect(failure) => self.failed = Some(failure),
             }
         }
+        self.failed = self.stream.poll_failure().or(self.failed);
         Ok(())
     }
 
