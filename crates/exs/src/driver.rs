@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    CallError, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId, Stats, Stream,
-    Transmit,
+    CallError, Clock as _, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId, Stats,
+    Stream, Transmit,
 };
 
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::ffi;
 use crate::ffi::cm::Event as CmEvent;
@@ -119,11 +120,7 @@ pub(crate) struct Driver {
     /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
     next: u64,
     oldest: u64,
-    /// Where the time of the stream begins, on both of the clocks, and what it was when it was last
-    /// read.
-    began: Instant,
-    began_ns: u64,
-    now_ns: u64,
+    clock: Clock,
     /// Work requests since the last that was signaled.
     unsignaled: usize,
     signal_every: usize,
@@ -161,9 +158,7 @@ impl Driver {
             free_slots: Vec::new(),
             next: 0,
             oldest: 0,
-            began: Instant::now(),
-            began_ns: ffi::monotonic_ns(),
-            now_ns: 0,
+            clock: Clock::new(),
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
             last_end: None,
@@ -184,9 +179,8 @@ impl Driver {
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         let posted = self.name(buffer, len_octets, Registrations::lkey)?;
         let id = self.stream.send(len_octets as u64, posted)?;
-        // A clock read takes as long as all that follows from a send that waits.
         if !self.stream.is_gathering() {
-            self.read_clock();
+            self.clock.pass();
             self.transmit();
             self.post();
         }
@@ -243,9 +237,9 @@ impl Driver {
     /// ended.
     #[inline]
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        match self.pop_event() {
-            Some(event) => Ok(Some(event)),
-            None => self.wait_for_event(limit),
+        match self.has_event() {
+            true => Ok(self.pop_event()),
+            false => self.wait_for_event(limit),
         }
     }
 
@@ -257,13 +251,13 @@ impl Driver {
         // tenth of a short message's time.
         let mut until = None;
         loop {
-            if let Some(event) = self.pop_event() {
-                return Ok(Some(event));
+            if self.has_event() {
+                return Ok(self.pop_event());
             }
             if self.link.is_none() {
                 return self.cause.take().map_or(Ok(None), Err);
             }
-            if self.advance() || self.stream.has_event() || self.link.is_none() {
+            if self.advance() || self.has_event() || self.link.is_none() {
                 idle_since = None;
                 if let Some(looks) = looks.take() {
                     self.spins.found(&looks);
@@ -290,7 +284,14 @@ impl Driver {
         }
     }
 
-    /// An event that is there, without executing the protocol.
+    #[inline]
+    fn has_event(&self) -> bool {
+        self.stream.has_event() || self.failed.is_some()
+    }
+
+    /// An event that is there, without executing the protocol. It is no part of a poll that finds
+    /// none.
+    #[inline(never)]
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
         use urdma_stream::Event as Told;
         match self.stream.poll_event() {
@@ -350,7 +351,7 @@ impl Driver {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let abort_limit = self.failing.map(|failing| failing.until);
         let timeout = self.stream.poll_timeout();
-        let timeout = timeout.and_then(|at_ns| self.began.checked_add(Duration::from_nanos(at_ns)));
+        let timeout = timeout.and_then(|at_ns| self.clock.at(at_ns));
         abort_limit.into_iter().chain(timeout).min()
     }
 
@@ -427,8 +428,9 @@ impl Driver {
         let Some(link) = &self.link else {
             return false;
         };
-        let polled = link.poll(&mut found);
-        self.note(polled);
+        if let Err(error) = link.poll(&mut found) {
+            self.lose(error);
+        }
         match found.is_empty() {
             true => self.advance_idle(),
             false => self.advance_by(&found),
@@ -440,11 +442,7 @@ impl Driver {
     /// short.
     #[inline(never)]
     fn advance_by(&mut self, found: &Found) {
-        // Octets that arrive while none are to be sent need no time.
-        let is_timed = |completion: Completion| completion.immediate.is_none();
-        if self.stream.has_unsent() || found.iter().any(is_timed) {
-            self.read_clock();
-        }
+        self.clock.pass();
         for completion in found.iter() {
             self.handle(&completion);
         }
@@ -460,26 +458,24 @@ impl Driver {
             self.repost();
         }
         if let Some(at_ns) = self.stream.poll_timeout() {
-            self.read_clock();
-            if at_ns <= self.now_ns {
+            self.clock.pass();
+            if at_ns <= self.clock.now_ns() {
                 self.settle();
             }
         }
         self.end_if_due(true);
     }
 
-    fn read_clock(&mut self) {
-        self.now_ns = ffi::monotonic_ns().saturating_sub(self.began_ns);
-    }
-
     /// The connection is lost if a call fails.
     fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        result
-            .map_err(|error| {
-                self.is_lost = true;
-                self.cause.get_or_insert(error);
-            })
-            .ok()
+        result.map_err(|error| self.lose(error)).ok()
+    }
+
+    /// A call has failed.
+    #[cold]
+    fn lose(&mut self, error: Error) {
+        self.is_lost = true;
+        self.cause.get_or_insert(error);
     }
 
     fn handle(&mut self, completion: &Completion) {
@@ -496,7 +492,7 @@ impl Driver {
                         let message = link.message(slot);
                         let len = completion.len_octets as usize;
                         let message = &message[..len.min(message.len())];
-                        self.stream.handle_control(message, self.now_ns)
+                        self.stream.handle_control(message, &mut self.clock)
                     }
                 };
                 self.free_slots.push(slot);
@@ -504,8 +500,10 @@ impl Driver {
             Of::Send(number) => {
                 let count = (number + 1).saturating_sub(self.oldest);
                 self.oldest += count;
-                self.stream
-                    .handle_sent(usize::try_from(count).unwrap_or(usize::MAX), self.now_ns);
+                self.stream.handle_sent(
+                    usize::try_from(count).unwrap_or(usize::MAX),
+                    &mut self.clock,
+                );
             }
         }
     }
@@ -531,7 +529,7 @@ impl Driver {
     /// Makes the work requests that are due.
     fn transmit(&mut self) {
         while !self.is_lost {
-            let Some(transmit) = self.stream.poll_transmit(self.now_ns) else {
+            let Some(transmit) = self.stream.poll_transmit(&mut self.clock) else {
                 return;
             };
             self.request(&transmit);

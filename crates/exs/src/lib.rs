@@ -33,15 +33,17 @@
 //!
 //! Files, each of which uses only those before it: `error`; `ffi`, which has all unsafe code
 //! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
-//! completion queues, `ffi/queue_pair`: work requests); `registrations`, the memory regions of a
-//! connection; `rings`, those into which the peer writes; `control`, the slots of control messages;
-//! `link`, the verbs objects of a connection; `driver`, which executes what the protocol asks for;
-//! `socket`, the calls for a stream; `handshake`, how connections are made; `buffered`, a socket
-//! that is read and written; `byte_stream`, its blocking calls; `tokio`, the asynchronous ones.
+//! completion queues, `ffi/queue_pair`: work requests); `clock`, the time of a stream;
+//! `registrations`, the memory regions of a connection; `rings`, those into which the peer writes;
+//! `control`, the slots of control messages; `link`, the verbs objects of a connection; `driver`,
+//! which executes what the protocol asks for; `socket`, the calls for a stream; `handshake`, how
+//! connections are made; `buffered`, a socket that is read and written; `byte_stream`, its blocking
+//! calls; `tokio`, the asynchronous ones.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod buffered;
 mod byte_stream;
+mod clock;
 mod control;
 mod driver;
 mod error;

@@ -35,6 +35,6 @@ pub use receiver::RingCopy;
 pub use stream::{Stream, Transmit};
 pub use transfer::Piece;
 pub use types::{
-    AdvertNo, Buffer, Choice, Event, Kind, Outcome, Part, Parts, Phase, RecvId, RingNo, SendId,
-    Seq, GATHER_MAX,
+    AdvertNo, Buffer, Choice, Clock, Event, Kind, Outcome, Part, Parts, Phase, RecvId, RingNo,
+    SendId, Seq, GATHER_MAX,
 };

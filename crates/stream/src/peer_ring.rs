@@ -7,7 +7,7 @@
 
 use crate::error::PeerError;
 use crate::fault::{Fault, Faults};
-use crate::types::{Buffer, RingNo, Seq};
+use crate::types::{Buffer, Clock, RingNo, Seq};
 
 /// A full ring is doubled if its octets are returned within this many times the least time.
 const PROMPT: u64 = 2;
@@ -122,8 +122,10 @@ impl PeerRing {
     }
 
     /// A transfer whose last octet is at `end` is posted.
-    pub(crate) fn posted(&mut self, end: u64, at_ns: u64) {
+    #[inline]
+    pub(crate) fn posted(&mut self, end: u64, clock: &mut impl Clock) {
         if self.probe.is_none() && self.free() <= self.buffer.len_octets / NEARLY {
+            let at_ns = clock.now_ns();
             self.probe = Some(Probe { end, at_ns });
             self.is_short = false;
         }
@@ -138,7 +140,7 @@ impl PeerRing {
     pub(crate) fn handle_emptied(
         &mut self,
         emptied: u64,
-        now_ns: u64,
+        clock: &mut impl Clock,
         least_ns: u64,
     ) -> Result<(), PeerError> {
         if emptied < self.emptied || emptied > self.written {
@@ -147,7 +149,7 @@ impl PeerRing {
         self.emptied = emptied;
         if let Some(probe) = self.probe.filter(|probe| probe.end <= emptied) {
             self.probe = None;
-            let is_prompt = now_ns.saturating_sub(probe.at_ns) / PROMPT <= least_ns;
+            let is_prompt = clock.now_ns().saturating_sub(probe.at_ns) / PROMPT <= least_ns;
             if self.is_short && is_prompt && !self.is_longest {
                 self.wish(self.buffer.len_octets.saturating_mul(2));
             }

@@ -513,7 +513,10 @@ impl<M> RecvHalf<M> {
     /// Completes the canceled receives into whose buffers the peer can no longer write.
     fn retire_canceled(&mut self, events: &mut VecDeque<Event<M>>) {
         let mut index = 0;
-        while let Some(recv) = self.recvs.get(index).filter(|_| self.canceled > 0) {
+        while self.canceled > 0 {
+            let Some(recv) = self.recvs.get(index) else {
+                return;
+            };
             if recv.canceled && !self.is_live(recv) {
                 self.retire(index, Outcome::Canceled, events);
             } else {

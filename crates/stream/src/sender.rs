@@ -11,17 +11,17 @@ use crate::resync::{Pause, Resync};
 use crate::sojourn::{Sojourn, SHORT_OCTETS};
 use crate::transfer::{Gathering, Piece, Send, Target, Transfer};
 use crate::types::{
-    place_of, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Parts, Phase, RingNo, SendId, Seq,
-    GATHER_MAX,
+    place_of, AdvertNo, Buffer, Choice, Clock, Event, Kind, Outcome, Parts, Phase, RingNo, SendId,
+    Seq, GATHER_MAX,
 };
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
 /// Short sends wait to be carried by one RDMA Write while this number of transfers is in progress,
 /// for [`GATHER_NS`] at most. A pair of sends, as of a head and a body, does not wait.
-const GATHER_AFTER: usize = 4;
+const GATHER_AFTER: u64 = 4;
 /// The same in a flow of short sends, of which many are posted at once when those before complete:
 /// the first of them is sent alone, and not the next ones too.
-const GATHER_ON_AFTER: usize = 1;
+const GATHER_ON_AFTER: u64 = 1;
 /// A flow of short sends ends when this number of transfers in a row has carried a single send.
 const LONE_MAX: usize = 2;
 const GATHER_NS: u64 = 20_000;
@@ -64,8 +64,9 @@ pub(crate) struct SendHalf<M> {
     cursor: usize,
     next_send: u64,
     transfer: Option<Transfer>,
-    /// Pieces posted and not complete.
-    in_flight: usize,
+    /// How many pieces were posted, and how many of them are complete.
+    pieces_posted: u64,
+    pieces_complete: u64,
     /// Until when short sends wait to be gathered.
     gathers_until: Option<u64>,
     /// Transfers since the last one that has carried several; at most [`LONE_MAX`] are counted.
@@ -107,7 +108,8 @@ impl<M> SendHalf<M> {
             cursor: 0,
             next_send: 0,
             transfer: None,
-            in_flight: 0,
+            pieces_posted: 0,
+            pieces_complete: 0,
             gathers_until: None,
             lone: LONE_MAX,
             gathering: None,
@@ -146,7 +148,7 @@ impl<M> SendHalf<M> {
             memory,
             len_octets,
             taken: 0,
-            in_flight: 0,
+            last_piece: 0,
             ended: None,
         });
         self.gathering = self.gathering.and_then(|waiting| {
@@ -225,9 +227,13 @@ impl<M> SendHalf<M> {
         events.extend(self.sends.drain(..).map(|send| send.end(outcome)));
     }
 
-    pub(crate) fn handle_emptied(&mut self, emptied: u64, now_ns: u64) -> Result<(), PeerError> {
+    pub(crate) fn handle_emptied(
+        &mut self,
+        emptied: u64,
+        clock: &mut impl Clock,
+    ) -> Result<(), PeerError> {
         let least_ns = self.sojourn.least_ns();
-        self.ring.handle_emptied(emptied, now_ns, least_ns)
+        self.ring.handle_emptied(emptied, clock, least_ns)
     }
 
     /// The peer answers the wish for another ring.
@@ -383,10 +389,14 @@ impl<M> SendHalf<M> {
     }
 
     /// The next RDMA Write, if anything may be sent.
-    pub(crate) fn next_piece(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Piece> {
+    pub(crate) fn next_piece(
+        &mut self,
+        clock: &mut impl Clock,
+        stats: &mut Stats,
+    ) -> Option<Piece> {
         let transfer = match self.transfer.take() {
             Some(transfer) => transfer,
-            None => self.begin(now_ns, stats)?,
+            None => self.begin(clock, stats)?,
         };
         let left = (transfer.len_octets - transfer.written).min(self.piece_max);
         let (addr, rkey, len) = match transfer.to {
@@ -413,7 +423,7 @@ impl<M> SendHalf<M> {
         });
         if last {
             if let Target::Ring { position } = transfer.to {
-                self.ring.posted(position + transfer.len_octets, now_ns);
+                self.ring.posted(position + transfer.len_octets, clock);
             }
         } else {
             self.transfer = Some(Transfer {
@@ -421,8 +431,8 @@ impl<M> SendHalf<M> {
                 ..transfer
             });
         }
-        self.for_each_of(parts.sends(), |send| send.in_flight += 1);
-        self.in_flight += 1;
+        self.pieces_posted += 1;
+        self.carried(&parts);
         Some(Piece {
             parts,
             len_octets: u32::try_from(len).expect("a piece is a part of a transfer"),
@@ -435,11 +445,16 @@ impl<M> SendHalf<M> {
     /// [`SendHalf::next_piece`] in the most frequent case: one short send, behind which none waits,
     /// is one piece, and nothing has a say in whether and how it goes but the room in the ring.
     /// `None`: it is another case, and nothing has changed.
-    pub(crate) fn lone_piece(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Piece> {
+    pub(crate) fn lone_piece(
+        &mut self,
+        clock: &mut impl Clock,
+        stats: &mut Stats,
+    ) -> Option<Piece> {
         let goes_through_ring =
             self.uses_ring && !self.phase.is_direct() && self.adverts.len() == 0;
         let is_free = self.transfer.is_none() && self.resync.pause == Pause::None;
-        let is_alone = self.cursor + 1 == self.sends.len() && self.in_flight < self.gathers_after();
+        let is_alone =
+            self.cursor + 1 == self.sends.len() && self.in_flight() < self.gathers_after();
         if !(goes_through_ring && is_free && is_alone) {
             return None;
         }
@@ -453,17 +468,17 @@ impl<M> SendHalf<M> {
         if send.taken > 0 || len_octets > room {
             return None;
         }
-        (send.taken, send.in_flight) = (len_octets, 1);
+        self.pieces_posted += 1;
+        (send.taken, send.last_piece) = (len_octets, self.pieces_posted);
         let parts = Parts::one(send.id, 0, len_octets);
         let position = self.ring.take(len_octets);
         let (addr, rkey, _) = self.ring.place(position);
-        self.ring.posted(position + len_octets, now_ns);
+        self.ring.posted(position + len_octets, clock);
         stats.indirect_transfers += 1;
         stats.indirect_octets += len_octets;
         self.begun();
         self.taken(1, len_octets);
         self.cursor += 1;
-        self.in_flight += 1;
         let len_octets = u32::try_from(len_octets).expect("a short send");
         Some(Piece {
             parts,
@@ -481,7 +496,7 @@ impl<M> SendHalf<M> {
     }
 
     /// Begins the next transfer (algorithm 1).
-    fn begin(&mut self, now_ns: u64, stats: &mut Stats) -> Option<Transfer> {
+    fn begin(&mut self, clock: &mut impl Clock, stats: &mut Stats) -> Option<Transfer> {
         self.begun();
         if self.resync.pause != Pause::None {
             return None;
@@ -505,7 +520,7 @@ impl<M> SendHalf<M> {
             self.ring.wait();
             return None;
         }
-        if self.waits_for_sends(gathered, now_ns) {
+        if self.waits_for_sends(gathered, clock) {
             return None;
         }
         let to = if let Some((advert, _)) = advert {
@@ -521,7 +536,7 @@ impl<M> SendHalf<M> {
             self.sojourn.begin_direct(len_octets);
             Target::Direct { addr, rkey }
         } else {
-            if self.waits_for_advert(left, now_ns) {
+            if self.waits_for_advert(left, clock) {
                 return None;
             }
             if self.phase.is_direct() {
@@ -562,18 +577,24 @@ impl<M> SendHalf<M> {
 
     /// Whether short sends, of which more can follow, wait for those to be carried with them. While
     /// transfers are in progress they lose little by it.
-    fn waits_for_sends(&mut self, gathered: Gathering, now_ns: u64) -> bool {
-        if self.in_flight < self.gathers_after() || !self.may_grow(&gathered) {
+    fn waits_for_sends(&mut self, gathered: Gathering, clock: &mut impl Clock) -> bool {
+        if self.in_flight() < self.gathers_after() || !self.may_grow(&gathered) {
             return false;
         }
+        let now_ns = clock.now_ns();
         let until = *self.gathers_until.get_or_insert(now_ns + GATHER_NS);
         self.waits_until = (now_ns < until).then_some(until);
         self.gathering = self.waits_until.map(|_| gathered);
         self.gathering.is_some()
     }
 
+    /// Pieces posted and not complete.
+    fn in_flight(&self) -> u64 {
+        self.pieces_posted - self.pieces_complete
+    }
+
     /// The number of transfers in progress from which on short sends wait for others.
-    fn gathers_after(&self) -> usize {
+    fn gathers_after(&self) -> u64 {
         match self.lone < LONE_MAX {
             true => GATHER_ON_AFTER,
             false => GATHER_AFTER,
@@ -634,12 +655,12 @@ impl<M> SendHalf<M> {
     }
 
     /// Whether the next transfer waits for an advert although the ring has room.
-    fn waits_for_advert(&mut self, left: u64, now_ns: u64) -> bool {
-        let until = self
-            .sojourn
-            .wait_until(left)
-            .filter(|&until| now_ns < until);
-        self.waits_until = until.filter(|_| self.phase.is_direct());
+    fn waits_for_advert(&mut self, left: u64, clock: &mut impl Clock) -> bool {
+        let until = match self.phase.is_direct() {
+            true => self.sojourn.wait_until(left),
+            false => None,
+        };
+        self.waits_until = until.filter(|&until| clock.now_ns() < until);
         self.waits_until.is_some()
     }
 
@@ -694,6 +715,13 @@ impl<M> SendHalf<M> {
         }
     }
 
+    /// Whether a piece of this length, which is now posted, is timed: not every one that costs
+    /// little.
+    pub(crate) fn is_timed(&mut self, len_octets: u32) -> bool {
+        let is_short = u64::from(len_octets) <= SHORT_OCTETS;
+        !is_short || self.phase.is_direct() || self.sojourn.is_due()
+    }
+
     /// How long transfers take.
     pub(crate) fn sojourn(&mut self) -> &mut Sojourn {
         &mut self.sojourn
@@ -704,22 +732,18 @@ impl<M> SendHalf<M> {
         self.waits_until
     }
 
-    /// A piece of the sends from one to another is complete: the peer has it.
-    pub(crate) fn handle_written(&mut self, sends: [SendId; 2], events: &mut VecDeque<Event<M>>) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        let is_first = self.sends.front().is_some_and(|send| sends == [send.id; 2]);
-        match self.sends.front_mut() {
-            Some(send) if is_first => send.in_flight -= 1,
-            _ => self.for_each_of(sends, |send| send.in_flight -= 1),
-        }
+    /// The oldest piece that is not complete is: the peer has it.
+    pub(crate) fn handle_written(&mut self, events: &mut VecDeque<Event<M>>) {
+        self.pieces_complete += 1;
         self.complete(events);
     }
 
-    /// Calls a function for each of the sends from one to another, of which the first is queued.
-    fn for_each_of(&mut self, [first, last]: [SendId; 2], call: impl Fn(&mut Send<M>)) {
+    /// The sends of these parts are carried by the last piece.
+    fn carried(&mut self, parts: &Parts) {
+        let [first, last] = parts.sends();
         let mut index = self.index_of(first).unwrap_or(self.sends.len());
         while let Some(send) = self.sends.get_mut(index).filter(|send| send.id <= last) {
-            call(send);
+            send.last_piece = self.pieces_posted;
             index += 1;
         }
     }
@@ -760,7 +784,7 @@ impl<M> SendHalf<M> {
             transfer.is_some_and(|transfer| transfer.parts.sends()[0] == send.id)
         };
         let first = self.sends.front();
-        first.is_some_and(|send| send.in_flight == 0 && !is_written_of(send))
+        first.is_some_and(|send| send.last_piece <= self.pieces_complete && !is_written_of(send))
     }
 
     fn index_of(&self, id: SendId) -> Option<usize> {

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use crate::types::Clock;
+
 /// Path and peer are busy if an answer takes this many times the least.
 const BUSY: u64 = 2;
 /// A wait ends when the oldest transfer without answer is older than this many times what answers
@@ -20,6 +22,8 @@ const PATIENCE_NS: u64 = 5_000_000;
 pub(crate) const SHORT_OCTETS: u64 = 4096;
 /// The last transfer is one part in eight of a mean.
 const MEAN_OF: u64 = 8;
+/// Of this number of short transfers through the ring, one is timed.
+const TIMED_OF: u8 = 16;
 
 /// A transfer without answer: the number of its message, and when it was posted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +42,8 @@ pub(crate) struct Sojourn {
     answer_ns: u64,
     /// The mean length of direct transfers; recent ones count more.
     direct_octets: u64,
+    /// How many short transfers are not timed from now on.
+    untimed: u8,
 }
 
 impl Sojourn {
@@ -47,7 +53,15 @@ impl Sojourn {
             least_ns: u64::MAX,
             answer_ns: 0,
             direct_octets: 0,
+            untimed: 0,
         }
+    }
+
+    /// Whether a short transfer, which is now posted, is timed.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let left = self.untimed.checked_sub(1);
+        self.untimed = left.unwrap_or(TIMED_OF - 1);
+        left.is_none()
     }
 
     /// A direct transfer of `octets` octets begins.
@@ -71,13 +85,13 @@ impl Sojourn {
     }
 
     /// The peer has received `received` messages.
-    pub(crate) fn answered(&mut self, received: u64, now_ns: u64) {
+    pub(crate) fn answered(&mut self, received: u64, clock: &mut impl Clock) {
         while let Some(oldest) = self.unanswered.front().copied() {
             if oldest.number > received {
                 return;
             }
             self.unanswered.pop_front();
-            let answer_ns = now_ns.saturating_sub(oldest.at_ns).max(1);
+            let answer_ns = clock.now_ns().saturating_sub(oldest.at_ns).max(1);
             self.answer_ns = mean(self.answer_ns, answer_ns);
             self.least_ns = self.least_ns.min(answer_ns);
         }

@@ -9,7 +9,7 @@ use crate::fault::{Fault, Faults};
 use crate::receiver::{RecvHalf, RingCopy};
 use crate::sender::SendHalf;
 use crate::transfer::Piece;
-use crate::types::{Buffer, Choice, Event, Kind, Outcome, RecvId, RingNo, SendId};
+use crate::types::{Buffer, Choice, Clock, Event, Kind, Outcome, RecvId, RingNo, SendId};
 use crate::wire::{Body, Control, ControlOctets, Hello, Immediate};
 
 /// A work request for the send queue of the connection.
@@ -26,8 +26,9 @@ pub enum Transmit {
 enum Posted {
     Control,
     Finish,
-    /// Of the sends from one to another, with the time at which it was posted.
-    Piece([SendId; 2], u64),
+    Piece,
+    /// A piece, with the time at which it was posted.
+    Timed(u64),
 }
 
 /// What the next work request can follow from.
@@ -53,8 +54,6 @@ enum Due {
 /// `M` is the memory of a send or receive as the driver knows it: the stream keeps it while the
 /// operation is in progress, and returns it with the event of its end.
 ///
-/// `now_ns` is the time in nanoseconds since a moment of the driver's choice; it does not go back.
-/// A time that is late costs throughput only.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq))]
 pub struct Stream<M> {
@@ -235,7 +234,11 @@ impl<M> Stream<M> {
     ///
     /// # Errors
     /// If no correct peer sends it now; the stream has failed then.
-    pub fn handle_control(&mut self, octets: &[u8], now_ns: u64) -> Result<(), PeerError> {
+    pub fn handle_control(
+        &mut self,
+        octets: &[u8],
+        clock: &mut impl Clock,
+    ) -> Result<(), PeerError> {
         if self.failure.is_some() {
             return Ok(());
         }
@@ -243,7 +246,7 @@ impl<M> Stream<M> {
             self.due = Due::All;
         }
         let received = self.credits.receive();
-        let result = received.and_then(|()| self.control(octets, now_ns));
+        let result = received.and_then(|()| self.control(octets, clock));
         self.judge(result)
     }
 
@@ -266,15 +269,16 @@ impl<M> Stream<M> {
     }
 
     /// The oldest `count` work requests are complete.
-    pub fn handle_sent(&mut self, count: usize, now_ns: u64) {
+    pub fn handle_sent(&mut self, count: usize, clock: &mut impl Clock) {
         for left in (0..count).rev() {
             match self.posted.pop_front() {
-                Some(Posted::Piece(sends, at_ns)) => {
+                Some(Posted::Piece) => self.sender.handle_written(&mut self.events),
+                Some(Posted::Timed(at_ns)) => {
                     // The others may have been complete for long.
                     if left == 0 {
-                        self.sender.sojourn().completed(at_ns, now_ns);
+                        self.sender.sojourn().completed(at_ns, clock.now_ns());
                     }
-                    self.sender.handle_written(sends, &mut self.events);
+                    self.sender.handle_written(&mut self.events);
                 }
                 Some(Posted::Finish) => {
                     self.finish_complete = true;
@@ -350,16 +354,16 @@ impl<M> Stream<M> {
 
     /// The next work request. The driver posts them in this order.
     #[inline]
-    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, clock: &mut impl Clock) -> Option<Transmit> {
         match self.due {
             Due::Nothing => None,
-            Due::Sends => self.next_of_sends(now_ns),
-            Due::All => self.next_of_all(now_ns),
+            Due::Sends => self.next_of_sends(clock),
+            Due::All => self.next_of_all(clock),
         }
     }
 
     /// The next work request if it can follow from anything.
-    fn next_of_all(&mut self, now_ns: u64) -> Option<Transmit> {
+    fn next_of_all(&mut self, clock: &mut impl Clock) -> Option<Transmit> {
         if self.disconnected || self.posted.len() >= self.send_depth {
             return None;
         }
@@ -384,7 +388,7 @@ impl<M> Stream<M> {
         if (owes || self.final_update_due) && self.permits(Purpose::Update) {
             return Some(self.message(Body::Update, Posted::Control));
         }
-        let write = self.next_write(now_ns);
+        let write = self.next_write(clock);
         if write.is_none() {
             self.due = self.due_of_sends();
         }
@@ -392,22 +396,22 @@ impl<M> Stream<M> {
     }
 
     /// The next work request if it can follow from sends only.
-    fn next_of_sends(&mut self, now_ns: u64) -> Option<Transmit> {
+    fn next_of_sends(&mut self, clock: &mut impl Clock) -> Option<Transmit> {
         if self.is_full() {
             return None;
         }
         self.sender.prepare(&mut self.events);
         if self.sender.owes_message() {
             self.due = Due::All;
-            return self.next_of_all(now_ns);
+            return self.next_of_all(clock);
         }
         let write = match self.permits(Purpose::Ordinary) {
-            true => self.sender.lone_piece(now_ns, &mut self.stats),
+            true => self.sender.lone_piece(clock, &mut self.stats),
             false => None,
         };
         let write = match write {
-            Some(piece) => Some(self.write(piece, now_ns)),
-            None => self.next_write(now_ns),
+            Some(piece) => Some(self.write(piece, clock)),
+            None => self.next_write(clock),
         };
         // Now that a length was sent, another ring may be wished.
         self.due = match self.sender.owes_message() {
@@ -435,13 +439,6 @@ impl<M> Stream<M> {
     #[inline]
     pub fn poll_timeout(&self) -> Option<u64> {
         self.sender.waits_until()
-    }
-
-    /// Whether octets of sends are still to be transmitted. If not, a time that is late changes
-    /// nothing in [`Stream::poll_transmit`].
-    #[inline]
-    pub fn has_unsent(&self) -> bool {
-        self.sender.has_unsent()
     }
 
     /// Whether short sends wait for others that carry them along; while they do, the stream need
@@ -606,30 +603,39 @@ impl<M> Stream<M> {
         Transmit::Control(control.encode())
     }
 
-    fn next_write(&mut self, now_ns: u64) -> Option<Transmit> {
+    fn next_write(&mut self, clock: &mut impl Clock) -> Option<Transmit> {
         if !self.permits(Purpose::Ordinary) {
             return None;
         }
-        let piece = self.sender.next_piece(now_ns, &mut self.stats)?;
-        Some(self.write(piece, now_ns))
+        let piece = self.sender.next_piece(clock, &mut self.stats)?;
+        Some(self.write(piece, clock))
     }
 
-    fn write(&mut self, piece: Piece, now_ns: u64) -> Transmit {
-        self.posted
-            .push_back(Posted::Piece(piece.parts.sends(), now_ns));
-        if piece.immediate.is_some() {
+    fn write(&mut self, piece: Piece, clock: &mut impl Clock) -> Transmit {
+        let is_last = piece.immediate.is_some();
+        if is_last {
             self.credits.take();
-            self.sender.sojourn().posted(self.credits.sent(), now_ns);
         }
+        let posted = match self.sender.is_timed(piece.len_octets) {
+            true => {
+                let now_ns = clock.now_ns();
+                if is_last {
+                    self.sender.sojourn().posted(self.credits.sent(), now_ns);
+                }
+                Posted::Timed(now_ns)
+            }
+            false => Posted::Piece,
+        };
+        self.posted.push_back(posted);
         Transmit::Write(piece)
     }
 
-    fn control(&mut self, octets: &[u8], now_ns: u64) -> Result<(), PeerError> {
+    fn control(&mut self, octets: &[u8], clock: &mut impl Clock) -> Result<(), PeerError> {
         let control = Control::decode(octets)?;
         self.credits.give_back(control.received)?;
         let received = self.credits.returned();
-        self.sender.sojourn().answered(received, now_ns);
-        self.sender.handle_emptied(control.emptied, now_ns)?;
+        self.sender.sojourn().answered(received, clock);
+        self.sender.handle_emptied(control.emptied, clock)?;
         // The acknowledgement of FINISH may be lost with the connection that the peer has ended.
         if self.finish_number.is_some_and(|number| number <= received) {
             self.finish_complete = true;
@@ -701,8 +707,9 @@ impl<M> Stream<M> {
         }
         // The peer has what precedes FINISH, whether or not that is complete.
         for posted in &mut self.posted {
-            if let Posted::Piece(sends, _) = std::mem::replace(posted, Posted::Control) {
-                self.sender.handle_written(sends, &mut self.events);
+            let replaced = std::mem::replace(posted, Posted::Control);
+            if matches!(replaced, Posted::Piece | Posted::Timed(_)) {
+                self.sender.handle_written(&mut self.events);
             }
         }
         if self.receiver.is_drained() {
@@ -726,8 +733,8 @@ impl<M> Stream<M> {
     {
         let mut other = self.clone();
         other.due = Due::All;
-        let next = self.poll_transmit(now_ns);
-        let is_same = other.poll_transmit(now_ns) == next;
+        let next = self.poll_transmit(&mut { now_ns });
+        let is_same = other.poll_transmit(&mut { now_ns }) == next;
         other.due = self.due;
         (next, is_same && other == *self)
     }

@@ -27,8 +27,8 @@ pub(crate) struct Send<M> {
     pub(crate) len_octets: u64,
     /// Octets that transfers have taken.
     pub(crate) taken: u64,
-    /// Pieces posted and not complete.
-    pub(crate) in_flight: u64,
+    /// The number of the last piece posted that carries octets of it; pieces are numbered from 1.
+    pub(crate) last_piece: u64,
     /// How it ends, once no more of it is sent.
     pub(crate) ended: Option<Outcome>,
 }

@@ -60,7 +60,7 @@ fn tell_with(s: &mut Stream<()>, received: u32, emptied: u64, body: Body) -> Res
         emptied,
         body,
     };
-    s.handle_control(control.encode().as_slice(), 0)
+    s.handle_control(control.encode().as_slice(), &mut 0)
 }
 
 fn direct(stream: &mut Stream<()>, len: u32) -> Result<(), PeerError> {
@@ -75,7 +75,7 @@ fn indirect(stream: &mut Stream<()>, len: u32) -> Result<(), PeerError> {
 fn drain(stream: &mut Stream<()>) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event<()>>) {
     let mut copies = Vec::new();
     while stream.poll_copy(|copy, ()| copies.push(*copy)) {}
-    let transmits = std::iter::from_fn(|| stream.poll_transmit(0)).collect();
+    let transmits = std::iter::from_fn(|| stream.poll_transmit(&mut 0)).collect();
     let events = std::iter::from_fn(|| stream.poll_event()).collect();
     (copies, transmits, events)
 }
@@ -127,7 +127,7 @@ fn control_malformed_is_refused() {
     let lengths = [0, 15, 17, 63, 65];
     for len in lengths {
         assert_refused(end(), PeerError::Malformed, |s| {
-            s.handle_control(&vec![0; len], 0)
+            s.handle_control(&vec![0; len], &mut 0)
         });
     }
     let good = Control {
@@ -141,7 +141,7 @@ fn control_malformed_is_refused() {
         let mut octets = good.as_slice().to_vec();
         octets[at] |= 0x80;
         assert_refused(end(), PeerError::Malformed, |s| {
-            s.handle_control(&octets, 0)
+            s.handle_control(&octets, &mut 0)
         });
     }
     assert_refused(end(), PeerError::UnknownImmediate, |s| {
@@ -395,7 +395,7 @@ fn ends_that_do_not_fit_make_no_stream() {
     let other = |change: fn(&mut Hello)| {
         let mut hello = config().hello(RING);
         change(&mut hello);
-        Stream::new(&config(), RING, &hello).err()
+        Stream::<()>::new(&config(), RING, &hello).err()
     };
     assert_eq!(
         other(|hello| hello.kind = Kind::Messages),
@@ -410,13 +410,13 @@ fn ends_that_do_not_fit_make_no_stream() {
     let indirect = choice(Choice::Indirect).hello(RING);
     let direct = choice(Choice::Direct);
     assert_eq!(
-        Stream::new(&direct, RING, &indirect).err(),
+        Stream::<()>::new(&direct, RING, &indirect).err(),
         Some(SetupError::Choice)
     );
     let none = Buffer::default();
     let no_ring = choice(Choice::Indirect);
     assert_eq!(
-        Stream::new(&no_ring, none, &indirect).err(),
+        Stream::<()>::new(&no_ring, none, &indirect).err(),
         Some(SetupError::Limit)
     );
 }
@@ -495,7 +495,7 @@ fn random_messages_touch_nothing_outside() {
             }
             let len = rng.between(1, 8) as u32;
             match rng.below(3) {
-                0 => drop(stream.handle_control(trial.encode().as_slice(), 0)),
+                0 => drop(stream.handle_control(trial.encode().as_slice(), &mut 0)),
                 1 => drop(direct(&mut stream, len)),
                 _ => drop(indirect(&mut stream, len)),
             }
@@ -509,7 +509,7 @@ fn random_messages_touch_nothing_outside() {
                 assert!(copy.ring_offset + copy.len_octets <= *ring);
                 assert!(copy.offset + copy.len_octets <= 8);
             }
-            stream.handle_sent(rng.below(transmits.len() as u64 + 1) as usize, 0);
+            stream.handle_sent(rng.below(transmits.len() as u64 + 1) as usize, &mut 0);
         }
         assert!(stream.stats().refused <= 1);
         stream.handle_disconnected();

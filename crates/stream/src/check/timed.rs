@@ -135,7 +135,7 @@ impl Timed {
                 What::Begins => self.begun = true,
                 What::TakesEffect => self.take_effect(end),
                 What::TimesOut => {}
-                What::Completes => self.ends[end].handle_sent(1, self.now_ns),
+                What::Completes => self.ends[end].handle_sent(1, &mut self.now_ns),
             }
             self.serve(0);
             self.serve(1);
@@ -153,7 +153,7 @@ impl Timed {
     fn take_effect(&mut self, from: usize) {
         let sink = &mut self.ends[1 - from];
         match self.on_the_way[from].pop_front().expect("it was posted") {
-            Transmit::Control(message) => sink.handle_control(message.as_slice(), self.now_ns),
+            Transmit::Control(message) => sink.handle_control(message.as_slice(), &mut self.now_ns),
             Transmit::Write(piece) => match piece.immediate {
                 Some(word) => sink.handle_immediate(word, piece.len_octets),
                 None => Ok(()),
@@ -176,7 +176,7 @@ impl Timed {
             self.post(end);
             while self.ends[end].poll_copy(|_, ()| {}) {}
             self.offer_ring(end);
-            while let Some(transmit) = self.ends[end].poll_transmit(self.now_ns) {
+            while let Some(transmit) = self.ends[end].poll_transmit(&mut self.now_ns) {
                 self.carry(end, transmit);
             }
             let Some(event) = self.ends[end].poll_event() else {

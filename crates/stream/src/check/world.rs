@@ -293,7 +293,7 @@ impl End {
         self.short_looks += usize::from(!self.stream.is_all_due());
         let (next, is_same) = match self.compares {
             true => self.stream.poll_transmit_twice(self.now_ns),
-            false => (self.stream.poll_transmit(self.now_ns), true),
+            false => (self.stream.poll_transmit(&mut self.now_ns), true),
         };
         if !is_same {
             return Err(format!(
@@ -345,7 +345,7 @@ impl End {
         if any {
             self.taken_effect -= 1;
             self.now_ns += 1;
-            self.stream.handle_sent(1, self.now_ns);
+            self.stream.handle_sent(1, &mut self.now_ns);
         }
         any
     }
@@ -466,7 +466,7 @@ impl World {
         match next {
             Transmit::Control(message) => {
                 sink.stream
-                    .handle_control(message.as_slice(), sink.now_ns)
+                    .handle_control(message.as_slice(), &mut sink.now_ns)
                     .map_err(refused)?;
                 sink.return_rings();
             }
