@@ -23,6 +23,9 @@ use urdma_types::Rng;
 #[allow(dead_code, reason = "its main, which this program does not call")]
 mod example;
 
+#[path = "pool_sends/c.rs"]
+mod c;
+
 /// What an end does, the address at which it listens, that of its peer, and a file that exists once
 /// all ends listen.
 const ROLE: &str = "URDMA_TEST_SENDS_ROLE";

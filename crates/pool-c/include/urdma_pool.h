@@ -81,6 +81,56 @@ struct urdma_pool_wc {
 	uint32_t byte_len;
 };
 
+/* How a pool exchanges messages. A field that is 0 has its default. */
+struct urdma_pool_message_attr {
+	uint32_t send_max; /* octets of a Send, the same for all pools that exchange them; 4096 */
+	uint32_t share; /* Receives that are posted for each connection, 4 or more; 32 */
+	uint32_t backlog; /* virtual queue pairs that wait for a service; 128 */
+	void *addr; /* memory that the other pools access, NULL if there is none */
+	size_t length;
+};
+
+/* The queues of a virtual queue pair to or of a service. */
+struct urdma_pool_depths {
+	uint32_t requests; /* whose completions are not polled, 1 or more */
+	uint32_t receives; /* the same of Receives */
+};
+
+/* What has become of a virtual queue pair to or of a service. */
+enum urdma_pool_state {
+	URDMA_POOL_OPENING, /* the service has not answered; Sends wait */
+	URDMA_POOL_ACCEPTED, /* this end has accepted it, and nothing has come since */
+	URDMA_POOL_OPEN, /* both ends know each other */
+	URDMA_POOL_REFUSED, /* the service has refused it, or does not exist */
+	URDMA_POOL_CLOSED /* the other end was closed, or one of them has failed */
+};
+
+/* A Send. */
+struct urdma_pool_send_wr {
+	uint64_t wr_id;
+	enum ibv_wr_opcode opcode; /* IBV_WR_SEND, IBV_WR_SEND_WITH_IMM */
+	unsigned int send_flags; /* IBV_SEND_SIGNALED */
+	const struct urdma_pool_sge *sg_list;
+	int num_sge; /* up to max_sge */
+	__be32 imm_data;
+};
+
+/* A Receive. */
+struct urdma_pool_recv_wr {
+	uint64_t wr_id;
+	const struct urdma_pool_sge *sg_list;
+	int num_sge; /* up to max_sge */
+};
+
+/* The completion of a Receive. */
+struct urdma_pool_recv_wc {
+	uint64_t wr_id;
+	enum ibv_wc_status status;
+	uint32_t byte_len; /* of the message */
+	unsigned int wc_flags; /* IBV_WC_WITH_IMM */
+	__be32 imm_data;
+};
+
 struct urdma_pool *urdma_pool_create(const struct sockaddr *from, socklen_t from_len,
 				     const struct urdma_pool_attr *attr);
 int urdma_pool_use_metadata(struct urdma_pool *pool, const struct sockaddr_storage *services,
@@ -99,6 +149,29 @@ int urdma_pool_reset(struct urdma_pool *pool, urdma_pool_qp_t qp);
 int urdma_pool_post(struct urdma_pool *pool, urdma_pool_qp_t qp, const struct urdma_pool_wr *wr);
 int urdma_pool_poll(struct urdma_pool *pool, urdma_pool_qp_t qp, int count,
 		    struct urdma_pool_wc *wc);
+
+int urdma_pool_offer_messages(struct urdma_pool *pool, const struct sockaddr *at, socklen_t at_len,
+			      const struct urdma_pool_message_attr *attr);
+int urdma_pool_listen(struct urdma_pool *pool, uint32_t service);
+int urdma_pool_end_service(struct urdma_pool *pool, uint32_t service);
+int urdma_pool_progress(struct urdma_pool *pool);
+
+int urdma_pool_open_service(struct urdma_pool *pool, uint32_t user, const struct sockaddr *to,
+			    socklen_t to_len, uint32_t service,
+			    const struct urdma_pool_depths *depths, urdma_pool_qp_t *qp);
+int urdma_pool_accept(struct urdma_pool *pool, uint32_t service, uint32_t user,
+		      const struct urdma_pool_depths *depths, urdma_pool_qp_t *qp);
+int urdma_pool_refuse(struct urdma_pool *pool, uint32_t service);
+int urdma_pool_state(struct urdma_pool *pool, urdma_pool_qp_t qp);
+int urdma_pool_peer_memory(struct urdma_pool *pool, urdma_pool_qp_t qp,
+			   struct urdma_pool_remote *remote);
+
+int urdma_pool_post_send(struct urdma_pool *pool, urdma_pool_qp_t qp,
+			 const struct urdma_pool_send_wr *wr);
+int urdma_pool_post_recv(struct urdma_pool *pool, urdma_pool_qp_t qp,
+			 const struct urdma_pool_recv_wr *wr);
+int urdma_pool_poll_recv(struct urdma_pool *pool, urdma_pool_qp_t qp, int count,
+			 struct urdma_pool_recv_wc *wc);
 
 struct urdma_pool_node *urdma_pool_node_create(const struct sockaddr *at, socklen_t at_len,
 					       void *addr, size_t length,

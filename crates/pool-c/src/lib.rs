@@ -3,11 +3,12 @@
 //!
 //! Files, each of which uses only those before it: `errno`, which turns errors into errno;
 //! `handle`, what pointers of the application point to; `values`, the structures of the header;
-//! `pool` and `node`, the calls of either.
+//! `pool`, the calls for pools; `messages`, those for Sends and Receives; `node`, those for nodes.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod errno;
 mod handle;
+mod messages;
 mod node;
 mod pool;
 mod values;

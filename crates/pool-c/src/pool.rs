@@ -11,7 +11,9 @@ use urdma_pool_verbs::{Client, Foreign, LocalRegionId, UserId, VirtualId};
 
 use crate::errno::{call, Errno};
 use crate::handle::Handle;
-use crate::values::{address_at, services_at, Attr, Remote, WorkCompletion, WorkRequest};
+use crate::values::{
+    address_at, elements_at, services_at, Attr, Remote, WorkCompletion, WorkRequest,
+};
 
 /// `struct urdma_pool`.
 pub(crate) type Pool = Handle<Client>;
@@ -20,12 +22,13 @@ pub(crate) type Pool = Handle<Client>;
 ///
 /// # Safety
 /// The pointer is null, or valid.
-unsafe fn given<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+pub(crate) unsafe fn given<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: as the caller says.
     unsafe { pointer.as_ref() }.ok_or(Errno(libc::EFAULT))
 }
 
-fn place<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
+/// Where the application is told something.
+pub(crate) fn place<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(pointer).ok_or(Errno(libc::EFAULT))
 }
 
@@ -196,7 +199,7 @@ pub(crate) unsafe extern "C" fn urdma_pool_post(
         // SAFETY: as the caller says.
         let (mut client, wr) = unsafe { (Pool::lock(pool)?, given(wr)?) };
         // SAFETY: as the caller says.
-        let elements = unsafe { wr.elements() }?;
+        let elements = unsafe { elements_at(wr.sg_list, wr.num_sge) }?;
         client.post(VirtualId::from_bits(qp), &wr.request()?, &elements)?;
         Ok(0)
     })
@@ -214,21 +217,34 @@ pub(crate) unsafe extern "C" fn urdma_pool_poll(
     wc: *mut WorkCompletion,
 ) -> c_int {
     call(-1, || {
-        let most = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
-        let to = place(wc)?;
         // SAFETY: as the caller says.
         let mut client = unsafe { Pool::lock(pool) }?;
         let id = VirtualId::from_bits(qp);
         client.pool().state(id).ok_or(Errno(libc::EINVAL))?;
-        let mut taken = 0;
-        while taken < most {
-            let Some(completion) = client.poll(id)? else {
-                break;
-            };
-            // SAFETY: there is room for `most`, of which this is one.
-            unsafe { to.add(taken).write(completion.into()) };
-            taken += 1;
-        }
-        c_int::try_from(taken).map_err(|_| Errno(libc::EOVERFLOW))
+        // SAFETY: as the caller says.
+        unsafe { take(count, wc, || Ok(client.poll(id)?.map(Into::into))) }
     })
+}
+
+/// Takes completions until there are no more or `count` are taken; how many.
+///
+/// # Safety
+/// There is room for `count` completions, or the pointer is null.
+pub(crate) unsafe fn take<T>(
+    count: c_int,
+    to: *mut T,
+    mut next: impl FnMut() -> Result<Option<T>, Errno>,
+) -> Result<c_int, Errno> {
+    let to = place(to)?;
+    let most = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+    let mut taken = 0;
+    while taken < most {
+        let Some(completion) = next()? else {
+            break;
+        };
+        // SAFETY: there is room for `most`, of which this is one.
+        unsafe { to.add(taken).write(completion) };
+        taken += 1;
+    }
+    c_int::try_from(taken).map_err(|_| Errno(libc::EOVERFLOW))
 }

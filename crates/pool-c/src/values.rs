@@ -4,13 +4,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
+use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 use rdma_core_sys::verbs;
 use urdma_abi::address;
 use urdma_pool_verbs::{
-    Completion, Config, Element, LocalRegionId, Operation, RemoteRegionId, Request, Status,
-    Transport, ELEMENTS_MAX,
+    Completion, Config, Depths, Element, EndState, Foreign, LocalRegionId, Messages, Operation,
+    Received, RemoteRegionId, Request, SendRequest, Status, Transport, ELEMENTS_MAX,
 };
 
 use crate::errno::Errno;
@@ -39,6 +40,23 @@ pub(crate) struct Remote {
     pub(crate) length: u64,
 }
 
+/// `struct urdma_pool_message_attr`.
+#[repr(C)]
+pub(crate) struct MessageAttr {
+    send_max: u32,
+    share: u32,
+    backlog: u32,
+    addr: *mut c_void,
+    length: usize,
+}
+
+/// `struct urdma_pool_depths`.
+#[repr(C)]
+pub(crate) struct QueueDepths {
+    requests: u32,
+    receives: u32,
+}
+
 /// `struct urdma_pool_sge`.
 #[repr(C)]
 pub(crate) struct GatherElement {
@@ -53,12 +71,43 @@ pub(crate) struct WorkRequest {
     wr_id: u64,
     opcode: verbs::ibv_wr_opcode,
     send_flags: u32,
-    sg_list: *const GatherElement,
-    num_sge: c_int,
+    pub(crate) sg_list: *const GatherElement,
+    pub(crate) num_sge: c_int,
     remote: u64,
     remote_addr: u64,
     compare_add: u64,
     swap: u64,
+}
+
+/// `struct urdma_pool_send_wr`.
+#[repr(C)]
+pub(crate) struct SendWorkRequest {
+    wr_id: u64,
+    opcode: verbs::ibv_wr_opcode,
+    send_flags: u32,
+    pub(crate) sg_list: *const GatherElement,
+    pub(crate) num_sge: c_int,
+    /// In network order.
+    imm_data: u32,
+}
+
+/// `struct urdma_pool_recv_wr`.
+#[repr(C)]
+pub(crate) struct ReceiveWorkRequest {
+    pub(crate) wr_id: u64,
+    pub(crate) sg_list: *const GatherElement,
+    pub(crate) num_sge: c_int,
+}
+
+/// `struct urdma_pool_recv_wc`.
+#[repr(C)]
+pub(crate) struct ReceiveCompletion {
+    wr_id: u64,
+    status: verbs::ibv_wc_status,
+    byte_len: u32,
+    wc_flags: u32,
+    /// In network order.
+    imm_data: u32,
 }
 
 /// `struct urdma_pool_wc`.
@@ -79,13 +128,25 @@ pub(crate) fn is_dc(transport: c_int) -> Result<bool, Errno> {
     }
 }
 
+/// A field that is 0 has its default.
+fn or(value: u32, default: u32) -> u32 {
+    match value {
+        0 => default,
+        value => value,
+    }
+}
+
+/// Whether a request is signaled; it has no other flag.
+fn is_signaled(send_flags: u32) -> Result<bool, Errno> {
+    match send_flags & !verbs::IBV_SEND_SIGNALED {
+        0 => Ok(send_flags != 0),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
+
 impl Attr {
     pub(crate) fn config(&self) -> Result<Config, Errno> {
         let default = Config::default();
-        let or = |value: u32, default: u32| match value {
-            0 => default,
-            value => value,
-        };
         let shared = u16::try_from(or(self.shared, 1)).map_err(|_| Errno(libc::EINVAL))?;
         Ok(Config {
             transport: match is_dc(self.transport)? {
@@ -105,9 +166,7 @@ impl Attr {
 
 impl WorkRequest {
     pub(crate) fn request(&self) -> Result<Request, Errno> {
-        if self.send_flags & !verbs::IBV_SEND_SIGNALED != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        let is_signaled = is_signaled(self.send_flags)?;
         let operation = match self.opcode {
             verbs::IBV_WR_RDMA_READ => Operation::Read,
             verbs::IBV_WR_RDMA_WRITE => Operation::Write,
@@ -125,32 +184,125 @@ impl WorkRequest {
             operation,
             remote: RemoteRegionId::from_bits(self.remote),
             remote_addr: self.remote_addr,
-            is_signaled: self.send_flags & verbs::IBV_SEND_SIGNALED != 0,
+            is_signaled,
+        })
+    }
+}
+
+impl MessageAttr {
+    pub(crate) fn messages(&self) -> Result<Messages, Errno> {
+        let default = Messages::default();
+        let share = u16::try_from(or(self.share, default.share.into()));
+        Ok(Messages {
+            send_octets_max: or(self.send_max, default.send_octets_max),
+            share: share.map_err(|_| Errno(libc::EINVAL))?,
+            backlog: or(self.backlog, default.backlog),
+            ..default
         })
     }
 
-    /// Its scatter-gather list.
+    /// The memory of the application that others access, if there is some.
     ///
     /// # Safety
-    /// There are `num_sge` elements, or the pointer is null.
-    pub(crate) unsafe fn elements(&self) -> Result<ArrayVec<Element, ELEMENTS_MAX>, Errno> {
-        let count = usize::try_from(self.num_sge).map_err(|_| Errno(libc::EINVAL))?;
-        if count > ELEMENTS_MAX {
-            return Err(Errno(libc::EINVAL));
-        }
-        if count > 0 && self.sg_list.is_null() {
-            return Err(Errno(libc::EFAULT));
-        }
-        let elements = (0..count).map(|n| {
-            // SAFETY: as the caller says.
-            let element = unsafe { &*self.sg_list.add(n) };
-            Element {
-                local: LocalRegionId::from_bits(element.mr),
-                addr: element.addr.addr() as u64,
-                len_octets: element.length,
+    /// It is allocated until the pool with which it is registered is destroyed.
+    pub(crate) unsafe fn memory(&self) -> Result<Option<Foreign>, Errno> {
+        match (NonNull::new(self.addr.cast()), self.length) {
+            (None, 0) => Ok(None),
+            (None, _) => Err(Errno(libc::EFAULT)),
+            (Some(start), length) => {
+                // SAFETY: as the caller says.
+                let memory = unsafe { Foreign::new(start, length) };
+                memory.ok_or(Errno(libc::EINVAL)).map(Some)
             }
-        });
-        Ok(elements.collect())
+        }
+    }
+}
+
+impl QueueDepths {
+    pub(crate) fn depths(&self) -> Result<Depths, Errno> {
+        let Self { requests, receives } = *self;
+        match requests {
+            0 => Err(Errno(libc::EINVAL)),
+            _ => Ok(Depths { requests, receives }),
+        }
+    }
+}
+
+impl SendWorkRequest {
+    pub(crate) fn request(&self) -> Result<SendRequest, Errno> {
+        let immediate = match self.opcode {
+            verbs::IBV_WR_SEND => None,
+            verbs::IBV_WR_SEND_WITH_IMM => Some(u32::from_be(self.imm_data)),
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        Ok(SendRequest {
+            id: self.wr_id,
+            immediate,
+            is_signaled: is_signaled(self.send_flags)?,
+        })
+    }
+}
+
+/// A scatter-gather list of the application.
+///
+/// # Safety
+/// There are `count` elements, or the pointer is null.
+pub(crate) unsafe fn elements_at(
+    list: *const GatherElement,
+    count: c_int,
+) -> Result<ArrayVec<Element, ELEMENTS_MAX>, Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+    if count > ELEMENTS_MAX {
+        return Err(Errno(libc::EINVAL));
+    }
+    if count > 0 && list.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let elements = (0..count).map(|n| {
+        // SAFETY: as the caller says.
+        let element = unsafe { &*list.add(n) };
+        Element {
+            local: LocalRegionId::from_bits(element.mr),
+            addr: element.addr.addr() as u64,
+            len_octets: element.length,
+        }
+    });
+    Ok(elements.collect())
+}
+
+fn status_of(status: Status) -> verbs::ibv_wc_status {
+    match status {
+        Status::Success => verbs::IBV_WC_SUCCESS,
+        Status::Flushed => verbs::IBV_WC_WR_FLUSH_ERR,
+        Status::RemoteAccess => verbs::IBV_WC_REM_ACCESS_ERR,
+        Status::RemoteInvalidRequest => verbs::IBV_WC_REM_INV_REQ_ERR,
+        Status::RemoteOperation => verbs::IBV_WC_REM_OP_ERR,
+        Status::RetryExceeded => verbs::IBV_WC_RETRY_EXC_ERR,
+        Status::LocalLength => verbs::IBV_WC_LOC_LEN_ERR,
+        Status::Other(status) => status,
+    }
+}
+
+/// `enum urdma_pool_state`.
+pub(crate) fn state_of(state: EndState) -> c_int {
+    match state {
+        EndState::Opening => 0,
+        EndState::Accepted => 1,
+        EndState::Open => 2,
+        EndState::Refused => 3,
+        EndState::Closed => 4,
+    }
+}
+
+impl From<Received> for ReceiveCompletion {
+    fn from(received: Received) -> Self {
+        Self {
+            wr_id: received.id,
+            status: status_of(received.status),
+            byte_len: received.len_octets,
+            wc_flags: received.immediate.map_or(0, |_| verbs::IBV_WC_WITH_IMM),
+            imm_data: received.immediate.map_or(0, u32::to_be),
+        }
     }
 }
 
@@ -158,16 +310,7 @@ impl From<Completion> for WorkCompletion {
     fn from(completion: Completion) -> Self {
         Self {
             wr_id: completion.id,
-            status: match completion.status {
-                Status::Success => verbs::IBV_WC_SUCCESS,
-                Status::Flushed => verbs::IBV_WC_WR_FLUSH_ERR,
-                Status::RemoteAccess => verbs::IBV_WC_REM_ACCESS_ERR,
-                Status::RemoteInvalidRequest => verbs::IBV_WC_REM_INV_REQ_ERR,
-                Status::RemoteOperation => verbs::IBV_WC_REM_OP_ERR,
-                Status::RetryExceeded => verbs::IBV_WC_RETRY_EXC_ERR,
-                Status::LocalLength => verbs::IBV_WC_LOC_LEN_ERR,
-                Status::Other(status) => status,
-            },
+            status: status_of(completion.status),
             opcode: match completion.operation {
                 Operation::Read => verbs::IBV_WC_RDMA_READ,
                 Operation::Write => verbs::IBV_WC_RDMA_WRITE,

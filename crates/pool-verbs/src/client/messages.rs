@@ -1,17 +1,18 @@
 //! Sends and Receives: the calls of users.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use urdma_pool::{
-    Access, Depths, Element, EndState, MessageConfig, Received, RemoteRegionId, SendRequest,
-    UserId, VirtualId, HEADER_OCTETS,
+    Access, ConfigError, Depths, Element, EndState, MessageConfig, Received, RemoteRegionId,
+    SendRequest, UserId, VirtualId, HEADER_OCTETS,
 };
 
 use super::nodes::canonical;
 use super::{Client, Exchange};
 use crate::buffers::Buffers;
 use crate::error::Error;
-use crate::ffi::{random, Id, Memory, Service};
+use crate::ffi::{random, Domain, Foreign, Id, Memory, Service};
 
 /// How a client exchanges messages. Clients that exchange them with each other have the same
 /// `send_octets_max`.
@@ -49,6 +50,37 @@ impl Client {
     /// the address names no host or no port, is that of another device, or is in use; if the
     /// configuration does not work, or memory cannot be registered.
     pub fn offer_messages(&mut self, at: SocketAddr, messages: &Messages) -> Result<(), Error> {
+        self.offer(at, messages, |domain| match messages.offered_octets {
+            0 => Ok(None),
+            len_octets => Memory::new(domain, len_octets).map(Some),
+        })
+    }
+
+    /// The same with memory of the caller that others may access, in place of
+    /// [`Messages::offered_octets`].
+    ///
+    /// # Errors
+    /// As of [`Self::offer_messages`].
+    pub fn offer_messages_with(
+        &mut self,
+        at: SocketAddr,
+        messages: &Messages,
+        memory: Foreign,
+    ) -> Result<(), Error> {
+        self.offer(at, messages, |domain| {
+            Memory::offer(domain, &memory).map(Some)
+        })
+    }
+
+    fn offer(
+        &mut self,
+        at: SocketAddr,
+        messages: &Messages,
+        memory: impl FnOnce(&Rc<Domain>) -> Result<Option<Memory>, Error>,
+    ) -> Result<(), Error> {
+        if self.exchange.is_some() {
+            return Err(ConfigError::MessagesOffered.into());
+        }
         if self.pool.nodes() > 0 {
             return Err(Error::Messages(
                 "offer messages before the first node is opened",
@@ -78,10 +110,7 @@ impl Client {
         domain.expect(&listener)?;
         let sq_depth = self.config.sq_depth;
         let connections = self.config.cq_depth / sq_depth;
-        let offered = match messages.offered_octets {
-            0 => None,
-            len_octets => Some(Memory::new(domain, len_octets)?),
-        };
+        let offered = memory(domain)?;
         // This checks the configuration, of which the length of the queue follows.
         self.pool.offer_messages(&config)?;
         let buffers = Buffers::new(domain, &config, sq_depth, connections)?;

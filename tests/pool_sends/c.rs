@@ -1,0 +1,98 @@
+//! Ends in C (`pool-c-check/messages.c`), which use `liburdma-pool.so`.
+
+use std::path::Path;
+
+use urdma_harness::instance::{LeasePolicy, Scratch};
+use urdma_harness::process::Process;
+use urdma_tests::{alone, compile_with_pool, link_urdmadv, CHECK_LIMIT};
+
+use super::{killed, Hosts};
+
+/// One host, and the program.
+struct Check {
+    hosts: Hosts,
+    directory: Scratch,
+}
+
+impl Check {
+    fn up() -> Self {
+        let directory = Scratch::new("pool-messages").unwrap();
+        link_urdmadv(directory.path());
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/pool-c-check/messages.c");
+        let program = directory.path().join("check");
+        compile_with_pool(&program, Path::new(source), directory.path());
+        Self {
+            hosts: Hosts::one(),
+            directory,
+        }
+    }
+
+    /// A part of the program at one of the addresses, whose peer has the other one.
+    fn start(&self, part: &str, at: usize) -> Process {
+        let ports = self.hosts.addresses.each_ref().map(|address| {
+            let (_, port) = address.split_once(':').unwrap();
+            port
+        });
+        let program = self.directory.path().join("check");
+        let argv = [program.to_str().unwrap(), part, ports[at], ports[1 - at]];
+        let host = &self.hosts.hosts[0];
+        let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
+        command.env("LD_LIBRARY_PATH", self.directory.path());
+        Process::start(&mut command).unwrap()
+    }
+
+    fn echo(&self) -> Process {
+        let mut echo = self.start("echo", 0);
+        echo.wait_for_text("listens", CHECK_LIMIT).unwrap();
+        echo
+    }
+}
+
+fn expect_done(end: Process) {
+    let ended = end.wait(CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    assert!(ended.output.contains("done"), "{}", ended.describe());
+}
+
+#[test]
+fn programs_in_c_send_to_each_other() {
+    let _alone = alone();
+    let check = Check::up();
+    let mut echo = check.echo();
+    expect_done(check.start("ask", 1));
+    // Each end of the four users has ended.
+    echo.wait_for_text("ended\nended\nended\nended\n", CHECK_LIMIT)
+        .unwrap();
+    check.hosts.down([echo]);
+}
+
+#[test]
+fn program_in_c_sends_to_one_in_rust() {
+    let _alone = alone();
+    let check = Check::up();
+    let echo = check.hosts.start("echoes", 0);
+    check.hosts.let_go();
+    expect_done(check.start("ask", 1));
+    check.hosts.down([echo]);
+}
+
+#[test]
+fn program_in_rust_sends_to_one_in_c() {
+    let _alone = alone();
+    let check = Check::up();
+    let echo = check.echo();
+    let asks = check.hosts.start("asks", 1);
+    check.hosts.let_go();
+    killed(&check.hosts);
+    expect_done(asks);
+    check.hosts.down([echo]);
+}
+
+#[test]
+fn calls_of_messages_refuse_what_their_pages_say() {
+    let _alone = alone();
+    let check = Check::up();
+    let echo = check.echo();
+    expect_done(check.start("errors", 1));
+    check.hosts.down([echo]);
+}
