@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
-    Client, Completion, Config, Depths, Element, EndState, LocalRegionId, Messages, Received,
-    SendRequest, Status, UserId, VirtualId,
+    Client, Completion, Config, Depths, Element, EndState, Error, LocalRegionId, Messages,
+    PostError, Received, SendRequest, Status, UserId, VirtualId,
 };
 use urdma_tests::{
     alone, expect_all_taken_back, ports, start_end, up_with_faults, OneHost, CHECK_LIMIT,
@@ -25,6 +25,10 @@ mod example;
 
 #[path = "pool_sends/c.rs"]
 mod c;
+#[path = "pool_sends/hostile.rs"]
+mod hostile;
+#[path = "pool_sends/offered.rs"]
+mod offered;
 
 /// What an end does, the address at which it listens, that of its peer, and a file that exists once
 /// all ends listen.
@@ -93,11 +97,20 @@ impl Hosts {
 
     fn start_at(&self, role: &str, at: usize, own: &str) -> Process {
         let host = &self.hosts[at.min(self.hosts.len() - 1)];
+        self.start_on(host, role, own, &self.addresses[1 - at])
+    }
+
+    /// Starts an end on the first host, with two addresses.
+    fn start_between(&self, role: &str, own: &str, peer: &str) -> Process {
+        self.start_on(&self.hosts[0], role, own, peer)
+    }
+
+    fn start_on(&self, host: &Instance, role: &str, own: &str, peer: &str) -> Process {
         let go = self.go();
         let environment = [
             (ROLE, role),
             (OWN, own),
-            (PEER, &self.addresses[1 - at]),
+            (PEER, peer),
             (GO, go.to_str().unwrap()),
         ];
         let mut end = start_end(host, &environment);
@@ -130,6 +143,10 @@ fn end() {
         "echoes" => echo(),
         "asks" => ask(),
         "asks again" => ask_again(),
+        "suffers" => hostile::suffer(),
+        "opens" => hostile::open(),
+        "writes" => offered::write(),
+        "reads" => offered::read(),
         "example answers" => run_example(None),
         "example asks" => run_example(Some(address_in(PEER))),
         other => panic!("no role {other:?}"),
@@ -142,11 +159,18 @@ fn address_in(variable: &str) -> SocketAddr {
 
 /// A client that offers the service, once all ends do.
 fn new_client() -> Client {
+    new_client_with(&Config::default(), &Messages::default(), &[SERVICE])
+}
+
+/// The same with other limits and services.
+fn new_client_with(config: &Config, messages: &Messages, services: &[u32]) -> Client {
     let own = address_in(OWN);
     let host: IpAddr = own.ip();
-    let mut client = Client::new(host, &Config::default()).unwrap();
-    client.offer_messages(own, &Messages::default()).unwrap();
-    client.listen(SERVICE).unwrap();
+    let mut client = Client::new(host, config).unwrap();
+    client.offer_messages(own, messages).unwrap();
+    for &service in services {
+        client.listen(service).unwrap();
+    }
     println!("listens");
     let go = std::env::var(GO).unwrap();
     let began = Instant::now();
@@ -192,10 +216,13 @@ impl End {
         }
     }
 
-    fn receive(&self, client: &mut Client, slot: usize) {
+    fn try_receive(&self, client: &mut Client, slot: usize) -> Result<(), Error> {
         let element = self.element(slot, LEN);
-        let posted = client.post_receive(self.qp, slot as u64, &[element]);
-        posted.unwrap();
+        client.post_receive(self.qp, slot as u64, &[element])
+    }
+
+    fn receive(&self, client: &mut Client, slot: usize) {
+        self.try_receive(client, slot).unwrap();
     }
 
     /// What a Receive has brought.
@@ -207,8 +234,25 @@ impl End {
     }
 
     fn send(&self, client: &mut Client, slot: usize, octets: &[u8], immediate: Option<u32>) {
+        self.try_send(client, slot, octets, immediate).unwrap();
+    }
+
+    /// Sends what has come back, and receives again.
+    fn answer(&self, client: &mut Client, received: &Received, slot: usize) -> Result<(), Error> {
+        let octets = self.octets(client, received);
+        self.try_receive(client, usize::try_from(received.id).unwrap())?;
+        self.try_send(client, slot, &octets, received.immediate)
+    }
+
+    fn try_send(
+        &self,
+        client: &mut Client,
+        slot: usize,
+        octets: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<(), Error> {
         let place = SLOTS + slot;
-        client.write(self.local, place * LEN, octets).unwrap();
+        client.write(self.local, place * LEN, octets)?;
         let request = SendRequest {
             id: slot as u64,
             immediate,
@@ -218,7 +262,7 @@ impl End {
         let (first, second) = (octets.len() / 3, octets.len() - octets.len() / 3);
         let mut elements = [self.element(place, first), self.element(place, second)];
         elements[1].addr += first as u64;
-        client.post_send(self.qp, &request, &elements).unwrap();
+        client.post_send(self.qp, &request, &elements)
     }
 
     fn polled(&self, client: &mut Client) -> Option<Completion> {
@@ -382,35 +426,50 @@ fn users_of_two_hosts_send_to_each_other_over_a_bad_link() {
     both_ends_talk(Hosts::two(fault));
 }
 
-/// Sends each message back to its sender.
-fn echo() {
-    let mut client = new_client();
-    let mut ends: Vec<(End, Vec<usize>)> = Vec::new();
-    let (mut accepted, mut ended) = (0, 0);
-    loop {
-        if let Some(end) = End::accept(&mut client, UserId(accepted)) {
-            accepted += 1;
-            ends.push((end, (0..SLOTS).collect()));
+/// What an end has that sends each message back to its sender.
+#[derive(Default)]
+struct Echo {
+    ends: Vec<(End, Vec<usize>)>,
+    accepted: u32,
+    ended: u32,
+}
+
+impl Echo {
+    fn turn(&mut self, client: &mut Client) {
+        if let Some(end) = End::accept(client, UserId(self.accepted)) {
+            self.accepted += 1;
+            self.ends.push((end, (0..SLOTS).collect()));
         }
-        ends.retain_mut(|(end, free)| {
-            while let Some(done) = end.polled(&mut client) {
+        let ended = &mut self.ended;
+        self.ends.retain_mut(|(end, free)| {
+            while let Some(done) = end.polled(client) {
                 free.push(usize::try_from(done.id).unwrap());
             }
-            while let Some(received) = end.received(&mut client) {
+            while let Some(received) = end.received(client) {
                 if received.status != Status::Success {
                     client.close(end.qp).unwrap();
                     client.deregister(end.local).unwrap();
-                    ended += 1;
+                    *ended += 1;
                     println!("ended {ended}");
                     return false;
                 }
-                let octets = end.octets(&client, &received);
-                end.receive(&mut client, usize::try_from(received.id).unwrap());
                 let slot = free.pop().expect("the peer has as many messages at a time");
-                end.send(&mut client, slot, &octets, received.immediate);
+                match end.answer(client, &received, slot) {
+                    // Its other Receives say so, too.
+                    Ok(()) | Err(Error::Post(PostError::InvalidState)) => {}
+                    Err(error) => panic!("{error}"),
+                }
             }
             true
         });
+    }
+}
+
+fn echo() {
+    let mut client = new_client();
+    let mut echo = Echo::default();
+    loop {
+        echo.turn(&mut client);
         std::thread::yield_now();
     }
 }

@@ -22,7 +22,8 @@ pub(crate) struct Arrived {
     pub(crate) block: usize,
     /// The number of the buffer.
     pub(crate) buffer: u32,
-    pub(crate) len_octets: usize,
+    /// None: its Receive has failed, and with it the connection.
+    pub(crate) len_octets: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -143,21 +144,22 @@ impl Buffers {
             let buffer = u32::from_be_bytes(buffer);
             let (block, _) = self.place_of(buffer)?;
             let is_current = self.blocks[block].generation == u32::from_be_bytes([g3, g2, g1, g0]);
-            let len_octets = filled.len_octets.filter(|_| is_current)? as usize;
-            Some(Arrived {
+            let len_octets = filled.len_octets.map(|len_octets| len_octets as usize);
+            let arrived = Arrived {
                 block,
                 buffer,
                 len_octets,
-            })
+            };
+            is_current.then_some(arrived)
         });
         Ok(Some(arrived.collect()))
     }
 
     /// The first octets of a message, up to those of a header.
-    pub(crate) fn first(&self, arrived: &Arrived) -> ArrayVec<u8, HEADER_OCTETS> {
+    pub(crate) fn first(&self, buffer: u32, len_octets: usize) -> ArrayVec<u8, HEADER_OCTETS> {
         let mut first = [0; HEADER_OCTETS];
-        let len = arrived.len_octets.min(HEADER_OCTETS);
-        let place = self.place_of(arrived.buffer);
+        let len = len_octets.min(HEADER_OCTETS);
+        let place = self.place_of(buffer);
         let is_read = place.is_some_and(|(block, offset)| {
             let memory = &self.blocks[block].memory;
             memory.read(offset, &mut first[..len]).is_ok()

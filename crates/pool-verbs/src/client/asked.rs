@@ -89,7 +89,9 @@ impl Client {
         let exchange = self.exchange.as_ref().ok_or(Refused::Never)?;
         let asking = Asking::decode(&request.private).ok_or(Refused::Never)?;
         let from = request.from.map(|from| from.to_canonical());
+        // If the connection fails, this end asks for it at that address.
         let is_possible = from == Some(asking.at.ip())
+            && asking.at.port() != 0
             && asking.at != exchange.at
             && asking.terms.share >= SHARE_MIN
             && asking.terms.buffer_octets == exchange.config.buffer_octets;

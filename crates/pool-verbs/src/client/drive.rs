@@ -82,16 +82,19 @@ impl Client {
             let Some(at) = self.shared.iter().position(is_over) else {
                 continue;
             };
+            let (physical, buffer) = (self.shared[at].physical, message.buffer);
+            let Some(len_octets) = message.len_octets else {
+                // Too long a message, for which there is no event.
+                self.pool.handle_broken(physical);
+                continue;
+            };
             // It may come before the event that the connection is complete.
             self.complete(at);
-            let (shared, exchange) = (&self.shared[at], &self.exchange);
-            let first = exchange
-                .as_ref()
-                .map(|exchange| exchange.buffers.first(&message));
+            let exchange = self.exchange.as_ref();
+            let first = exchange.map(|exchange| exchange.buffers.first(buffer, len_octets));
             let first = first.unwrap_or_default();
-            let (buffer, len_octets) = (message.buffer, message.len_octets);
             self.pool
-                .handle_message(shared.physical, buffer, &first, len_octets);
+                .handle_message(physical, buffer, &first, len_octets);
         }
         self.empty_buffers()?;
         Ok(true)
