@@ -101,6 +101,8 @@ pub enum Operation {
     WriteImm,
     /// RDMA Read, each posted when the one before is complete.
     Read,
+    /// Fetch-and-add, each posted when the one before is complete.
+    FetchAdd,
 }
 
 impl Operation {
@@ -113,6 +115,7 @@ impl Operation {
             Self::Write => "write",
             Self::WriteImm => "write-imm",
             Self::Read => "read",
+            Self::FetchAdd => "fetch-add",
         }
     }
 }

@@ -66,7 +66,7 @@ mod types;
 mod unreliable;
 
 pub use channel::{
-    answer_unknown, Answer, CellRead, Handled, Message, MessagePlan, Target, Written,
+    answer_unknown, Answer, CellAtomic, CellRead, Handled, Message, MessagePlan, Target, Written,
 };
 pub use config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC, MAX_SGE,

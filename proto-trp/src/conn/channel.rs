@@ -8,13 +8,13 @@
 
 mod in_cell;
 mod message;
-mod read_in_cell;
 mod receive;
 mod refuse;
+mod request_in_cell;
 mod send;
 mod state;
 
 pub use in_cell::Target;
 pub use message::{answer_unknown, Answer, Handled, Message, MessagePlan, Written};
-pub use read_in_cell::CellRead;
+pub use request_in_cell::{CellAtomic, CellRead};
 pub(super) use state::ChannelState;

@@ -9,5 +9,5 @@ mod wqe;
 
 pub(super) use recv_queue::{RecvError, RecvQueue};
 pub(super) use segment::{next_part, next_part_within, SegmentSource, SegmentSpec};
-pub(super) use send_queue::SendQueue;
+pub(super) use send_queue::{SendQueue, ATOMIC_OCTETS};
 pub(super) use wqe::{Extra, Kind, SendWqe};

@@ -204,7 +204,7 @@ impl Responder {
         self.order_len += 1;
     }
 
-    /// Whether the peer may request a read with this number next.
+    /// Whether the peer may request a read or atomic with this number next.
     #[inline(always)]
     pub(super) fn expects(&self, msn: Msn) -> bool {
         self.limit > 0 && msn == self.expected_msn
@@ -215,6 +215,16 @@ impl Responder {
     pub(super) fn answered_at_once(&mut self) {
         self.expected_msn = self.expected_msn.next();
         self.has_turn = false;
+    }
+
+    /// An atomic was executed as soon as it had arrived, when no response was to be sent. Returns
+    /// the number of its response.
+    #[inline(always)]
+    pub(super) fn executed_at_once(&mut self) -> Msn {
+        let number = self.response_msn;
+        self.response_msn = number.next();
+        self.answered_at_once();
+        number
     }
 
     /// Whether a response is to be sent.

@@ -75,43 +75,21 @@ impl Connection {
     pub(super) fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
         let msn = Msn(wqe.msn);
-        let id = self.sq.id(index);
-        let atomic = |remote: super::RemoteAddr, operation| SegmentKind::AtomicRequest {
-            msn,
-            request: AtomicRequest {
-                request_id: id,
-                stag: Stag(remote.stag),
-                offset: TaggedOffset(remote.to),
-                operation,
-            },
-        };
-        match self.sq.op(index) {
+        let op = self.sq.op(index);
+        if let Some(request) = self.atomic_request(index, &op) {
+            return SegmentKind::AtomicRequest { msn, request };
+        }
+        match op {
             SendOp::Read { .. } => SegmentKind::ReadRequest {
                 msn,
                 request: self.read_request(index),
             },
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => atomic(
-                remote,
-                AtomicOperation::CompareSwap {
-                    swap,
-                    swap_mask: u64::MAX,
-                    compare,
-                    compare_mask: u64::MAX,
-                },
-            ),
-            SendOp::FetchAdd { remote, add } => {
-                atomic(remote, AtomicOperation::FetchAdd { add, mask: 0 })
-            }
-            SendOp::AtomicWrite { remote, octets } => {
-                atomic(remote, AtomicOperation::Write { octets })
-            }
             SendOp::Send
             | SendOp::SendInvalidate { .. }
             | SendOp::Write { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
             | SendOp::LocalInvalidate { .. }
             | SendOp::BindWindow(_) => {
                 debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
@@ -141,6 +119,37 @@ impl Connection {
             source_stag: Stag(remote.stag),
             source_offset: TaggedOffset(remote.to),
         }
+    }
+
+    /// What the request of an atomic says; `None` of any other operation.
+    #[inline(always)]
+    pub(super) fn atomic_request(&self, index: u32, op: &SendOp) -> Option<AtomicRequest> {
+        let (remote, operation) = match *op {
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => {
+                let operation = AtomicOperation::CompareSwap {
+                    swap,
+                    swap_mask: u64::MAX,
+                    compare,
+                    compare_mask: u64::MAX,
+                };
+                (remote, operation)
+            }
+            SendOp::FetchAdd { remote, add } => {
+                (remote, AtomicOperation::FetchAdd { add, mask: 0 })
+            }
+            SendOp::AtomicWrite { remote, octets } => (remote, AtomicOperation::Write { octets }),
+            _ => return None,
+        };
+        Some(AtomicRequest {
+            request_id: self.sq.id(index),
+            stag: Stag(remote.stag),
+            offset: TaggedOffset(remote.to),
+            operation,
+        })
     }
 
     /// Advances the work request or response by the segment that was sent.

@@ -70,7 +70,7 @@ pub enum SendOp {
 impl SendOp {
     /// Whether it is a request on queue 1, to which the peer responds with data.
     #[inline]
-    pub(super) const fn is_request(&self) -> bool {
+    pub const fn is_request(&self) -> bool {
         matches!(
             self,
             SendOp::Read { .. }

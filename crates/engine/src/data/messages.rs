@@ -29,6 +29,8 @@ fn may_be_other(cell: &CellOctets) -> bool {
     kind == MessageKind::ReadRequest as u8
         || kind == MessageKind::ReadResponse as u8
         || kind == MessageKind::WriteImmediate as u8
+        || kind == MessageKind::AtomicRequest as u8
+        || kind == MessageKind::AtomicResponse as u8
 }
 
 impl Shard {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use proto_trp::conn::{PostError, QpState, RecvWr, SendOp, SendWr};
+use proto_trp::conn::{PostError, QpState, RecvWr, SendWr};
 use urdma_types::Qpn;
 
 use crate::clock;
@@ -232,8 +232,7 @@ impl Engine {
         if shard.post_in_cell(qp, polled, wr) {
             return Ok(());
         }
-        let is_read = matches!(wr.op, SendOp::Read { .. });
-        if is_read && shard.post_read_in_cell(qp, polled, wr) {
+        if wr.op.is_request() && shard.post_request_in_cell(qp, polled, wr) {
             return Ok(());
         }
         let max = qp.caps().max_send_wr;

@@ -92,6 +92,27 @@ pub(crate) fn read_one(
     true
 }
 
+/// Executes an atomic on a word that the peer names, and returns the old value; `None`, and nothing
+/// is done, if the operation may not tell it, the peer may not do this, the word is not aligned, or
+/// it is in memory of a kind that `checked_copy.rs` copies.
+#[inline(always)]
+#[must_use]
+pub(crate) fn execute_one(
+    regions: &MrTable,
+    (qp, access): (&Qp, Access),
+    remote: RemoteAddr,
+    op: AtomicOp,
+) -> Option<u64> {
+    let needed = Access::REMOTE_ATOMIC;
+    if op.access() != RemoteAccess::Atomic || !access.contains(needed) {
+        return None;
+    }
+    let found = regions.check(remote.stag, remote.to, 8, qp.pd(), needed);
+    let address = found.ok().filter(|address| address % 8 == 0)?;
+    // SAFETY: eight octets of registered memory with the remote access that the operation needs.
+    Some(unsafe { atomic_at(address, op) })
+}
+
 /// Writes octets, of which there are some, to memory that the peer names, the last one last; false
 /// if the peer may not write there, or it is of a kind that `checked_copy.rs` copies.
 #[inline(always)]
@@ -130,18 +151,6 @@ pub(crate) fn complete_send(
 ) {
     let waits = direct.push(qp.send_cq(), &qp.work_completion(remote_qpn, completion));
     counts.send_pushed = counts.send_pushed.wrapping_add(u32::from(waits));
-}
-
-/// A receive request has completed.
-#[inline(always)]
-pub(crate) fn complete_recv(
-    direct: &mut Direct,
-    (qp, counts): (&Qp, &mut Counts),
-    remote_qpn: u32,
-    completion: Completion,
-) {
-    let waits = direct.push(qp.recv_cq(), &qp.work_completion(remote_qpn, completion));
-    counts.recv_pushed = counts.recv_pushed.wrapping_add(u32::from(waits));
 }
 
 impl QpHost<'_> {

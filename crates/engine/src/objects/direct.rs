@@ -85,7 +85,13 @@ impl Direct {
     /// a poll counts it.
     #[inline(always)]
     pub(crate) fn push(&mut self, cq: &Arc<Cq>, completion: &WorkCompletion) -> bool {
-        if self.takes(cq) {
+        self.put(self.takes(cq), cq, completion)
+    }
+
+    /// As [`Direct::push`]; `takes` is what [`Direct::takes`] has just returned.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, takes: bool, cq: &Arc<Cq>, completion: &WorkCompletion) -> bool {
+        if takes {
             self.entries[self.len] = *completion;
             self.len += 1;
             has(Fault::CountUnlocked)

@@ -2,6 +2,7 @@
 
 use proto_trp::conn::{Connection, Host, Message, Payload, SendWr, Target};
 use proto_trp::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::AtomicResponse;
 
 use super::super::host::SimHost;
 
@@ -69,36 +70,62 @@ fn take_whole_write(
     true
 }
 
-/// The response to a read.
+/// The response to a read or atomic.
 fn take_response(conn: &mut Connection, host: &mut SimHost, message: &Message<'_, [u8]>) -> bool {
     let body = message.body();
     let len = body.len() - MESSAGE_HEAD_LEN;
     let Some((index, sge)) = conn.takes_response(message.from, &message.head, len) else {
-        return false;
+        return take_original(conn, host, message);
     };
     let scattered = host.scatter_response(&[sge], 0, body, MESSAGE_HEAD_LEN, len);
     if scattered.is_err() {
         return false;
     }
     conn.took_response(index, len);
-    while let Some(completion) = conn.next_answered() {
-        host.complete(completion);
-    }
+    report_answered(conn, host);
     true
 }
 
-/// The request of a read.
+/// The response to an atomic.
+fn take_original(conn: &mut Connection, host: &mut SimHost, message: &Message<'_, [u8]>) -> bool {
+    let Ok(response) = AtomicResponse::parse(&message.body()[MESSAGE_HEAD_LEN..]) else {
+        return false;
+    };
+    let Some((index, sge)) = conn.takes_original(message.from, &message.head, &response) else {
+        return false;
+    };
+    if host.scatter_u64(&[sge], response.original).is_err() {
+        return false;
+    }
+    conn.took_original(index);
+    report_answered(conn, host);
+    true
+}
+
+fn report_answered(conn: &mut Connection, host: &mut SimHost) {
+    while let Some(completion) = conn.next_answered() {
+        host.complete(completion);
+    }
+}
+
+/// The request of a read or atomic.
 fn answer(
     conn: &mut Connection,
     host: &mut SimHost,
     message: &Message<'_, [u8]>,
 ) -> Option<Vec<u8>> {
     let body = &message.body()[MESSAGE_HEAD_LEN..];
-    let read = conn.answers_in_cell(message.from, &message.head, body)?;
+    let (from, head) = (message.from, &message.head);
     let mut cell = [0; CELL_LEN];
-    let payload = &mut cell[MESSAGE_HEAD_LEN..][..read.octets()];
-    host.read_remote(read.source(), payload).ok()?;
-    let octets = conn.answered_in_cell(&read, &mut cell);
+    let octets = if let Some(read) = conn.answers_in_cell(from, head, body) {
+        host.read_remote(read.source(), read.payload(&mut cell))
+            .ok()?;
+        conn.answered_in_cell(&read, &mut cell)
+    } else {
+        let atomic = conn.executes_in_cell(from, head, body)?;
+        let original = host.atomic(atomic.operand(), atomic.operation()).ok()?;
+        conn.executed_in_cell(&atomic, original, &mut cell)
+    };
     Some(cell[..octets].to_vec())
 }
 
@@ -110,8 +137,8 @@ pub(super) fn post(
     position: u64,
 ) -> Option<Vec<u8>> {
     let mut cell = [0; CELL_LEN];
-    let octets = if conn.fits_read(wr) {
-        conn.post_read_in_cell(wr, position, &mut cell)
+    let octets = if conn.fits_request(wr) {
+        conn.post_request_in_cell(wr, position, &mut cell)
     } else {
         let len = conn.fits_cell(wr)?;
         let payload = &mut cell[MESSAGE_HEAD_LEN..][..len];

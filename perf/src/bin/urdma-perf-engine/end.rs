@@ -12,7 +12,8 @@ pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 const DEPTH: u32 = 64;
 const ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ);
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
 /// The slots of the two ends.
 pub(crate) const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
 /// Limit for a message. Reading a clock in each turn would count as the engine's work.
@@ -177,6 +178,16 @@ impl End {
     pub(crate) fn read(&self, peer: &End) {
         let remote = peer.buffer();
         self.post(SendOp::Read { remote }, None);
+    }
+
+    /// Adds 1 to the first word of the buffer of an end in the same process; the buffers have 8
+    /// octets.
+    ///
+    /// # Panics
+    /// The request is refused.
+    pub(crate) fn fetch_add(&self, peer: &End) {
+        let remote = peer.buffer();
+        self.post(SendOp::FetchAdd { remote, add: 1 }, None);
     }
 
     fn buffer(&self) -> RemoteAddr {

@@ -38,6 +38,8 @@ enum Operation {
     WriteImm,
     /// One direction
     Read,
+    /// One direction
+    FetchAdd,
     /// One direction, 64 posted at once
     Stream,
     /// 64 KB messages in one direction, in packets, by connections without engines
@@ -95,6 +97,10 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
             }
             Operation::Read => {
                 one.read(two);
+                one.wait_sent(two)?;
+            }
+            Operation::FetchAdd => {
+                one.fetch_add(two);
                 one.wait_sent(two)?;
             }
             _ => {

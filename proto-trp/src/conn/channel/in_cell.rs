@@ -55,8 +55,14 @@ impl Connection {
     //# whose connection id differs, or whose service is the other one MUST have no effect.
     #[inline(always)]
     pub(super) fn takes_from(&self, from: SlotId, head: &MessageHead) -> bool {
-        self.channel.intake == Intake::Open
-            && head.connection_id == self.peer.rx_id
+        self.channel.intake == Intake::Open && self.is_of_peer(from, head)
+    }
+
+    /// Whether a message from `from` is of this connection. Responses are taken while requests are
+    /// not: an end that only reads and writes never takes one, and its peer need not send any.
+    #[inline(always)]
+    pub(super) fn is_of_peer(&self, from: SlotId, head: &MessageHead) -> bool {
+        head.connection_id == self.peer.rx_id
             && self.peer.remote_qpn == Some(Qpn::new(from, head.source))
     }
 

@@ -10,7 +10,7 @@ use super::wqe::{Extra, Kind, Response, SendWqe, NOT_SENT};
 use urdma_zeroed::ZeroedSlice;
 
 /// Octets that an atomic returns.
-const ATOMIC_OCTETS: u32 = 8;
+pub(in crate::conn) const ATOMIC_OCTETS: u32 = 8;
 
 /// The send queue: `head <= next <= tail`. The default one has no memory.
 #[derive(Debug, Default)]
@@ -599,20 +599,27 @@ impl SendQueue {
         self.reads_outstanding < self.reads_max
     }
 
-    /// Stores and begins a read that [`Connection::fits_read`] has checked, whose request is the
-    /// message before position `end`. Returns its index.
+    /// Stores and begins a read or atomic that [`Connection::fits_request`] has checked, whose
+    /// request is the message before position `end`. Returns its index.
     ///
-    /// [`Connection::fits_read`]: crate::conn::Connection::fits_read
+    /// [`Connection::fits_request`]: crate::conn::Connection::fits_request
     #[inline(always)]
-    pub(in crate::conn) fn push_read(&mut self, wr: &SendWr<'_>, end: u64) -> u32 {
+    pub(in crate::conn) fn push_request(&mut self, wr: &SendWr<'_>, end: u64) -> u32 {
         let index = self.tail;
         let length = match wr.payload {
             Payload::Sges([sge]) => sge.length,
             _ => 0,
         };
         self.tail = index.wrapping_add(1);
-        let wqe = &mut self.wqes[slot32(index, self.mask)];
-        *wqe = SendWqe::new(wr, Kind::Read, length, 1);
+        let slot = slot32(index, self.mask);
+        let kind = if matches!(wr.op, SendOp::Read { .. }) {
+            Kind::Read
+        } else {
+            self.lists.keep(slot, self.mask, wr);
+            Kind::of(wr)
+        };
+        let wqe = &mut self.wqes[slot];
+        *wqe = SendWqe::new(wr, kind, length, 1);
         (wqe.response, wqe.end) = (Response::Awaited, end);
         self.start(index);
         index
