@@ -139,7 +139,7 @@ impl Driven for Engine {
         if bystanders_wait {
             bystanders.rest();
         }
-        let others_wait = bystanders_wait || (!has_channel && armed_queues() > 0);
+        let others_wait = bystanders_wait || self.leaves_seat_to_others(awaits);
         if waited == Waited::Bystander {
             if !has_channel {
                 self.leave(seated, true);
