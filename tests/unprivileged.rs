@@ -25,9 +25,9 @@ cd "$HOME"
 for i in $(seq 600); do grep -q ':4A2E .* 0A ' /proc/net/tcp && break; sleep 0.05; done
 ./urdma run -- ib_write_bw -F -n 1000 -p 18990 127.0.0.1
 wait
-./urdma run -- rping -s -a 127.0.0.1 -p 7001 -C 10 >/dev/null 2>&1 &
+./urdma run -- ucmatose -b 127.0.0.1 -p 7001 >/dev/null 2>&1 &
 for i in $(seq 600); do ./urdma status | grep -q 'port 7001' && break; sleep 0.05; done
-./urdma run -- rping -c -v -a 127.0.0.1 -p 7001 -C 10
+./urdma run -- ucmatose -s 127.0.0.1 -p 7001
 wait
 ./urdma down
 test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' \

@@ -194,8 +194,8 @@ fn run_of(copies: &Copies, run_dir: &Path) -> [String; 5] {
 #[test]
 fn program_of_two_installations_has_the_device_of_the_inner_one() {
     // The server may not listen yet.
-    const SCRIPT: &str = "ibv_devinfo -d urdma0; rping -s -C 1 & \
-                          until rping -c -C 1 -a 127.0.0.1; do sleep 0.1; done; wait $!";
+    const SCRIPT: &str = "ibv_devinfo -d urdma0; ucmatose & \
+                          until ucmatose -s 127.0.0.1; do sleep 0.1; done; wait $!";
     let _alone = alone();
     let (outer, inner) = (OneHost::up(), OneHost::up());
     let copies = Copies::of_urdma().unwrap();

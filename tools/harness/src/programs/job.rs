@@ -5,9 +5,16 @@ use std::net::IpAddr;
 use crate::process::Ended;
 use crate::Failure;
 
-/// Both ends of rping close their event channel at the end, while one of their threads may be about
-/// to read from it; rping then exits with 255, on any device.
-pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
+/// Whether rping ended as it does after a successful run.
+///
+/// Both ends close their event channel at the end, while one of their threads may be about to read
+/// from it; rping then exits with 255, on any device.
+pub fn is_content_of_rping(ended: &Ended) -> bool {
+    ended.succeeded()
+        || ended
+            .output
+            .contains("rdma_get_cm_event: Bad file descriptor")
+}
 
 /// The condition on which a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +131,7 @@ impl Job {
 
     /// Whether server and client ended as they do after a successful run.
     pub(crate) fn is_content(&self, ended: &Ended) -> bool {
-        ended.succeeded() || self.label.starts_with("rping") && ended.output.contains(RPING_RACE)
+        ended.succeeded() || self.label.starts_with("rping") && is_content_of_rping(ended)
     }
 
     /// The figure in the client's output.
