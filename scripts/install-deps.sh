@@ -15,7 +15,8 @@ build="$build librdmacm-dev libnuma-dev"
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap strace tshark util-linux valgrind python3-pyverbs patchelf qperf python3-venv zstd"
 test="$test netcat-openbsd netcat-traditional curl wget redis-tools groff-base"
-perf="linux-perf ucx-utils"
+perf="linux-perf ucx-utils
+      nginx-light wrk memcached libmemcached-tools iperf3 postgresql"
 all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev
      autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86

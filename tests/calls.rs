@@ -10,10 +10,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use urdma_harness::calls::{Calls, Counted};
+use urdma_harness::over::Over;
 use urdma_harness::pair::is_ready;
 use urdma_harness::process::wait_until;
 use urdma_harness::programs::{words, Ready};
-use urdma_harness::valkey::{Load, Over, Run, Valkey};
+use urdma_harness::valkey::{Load, Run, Valkey};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 /// How long a client may run.

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nix::unistd::User;
 use urdma_harness::instance::{Instance, Place, Scratch};
-use urdma_harness::pair::is_ready;
-use urdma_harness::process::{wait_until, Process};
-use urdma_harness::programs::Ready;
+use urdma_harness::pair::serve;
+use urdma_harness::process::{wait_until, Ended, Process};
+use urdma_harness::servers::{self, Connections, PostgreSql};
 use urdma_tests::rings::{at_the_end, client, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 use urdma_types::Rng;
@@ -36,12 +35,17 @@ fn ring_octets(host: &Instance) -> u64 {
 }
 
 /// A program over rings that is about to listen.
-fn serving(one: &OneHost, line: &str, port: u16) -> Process {
-    let mut process = shell(one, line);
-    let listens = || !process.is_running() || is_ready(Ready::Tcp(port), &one.host);
-    wait_until("a listener", SHORT, listens).unwrap();
-    assert!(process.is_running(), "{line}: {}", process.printed());
-    process
+fn serving(one: &OneHost, argv: &[String], port: u16) -> Process {
+    serve(&mut one.host.run_over_rings(argv).unwrap(), port).unwrap()
+}
+
+/// What a program over rings has printed.
+fn run(one: &OneHost, argv: &[String]) -> Ended {
+    Process::run(&mut one.host.run_over_rings(argv).unwrap(), LIMIT).unwrap()
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Ends a program that may end by the signal.
@@ -87,26 +91,13 @@ fn make_site(site: &Path) {
     }
 }
 
-/// Debian's nginx with its own configuration, but for the files and the port.
+/// Debian's nginx.
 fn nginx(one: &OneHost, site: &Path, port: u16) -> Process {
-    let dir = one.scratch.path().display();
-    let own = fs::read_to_string("/etc/nginx/nginx.conf").unwrap();
-    for line in ["user www-data;", "sendfile on;", "tcp_nopush on;"] {
-        assert!(own.contains(line), "{line}: {own}");
-    }
-    let server = format!(
-        "server {{ listen 127.0.0.1:{port}; root {}; }}",
-        site.display()
-    );
-    let config = own
-        .replace("/run/nginx.pid", &format!("{dir}/nginx.pid"))
-        .replace("/var/log/nginx", &dir.to_string())
-        .replace("include /etc/nginx/sites-enabled/*;", &server);
-    assert!(config.contains(&server), "{own}");
-    let path = one.scratch.path().join("nginx.conf");
-    fs::write(&path, config).unwrap();
-    let line = format!("nginx -c {} -g 'daemon off;'", path.display());
-    serving(one, &line, port)
+    serving(
+        one,
+        &servers::nginx(one.scratch.path(), site, port).unwrap(),
+        port,
+    )
 }
 
 /// Gets all files of a site by one connection.
@@ -134,14 +125,8 @@ fn get_by_curl(one: &OneHost, site: &Path, port: u16) {
 
 /// Requests of wrk for a file; returns how many it made.
 fn ask_by_wrk(one: &OneHost, port: u16, name: &str) -> u64 {
-    let line = format!("wrk -t2 -c16 -d2s http://127.0.0.1:{port}/{name}");
-    let said = output(shell(one, &line));
-    for error in ["Non-2xx", "Socket errors"] {
-        assert!(!said.contains(error), "{said}");
-    }
-    let words: Vec<&str> = said.split_whitespace().collect();
-    let at = words.windows(2).position(|pair| pair == ["requests", "in"]);
-    words[at.unwrap() - 1].parse().unwrap()
+    let asked = run(one, &servers::wrk(port, name, 2, Connections::Kept));
+    servers::read_wrk(&asked).unwrap().count
 }
 
 #[test]
@@ -184,7 +169,8 @@ fn haproxy_passes_on_what_nginx_sends_over_rings() {
          listen all\n  bind 127.0.0.1:{port}\n  server one 127.0.0.1:{behind}\n"
     );
     fs::write(&config, text).unwrap();
-    let proxy = serving(&one, &format!("haproxy -db -f {}", config.display()), port);
+    let proxy = format!("haproxy -db -f {}", config.display());
+    let proxy = serving(&one, &words(&proxy), port);
     get_by_curl(&one, &site, port);
     let requests = ask_by_wrk(&one, port, "199");
     stop(proxy);
@@ -202,8 +188,7 @@ fn memcached_keeps_values_that_come_over_rings() {
     let _alone = alone();
     let one = of_everyone();
     let port = ports();
-    let server = format!("memcached -u nobody -l 127.0.0.1 -p {port} -U 0 -m 256");
-    let server = serving(&one, &server, port);
+    let server = serving(&one, &servers::memcached(port), port);
     let octets = comparing(&one, &format!("python3 {CHECKS}/memcached.py"), port, 8);
     expect_carried(&one, 0, octets / 10 * 9);
     stop(server);
@@ -216,7 +201,8 @@ fn node_serves_and_asks_over_rings() {
     let _alone = alone();
     let one = OneHost::up();
     let port = ports();
-    let server = serving(&one, &format!("node {CHECKS}/node.js serve {port}"), port);
+    let server = words(&format!("node {CHECKS}/node.js serve {port}"));
+    let server = serving(&one, &server, port);
     let octets = comparing(&one, &format!("node {CHECKS}/node.js ask"), port, 8);
     // There and back.
     expect_carried(&one, 0, 2 * (octets / 10 * 9));
@@ -229,25 +215,18 @@ fn node_serves_and_asks_over_rings() {
 fn iperf3_streams_go_over_rings() {
     let _alone = alone();
     let one = OneHost::up();
+    let port = ports();
+    let server = serving(&one, &servers::iperf3_server(port), port);
     for options in ["", "-R", "-P 4"] {
         let before = ring_octets(&one.host);
-        let port = ports();
-        let server = serving(&one, &format!("iperf3 -s -1 -p {port}"), port);
-        let line = format!("iperf3 -c 127.0.0.1 -p {port} -n 400M -J {options}");
-        let said: serde_json::Value = serde_json::from_str(&output(shell(&one, &line))).unwrap();
-        let octets = said["end"]["sum_received"]["bytes"].as_u64().unwrap();
-        assert!(octets > 300 << 20, "{said}");
-        output(server);
+        let mut argv = servers::iperf3_client(port, 1);
+        argv.extend(words(options));
+        let octets = servers::read_iperf3(&run(&one, &argv)).unwrap().count;
+        assert!(octets > 100 << 20, "{octets}");
         expect_carried(&one, before, octets / 2);
     }
+    stop(server);
     one.down();
-}
-
-/// The directory of PostgreSQL's programs.
-fn postgresql() -> String {
-    let versions = fs::read_dir("/usr/lib/postgresql").unwrap();
-    let newest = versions.map(|dir| dir.unwrap().path()).max().unwrap();
-    newest.join("bin").display().to_string()
 }
 
 /// A connection is accepted by one process and used by a child, so it stays with TCP.
@@ -257,33 +236,28 @@ fn postgresql_and_pgbench_keep_balances() {
     const TRANSACTIONS: u64 = 500;
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
-    let user = User::from_name("postgres").unwrap().unwrap();
-    nix::unistd::chown(scratch.path(), Some(user.uid), Some(user.gid)).unwrap();
+    let programs = PostgreSql::installed().unwrap();
+    let (uid, gid) = (programs.user.uid, programs.user.gid);
+    nix::unistd::chown(scratch.path(), Some(uid), Some(gid)).unwrap();
     let place = Place {
         namespace: None,
-        user: Some(user.uid.as_raw()),
+        user: Some(uid.as_raw()),
     };
     let host = Instance::up_at_place(place, scratch.path(), "one", &["127.0.0.1"], "").unwrap();
-    let (bin, port, dir) = (postgresql(), ports(), scratch.path().display());
-    let start = |line: &str| {
-        let argv = ["sh", "-c", &format!("exec {bin}/{line}")];
-        Process::start(&mut host.run_over_rings(&argv).unwrap()).unwrap()
-    };
-    let run = |line: &str| {
-        let ended = start(line).wait(LIMIT).unwrap();
+    let one = OneHost { host, scratch };
+    let (data, port) = (one.scratch.path().join("data"), ports());
+    let client = |name: &str, line: &str| {
+        let arguments: Vec<&str> = line.split('|').collect();
+        let ended = run(&one, &programs.client(name, port, &arguments));
         assert!(ended.succeeded(), "{line}: {}", ended.describe());
-        ended.output
+        ended
     };
-    run(&format!("initdb -A trust -U postgres -D {dir}/data"));
-    let options = format!("-h 127.0.0.1 -p {port} -U postgres");
-    let line = format!("postgres -D {dir}/data -h 127.0.0.1 -p {port} -k '' -c fsync=off");
-    let mut server = start(&line);
+    assert!(run(&one, &programs.initdb(&data)).succeeded());
+    let mut server = serving(&one, &programs.server(&data, port), port);
     server.wait_for_text("ready to accept", SHORT).unwrap();
-    run(&format!("pgbench -i -q {options} postgres"));
-    let said = run(&format!(
-        "pgbench -c 4 -j 2 -t {TRANSACTIONS} {options} postgres"
-    ));
-    assert!(said.contains("number of failed transactions: 0 "), "{said}");
+    client("pgbench", "-i|-q");
+    let ended = client("pgbench", &format!("-c4|-j2|-t{TRANSACTIONS}"));
+    servers::read_pgbench(&ended).unwrap();
     let sum = |column: &str, table: &str| format!("(select sum({column}) from pgbench_{table})");
     let [accounts, branches, tellers, history] = [
         sum("abalance", "accounts"),
@@ -295,10 +269,10 @@ fn postgresql_and_pgbench_keep_balances() {
         "select {accounts} = {history}, {branches} = {history}, {tellers} = {history}, \
          (select count(*) from pgbench_history)"
     );
-    let said = run(&format!("psql -t -A {options} -c '{ask}' postgres"));
+    let said = client("psql", &format!("-t|-A|-c|{ask}")).output;
     assert_eq!(said.trim(), format!("t|t|t|{}", 4 * TRANSACTIONS));
     server.signal(Signal::SIGINT).unwrap();
     server.wait(SHORT).unwrap();
-    assert_eq!(ring_octets(&host), 0);
-    host.down().unwrap();
+    assert_eq!(ring_octets(&one.host), 0);
+    one.down();
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::LeasePolicy;
+use urdma_harness::over::Over;
 use urdma_harness::process::Process;
-use urdma_harness::valkey::{Over, Valkey};
+use urdma_harness::valkey::Valkey;
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 const LIMIT: Duration = Duration::from_secs(120);

@@ -45,6 +45,18 @@ pub(crate) const RINGS_BUSY: Goal = AtMost(1.0);
 pub(crate) const RINGS_IDLE: Goal = AtMost(1.1);
 /// Rate of requests beside another program on each processor, in rates of TCP.
 pub(crate) const RINGS_BUSY_RATE: Goal = AtLeast(1.0);
+/// Rates of Debian's servers over rings, in rates of TCP: nginx with connections that are kept.
+pub(crate) const NGINX: Goal = AtLeast(1.8);
+/// memcached.
+pub(crate) const MEMCACHED: Goal = AtLeast(2.0);
+/// PostgreSQL by `pgbench -S`.
+pub(crate) const PGBENCH: Goal = AtLeast(1.2);
+/// iperf3, one stream.
+pub(crate) const IPERF3: Goal = AtLeast(3.0);
+/// The same of connections that stay with TCP although one end has the library, or both.
+pub(crate) const NOT_OVER_RINGS: Goal = AtLeast(0.98);
+/// The same of connections that end before they are offered rings.
+pub(crate) const SHORT_CONNECTIONS: Goal = AtLeast(0.97);
 /// Rate of short messages as a share of what the bare ring or bare net_memif moves. The ring moves
 /// 50 M/s on the machine of doc/performance.md: 20 M/s, or 50 ns a message for each end.
 const RATE: Goal = AtLeast(0.4);

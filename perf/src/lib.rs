@@ -13,6 +13,7 @@
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`asleep`], [`ucx`], [`valkey`] | ping-pongs, connections, Valkey asleep, next to TCP |
+//! | [`tcp_programs`] | Debian's servers over rings, next to TCP |
 //! | [`connections`] | connections: rates, steps, cost of tracing |
 //! | [`cold`] | a new process with one connection |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
@@ -69,6 +70,7 @@ pub mod stream_instructions;
 pub mod stream_programs;
 pub mod stream_sweep;
 pub mod streams;
+pub mod tcp_programs;
 pub mod threads;
 pub mod ucx;
 pub mod valkey;

@@ -19,8 +19,8 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     asleep, attach, cold, connections, elastic, idle, links, lossy, peers, pool, processes,
-    product, raw, shares, simulator, sockets, store, store_load, stream_sweep, streams, ucx,
-    valkey, workloads,
+    product, raw, shares, simulator, sockets, store, store_load, stream_sweep, streams,
+    tcp_programs, ucx, valkey, workloads,
 };
 
 const SMALL: usize = 64;
@@ -240,6 +240,7 @@ impl Plan {
                         (Part::Processes, Path::OneHost) => self.processes(&hosts),
                         (Part::Valkey | Part::Rings, Path::OneHost) => {
                             self.valkey(part, number, &hosts);
+                            self.tcp_programs(part);
                         }
                         (Part::Streams, Path::OneHost) => self.streams(&hosts),
                         (Part::Connections, Path::OneHost) => self.connections(&hosts),
@@ -473,6 +474,18 @@ impl Plan {
                     self.take_once(probe, sample);
                 }
             }
+        }
+    }
+
+    /// Debian's servers over rings, on instances of their own.
+    fn tcp_programs(&mut self, part: Part) {
+        if part != Part::Rings {
+            return;
+        }
+        for point in &tcp_programs::POINTS {
+            let programs = self.programs.clone();
+            let ports = [self.next_port(), self.next_port()];
+            self.take_all(|| point.measure(&programs, ports));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
 use crate::{
     asleep, cold, connections, elastic, links, lossy, pool, processes, shares, sockets, store,
-    store_load, stream_sweep, streams, ucx, valkey,
+    store_load, stream_sweep, streams, tcp_programs, ucx, valkey,
 };
 
 /// One comparison, evaluated.
@@ -54,6 +54,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .chain(cold::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(ucx::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(valkey::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(tcp_programs::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(stream_sweep::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(streams::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(elastic::specs().map(|spec| evaluate_one(&spec, samples)))

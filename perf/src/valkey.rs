@@ -9,7 +9,8 @@ use std::path::Path as FilePath;
 
 use urdma_harness::calls::Calls;
 use urdma_harness::instance::{Instance, Scratch};
-use urdma_harness::valkey::{Figures, Load, Over, Run, Valkey};
+use urdma_harness::over::Over;
+use urdma_harness::valkey::{Figures, Load, Run, Valkey};
 use urdma_harness::Failure;
 
 use crate::asleep::Load as Others;

@@ -7,8 +7,10 @@
 //! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
 //! - [`namespace`]: network namespaces as hosts;
 //! - [`link`]: raw frames of a network interface, as an attacker on the link sends and sees them;
+//! - [`over`]: what the octets of a program's connections go over;
 //! - [`programs`]: the catalogue of programs, their command lines and output;
 //! - [`pair`]: a server and a client of one program over a path;
+//! - [`servers`]: Debian's TCP servers and the programs that load them;
 //! - [`scheduler`]: the scheduler's groups of threads, switched off;
 //! - [`tshark`]: a capture as Wireshark reads it;
 //! - [`valkey`]: Valkey's server and benchmark over urdma and over TCP.
@@ -18,10 +20,12 @@ pub mod hugepages;
 pub mod instance;
 pub mod link;
 pub mod namespace;
+pub mod over;
 pub mod pair;
 pub mod process;
 pub mod programs;
 pub mod scheduler;
+pub mod servers;
 pub mod tshark;
 pub mod valkey;
 

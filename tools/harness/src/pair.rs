@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::instance::{Instance, LeasePolicy};
@@ -56,6 +57,25 @@ pub fn run(
         return Err(Failure::new(format!("server {}", server_ended.describe())));
     }
     Ok(figure)
+}
+
+/// Starts a server, and waits until it accepts TCP connections on a port.
+///
+/// # Errors
+/// It cannot be started, ends, or does not listen in time.
+pub fn serve(command: &mut Command, port: u16) -> Result<Process, Failure> {
+    let mut server = Process::start(command)?;
+    let id = server.id();
+    wait_until("a listener", READY_LIMIT, || {
+        !server.is_running() || listens_on_tcp(id, port)
+    })?;
+    match server.is_running() {
+        true => Ok(server),
+        false => Err(Failure::new(format!(
+            "server did not listen: {}",
+            server.printed().trim()
+        ))),
+    }
 }
 
 /// Whether a server on the host `server` accepts clients.

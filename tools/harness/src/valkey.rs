@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::calls::{Calls, Counted};
-use crate::instance::{Instance, LeasePolicy};
+use crate::over::Over;
 use crate::process::{Ended, Process};
 use crate::Failure;
 
@@ -24,37 +24,6 @@ const READY: [&str; 2] = [
 ];
 /// The address of both ends.
 const ADDRESS: &str = "127.0.0.1";
-
-/// What the octets go over.
-#[derive(Debug, Clone, Copy)]
-pub enum Over<'a> {
-    /// Queue pairs of this instance, which has the address 127.0.0.1.
-    Urdma(&'a Instance),
-    /// TCP connections whose octets this instance moves to rings.
-    Rings(&'a Instance),
-    /// Sockets of the kernel.
-    Tcp,
-}
-
-impl Over<'_> {
-    /// A program with its arguments.
-    ///
-    /// # Errors
-    /// `urdma` has not been built.
-    pub fn command(&self, argv: &[String]) -> Result<Command, Failure> {
-        match self {
-            Self::Urdma(host) => return host.run(LeasePolicy::Never, argv),
-            Self::Rings(host) => return host.run_over_rings(argv),
-            Self::Tcp => {}
-        }
-        let (program, arguments) = argv
-            .split_first()
-            .ok_or_else(|| Failure::new("there is no program"))?;
-        let mut command = Command::new(program);
-        command.args(arguments);
-        Ok(command)
-    }
-}
 
 /// What the benchmark does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
