@@ -42,6 +42,18 @@ fn needed(file: &Path) -> Vec<String> {
         .collect()
 }
 
+// Each process of a program loads these two.
+#[test]
+fn libraries_of_every_process_are_loaded_without_the_unwinder() {
+    for name in ["liburdma_provider.so", "liburdma_standin.so"] {
+        let libraries = needed(&built(name));
+        assert!(
+            !libraries.iter().any(|library| library.contains("libgcc_s")),
+            "{name} needs {libraries:?}"
+        );
+    }
+}
+
 #[test]
 fn programs_and_libraries_of_one_host_need_the_c_library_only() {
     for name in [

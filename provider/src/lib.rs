@@ -8,3 +8,6 @@
 
 mod front;
 mod verbs;
+
+// Loads libgcc_s with the first panic.
+use urdma_unwind as _;

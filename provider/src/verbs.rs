@@ -1,7 +1,8 @@
 //! The plugin's interface to libibverbs: C entry points, validation, verbs objects.
 //!
 //! - [`device`]: registration, opening and closing the device, the table of operations;
-//! - [`library`]: the copies of libibverbs in this process, among the objects that are [`loaded`];
+//! - [`library`]: the copies of libibverbs in this process, among the objects that are [`loaded`]
+//!   and have its [`symbols`];
 //! - [`context`]: an opened device, and the objects that calls name; [`objects`]: the table of live
 //!   objects, which control calls look objects up in;
 //! - [`backend`]: the two device backends, as far as objects and events are concerned;
@@ -45,4 +46,5 @@ mod qp;
 mod query;
 mod reason;
 mod srq;
+mod symbols;
 mod xrc;

@@ -52,3 +52,6 @@ mod provider;
 mod real;
 mod signals;
 mod uverbs;
+
+// Loads libgcc_s with the first panic.
+use urdma_unwind as _;

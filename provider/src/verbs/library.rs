@@ -146,7 +146,7 @@ static SEARCHED: AtomicU64 = AtomicU64::new(0);
 /// Registers the plugin with every loaded copy of libibverbs that it is not registered with; prints
 /// to standard error which copies it cannot serve.
 pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_ops) {
-    let objects = Objects::loaded();
+    let objects = Objects::loaded(SET_OPS);
     if objects.loads == SEARCHED.load(Ordering::Acquire) {
         return;
     }
@@ -330,13 +330,13 @@ mod tests {
         // SAFETY: a C string; loading libibverbs runs no code of it.
         let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "apt-get install libibverbs1");
-        Candidate::find(&Objects::loaded(), c"libibverbs.so.1").unwrap()
+        Candidate::find(&Objects::loaded(SET_OPS), c"libibverbs.so.1").unwrap()
     }
 
     #[test]
     fn libibverbs_loaded_is_found_once() {
         let system = system();
-        let objects = Objects::loaded();
+        let objects = Objects::loaded(SET_OPS);
         let found = objects
             .names()
             .filter_map(|name| Candidate::find(&objects, name));

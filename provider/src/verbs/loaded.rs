@@ -8,6 +8,8 @@
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::ops::Range;
 
+use super::symbols;
+
 /// A loaded object.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -15,6 +17,8 @@ pub(super) struct Object {
     pub(super) name: CString,
     /// From its first to its last address.
     pub(super) at: Range<usize>,
+    /// False if it has no symbol of the name that was looked for.
+    may_have: bool,
 }
 
 /// All of them at one moment.
@@ -23,11 +27,14 @@ pub(super) struct Objects {
     /// How many objects had been loaded since the program began.
     pub(super) loads: u64,
     list: Vec<Object>,
+    /// Of the name that is looked for.
+    hash: u32,
 }
 
 impl Objects {
-    /// Those that are loaded now.
-    pub(super) fn loaded() -> Self {
+    /// Those that are loaded now; looks which of them may have a symbol `name`, without asking the
+    /// dynamic linker, which searches the dependencies of each object too.
+    pub(super) fn loaded(name: &CStr) -> Self {
         unsafe extern "C" fn collect(
             object: *mut libc::dl_phdr_info,
             _size: usize,
@@ -39,19 +46,28 @@ impl Objects {
             if !object.dlpi_name.is_null() {
                 // SAFETY: not null, so a C string.
                 let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_owned();
-                let at = addresses(object);
-                objects.list.push(Object { name, at });
+                let headers = headers(object);
+                objects.list.push(Object {
+                    name,
+                    at: addresses(object, headers),
+                    may_have: symbols::may_have(object.dlpi_addr, headers, objects.hash),
+                });
             }
             0
         }
-        let mut objects = Self::default();
+        let mut objects = Self {
+            hash: symbols::hash(name),
+            ..Self::default()
+        };
         // SAFETY: `collect` takes the list that is passed to it.
         unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut objects).cast()) };
         objects
     }
 
+    /// The names of those that may have the symbol.
     pub(super) fn names(&self) -> impl Iterator<Item = &CStr> {
-        self.list.iter().map(|object| object.name.as_c_str())
+        let able = self.list.iter().filter(|object| object.may_have);
+        able.map(|object| object.name.as_c_str())
     }
 
     /// The object that has this address.
@@ -60,16 +76,20 @@ impl Objects {
     }
 }
 
-/// The addresses of an object's segments, from the first to the last.
-fn addresses(object: &libc::dl_phdr_info) -> Range<usize> {
-    let base = address(object.dlpi_addr);
-    let headers = match object.dlpi_phdr.is_null() {
+/// The program headers of an object.
+fn headers(object: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    match object.dlpi_phdr.is_null() {
         true => &[],
         // SAFETY: the dynamic linker passes `dlpi_phnum` headers, which stay as long as the object.
         false => unsafe {
             std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum))
         },
-    };
+    }
+}
+
+/// The addresses of an object's segments, from the first to the last.
+fn addresses(object: &libc::dl_phdr_info, headers: &[libc::Elf64_Phdr]) -> Range<usize> {
+    let base = address(object.dlpi_addr);
     let loaded = headers
         .iter()
         .filter(|header| header.p_type == libc::PT_LOAD);
@@ -91,7 +111,7 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_the_objects_that_have_them() {
-        let objects = Objects::loaded();
+        let objects = Objects::loaded(c"getpid");
         assert!(objects.loads > 0);
         let name_of = |address| {
             objects
@@ -101,6 +121,7 @@ mod tests {
         assert_eq!(name_of(address as fn(u64) -> usize as usize), Some(""));
         let libc = name_of(libc::getpid as *const () as usize).unwrap();
         assert!(libc.contains("libc.so"), "{libc}");
+        assert!(objects.names().any(|name| name.to_str() == Ok(libc)));
         assert_eq!(name_of(0), None);
     }
 }
