@@ -147,6 +147,7 @@ fn end() {
         "opens" => hostile::open(),
         "writes" => offered::write(),
         "reads" => offered::read(),
+        "offers again" => offer_again(),
         "example answers" => run_example(None),
         "example asks" => run_example(Some(address_in(PEER))),
         other => panic!("no role {other:?}"),
@@ -646,4 +647,30 @@ fn end_that_is_killed_is_reached_again() {
     let ended = asking.wait(CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     hosts.down([echo]);
+}
+
+/// A configuration for which the device has no completion queue is no reason to refuse another.
+fn offer_again() {
+    let many = Config {
+        cq_depth: 1 << 20,
+        ..Config::default()
+    };
+    let mut client = Client::new(address_in(OWN).ip(), &many).unwrap();
+    let too_many = Messages {
+        share: 1 << 14,
+        ..Messages::default()
+    };
+    let refused = client.offer_messages(address_in(OWN), &too_many);
+    assert!(matches!(refused, Err(Error::Call { .. })), "{refused:?}");
+    let offered = client.offer_messages(address_in(OWN), &Messages::default());
+    offered.unwrap();
+    println!("listens");
+}
+
+#[test]
+fn messages_are_offered_after_a_refusal() {
+    let _alone = alone();
+    let hosts = Hosts::one();
+    let end = hosts.start("offers again", 0);
+    hosts.down([end]);
 }

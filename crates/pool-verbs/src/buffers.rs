@@ -74,6 +74,12 @@ impl Buffers {
         (&self.queue, self.share)
     }
 
+    /// How many times [`Self::poll`] is called until it has given all that have arrived before the
+    /// first one.
+    pub(crate) fn polls_max(&self) -> usize {
+        (self.share as usize * self.blocks.len()).div_ceil(POLLED)
+    }
+
     fn stride(&self) -> usize {
         self.buffer_octets.next_multiple_of(ALIGNMENT) as usize
     }

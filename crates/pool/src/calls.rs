@@ -4,11 +4,11 @@ use crate::config::Transport;
 use crate::credit::Grant;
 use crate::error::{CallError, PostError};
 use crate::exchange::OWN;
-use crate::fault::{Fault, Faults};
+use crate::fault::Fault;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
 use crate::queued::Queued;
-use crate::regions::{check_shape, needed, Pieces, Regions};
+use crate::regions::{check_shape, needed};
 use crate::slots::Id;
 use crate::types::{
     Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
@@ -324,22 +324,33 @@ impl Pool {
             return Err(PostError::Operation);
         }
         let (regions, faults) = (&mut self.regions, self.faults);
-        let len_octets = check_shape(request, elements, &self.config, faults)?;
-        let pieces = regions.check_local(poster.user, request.operation, elements, faults)?;
-        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
-        let queued = Queued {
-            request: *request,
-            rkey,
-            len_octets,
-            pieces: pieces.len(),
-        };
-        push(poster, regions, queued, &pieces, faults)
+        let (of, node) = ((poster.user, request.operation), poster.node);
+        poster.try_push(faults, |pieces| {
+            let len_octets = check_shape(request, elements, &self.config, faults)?;
+            regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
+            Ok(Queued {
+                request: *request,
+                rkey: regions.check_remote(node, request, len_octets, faults)?,
+                len_octets,
+                pieces: elements.len(),
+            })
+        })?;
+        for piece in poster.last_pieces(elements.len()) {
+            regions.use_local(piece.local);
+        }
+        Ok(())
     }
 
     /// The next completion of a virtual queue pair.
     #[inline]
     pub fn poll(&mut self, id: VirtualId) -> Option<Completion> {
         self.virtuals.get_mut(id.0)?.poll()
+    }
+
+    /// Whether there is nothing to transmit now, and no action.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.active.is_empty() && self.actions.is_empty()
     }
 
     /// What the driver is to do next.
@@ -436,11 +447,13 @@ impl Pool {
             let Some(InFlight { of, pieces, .. }) = shared.pop() else {
                 return;
             };
-            let mut locals = shared.locals.drain(..pieces);
-            let first = locals.next();
-            let others = locals.filter(|_| !self.faults.has(Fault::FirstElementReleased));
-            for local in first.into_iter().chain(others) {
-                release(&mut self.regions, &mut self.actions, local);
+            for at in 0..pieces {
+                let local = shared.locals.pop_front();
+                let local =
+                    local.filter(|_| at == 0 || !self.faults.has(Fault::FirstElementReleased));
+                if let Some(local) = local {
+                    release(&mut self.regions, &mut self.actions, local);
+                }
             }
             let id = self.receiver_of(of);
             match self.virtuals.get_mut(id.0) {
@@ -489,23 +502,4 @@ impl Pool {
             self.begin_failing(id.slot);
         }
     }
-}
-
-/// Appends a request that is valid, if there is a place for it.
-#[inline(always)]
-pub(crate) fn push(
-    poster: &mut VirtualQp,
-    regions: &mut Regions,
-    queued: Queued,
-    pieces: &Pieces,
-    faults: Faults,
-) -> Result<(), PostError> {
-    if poster.is_full(faults) {
-        return Err(PostError::QueueFull);
-    }
-    for piece in pieces {
-        regions.use_local(piece.local);
-    }
-    poster.push(queued, pieces);
-    Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::calls::push;
 use crate::config::MessageConfig;
 use crate::end::End;
 use crate::error::{CallError, ConfigError, PostError};
@@ -11,6 +10,7 @@ use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
 use crate::queued::Queued;
+use crate::regions::Pieces;
 use crate::services::Incoming;
 use crate::slots::Id;
 use crate::types::{
@@ -42,12 +42,20 @@ impl Pool {
     /// # Errors
     /// If the configuration does not work, the pool is over initiators, or it was told before.
     pub fn offer_messages(&mut self, config: &MessageConfig) -> Result<(), ConfigError> {
-        if self.messages.config.is_some() {
-            return Err(ConfigError::MessagesOffered);
-        }
-        config.validate(self.config.transport)?;
+        self.check_messages(config)?;
         self.messages.config = Some(*config);
         Ok(())
+    }
+
+    /// Whether [`Self::offer_messages`] would take this configuration.
+    ///
+    /// # Errors
+    /// Those of that call.
+    pub fn check_messages(&self, config: &MessageConfig) -> Result<(), ConfigError> {
+        match self.messages.config {
+            Some(_) => Err(ConfigError::MessagesOffered),
+            None => config.validate(self.config.transport),
+        }
     }
 
     /// Offers a service, at which nodes open virtual queue pairs to this pool.
@@ -222,15 +230,21 @@ impl Pool {
         if len_octets > most {
             return Err(PostError::Length);
         }
-        let regions = &mut self.regions;
-        let pieces = regions.check_local(poster.user, request.operation, elements, self.faults)?;
-        let queued = Queued {
-            request: *request,
-            rkey: 0,
-            len_octets,
-            pieces: pieces.len(),
-        };
-        push(poster, regions, queued, &pieces, self.faults)
+        let (regions, faults) = (&mut self.regions, self.faults);
+        let of = (poster.user, request.operation);
+        poster.try_push(faults, |pieces| {
+            regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
+            Ok(Queued {
+                request: *request,
+                rkey: 0,
+                len_octets,
+                pieces: elements.len(),
+            })
+        })?;
+        for piece in poster.last_pieces(elements.len()) {
+            regions.use_local(piece.local);
+        }
+        Ok(())
     }
 
     /// Takes a Receive, which the next Send of the other end fills.
@@ -267,7 +281,9 @@ impl Pool {
         }
         let regions = &mut self.regions;
         // As the destination of a READ, its elements are written.
-        let pieces = regions.check_local(poster.user, Operation::Read, elements, self.faults)?;
+        let of = (poster.user, Operation::Read);
+        let mut pieces = Pieces::new();
+        regions.check_local(of, elements, self.faults, |piece| pieces.push(piece))?;
         if end.is_full() {
             return Err(PostError::ReceiveQueueFull);
         }

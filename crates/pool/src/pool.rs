@@ -15,7 +15,7 @@ use crate::regions::Regions;
 use crate::services::Messages;
 use crate::slots::Slots;
 use crate::types::{
-    Action, BufferAction, EndState, LocalRegionId, NodeId, PhysicalState, Status, VirtualId,
+    Action, BufferAction, EndState, LocalRegionId, NodeId, PhysicalState, Sge, Status, VirtualId,
     VirtualState,
 };
 use crate::virtual_qp::VirtualQp;
@@ -78,6 +78,8 @@ pub struct Pool {
     pub(crate) active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) messages: Messages,
+    /// The scatter-gather list of the work request that is being posted.
+    pub(crate) elements: Vec<Sge>,
     pub(crate) stats: Stats,
     pub(crate) faults: Faults,
 }
@@ -100,6 +102,7 @@ impl Pool {
             active: VecDeque::new(),
             actions: VecDeque::new(),
             messages: Messages::default(),
+            elements: Vec::new(),
             stats: Stats::default(),
             faults: Faults::default(),
         })

@@ -27,7 +27,7 @@ pub(crate) struct Piece {
     pub(crate) sge: Sge,
 }
 
-/// Those of a request.
+/// Those of a Receive.
 pub(crate) type Pieces = ArrayVec<Piece, ELEMENTS_MAX>;
 
 /// All regions.
@@ -132,23 +132,28 @@ impl Regions {
         })
     }
 
-    /// The elements of a request of this user, if each names memory that it may use so.
+    /// Gives `add` the elements of a request of this user, as long as each names memory that it may
+    /// use so.
+    #[inline]
     pub(crate) fn check_local(
         &self,
-        user: UserId,
-        operation: Operation,
+        (user, operation): (UserId, Operation),
         elements: &[Element],
         faults: Faults,
-    ) -> Result<Pieces, PostError> {
-        let mut pieces = Pieces::new();
+        mut add: impl FnMut(Piece),
+    ) -> Result<(), PostError> {
+        let mut first = None;
         for element in elements {
-            let piece = match self.check_element(user, operation, element, faults) {
-                Err(_) if !pieces.is_empty() && faults.has(Fault::FirstElementChecked) => pieces[0],
-                checked => checked?,
+            let checked = self.check_element(user, operation, element, faults);
+            let fallback = first.filter(|_| faults.has(Fault::FirstElementChecked));
+            let piece = match (checked, fallback) {
+                (Err(_), Some(first)) => first,
+                (checked, _) => checked?,
             };
-            pieces.try_push(piece).map_err(|_| PostError::Elements)?;
+            first = first.or(Some(piece));
+            add(piece);
         }
-        Ok(pieces)
+        Ok(())
     }
 
     /// Whether a request to this node names memory of it that it may use so; its key.

@@ -139,9 +139,9 @@ mod tests {
         drive(&mut pool, &mut connected);
         let read = read_of(&mut pool, nodes[0]);
         pool.post(refusing, &read, &[]).unwrap();
-        pool.transmit(|_| Posted::Refused);
+        pool.transmit(|_, _| Posted::Refused);
         drive(&mut pool, &mut connected);
-        pool.transmit(|_| Posted::Refused);
+        pool.transmit(|_, _| Posted::Refused);
         pool.close(refusing).unwrap();
         let next = open(&mut pool, nodes[3]).unwrap();
         let read = read_of(&mut pool, nodes[3]);
@@ -149,7 +149,7 @@ mod tests {
         drive(&mut pool, &mut connected);
         assert_eq!(pool.poll(next), None, "its node was not asked");
         let mut posted = 0;
-        pool.transmit(|_| {
+        pool.transmit(|_, _| {
             posted += 1;
             Posted::Accepted
         });

@@ -1,22 +1,20 @@
 //! What is posted next, and to which queue pair.
 
-use arrayvec::ArrayVec;
-
 use crate::exchange::{Control, OWN};
 use crate::fault::Fault;
 use crate::header::{Header, Message, HEADER_OCTETS};
 use crate::physical_qp::InFlight;
 use crate::pool::Pool;
 use crate::queued::Queued;
-use crate::types::{Operation, Posted, Transmit, VirtualId};
+use crate::types::{Operation, Posted, Sge, Transmit, VirtualId};
 
 /// What a request costs in the order of turns beside its octets.
 const REQUEST_COST: u64 = 512;
 
 impl Pool {
-    /// Has `post` post whatever may be posted. The last work request of each queue pair is
-    /// signaled.
-    pub fn transmit(&mut self, mut post: impl FnMut(&Transmit) -> Posted) {
+    /// Has `post` post whatever may be posted, each with its scatter-gather list. The last work
+    /// request of each queue pair is signaled.
+    pub fn transmit(&mut self, mut post: impl FnMut(&Transmit, &[Sge]) -> Posted) {
         while let Some(&slot) = self.active.front() {
             if self.transmit_one(slot, &mut post) {
                 // Queue pairs take turns.
@@ -28,8 +26,12 @@ impl Pool {
         }
     }
 
-    /// Posts the next work request of a queue pair; `false`: none may be posted.
-    fn transmit_one(&mut self, slot: u16, post: &mut impl FnMut(&Transmit) -> Posted) -> bool {
+    /// Posts the next work request of a queue pair; `false`: none may be posted after it.
+    fn transmit_one(
+        &mut self,
+        slot: u16,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
         if !self.has_room(slot) {
             return false;
         }
@@ -47,11 +49,11 @@ impl Pool {
         shared.end_turn();
         member.is_listed = false;
         member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
-        let elements = member.next_pieces(&queued).map(|piece| {
+        self.elements.clear();
+        for piece in member.next_pieces(&queued) {
             shared.locals.push_back(piece.local);
-            piece.sge
-        });
-        let elements = elements.collect();
+            self.elements.push(piece.sge);
+        }
         member.note_posted(&queued);
         let before = shared.in_flight.back().map(|before| before.node);
         let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
@@ -68,33 +70,31 @@ impl Pool {
             _ => None,
         };
         self.list(id);
-        let is_tail = self.is_tail(slot);
+        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
         let work = Transmit {
             physical,
             node,
             wr_id,
             operation: request.operation,
-            elements,
             remote_addr: request.remote_addr,
             rkey,
-            is_signaled: request.is_signaled || is_tail,
+            is_signaled: request.is_signaled || self.is_tail(slot, is_last),
             header,
         };
-        if post(&work) == Posted::Refused {
+        if post(&work, &self.elements) == Posted::Refused {
             self.take_back(slot, id, &queued);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
-        true
+        !is_last
     }
 
     /// Whether a work request that is posted now has to be signaled, since it is the last one for
     /// now, or of a row.
     #[inline(always)]
-    fn is_tail(&mut self, slot: u16) -> bool {
+    fn is_tail(&self, slot: u16, is_last: bool) -> bool {
         let shared = &self.physicals[usize::from(slot)];
         let is_full_row = shared.unsignaled + 1 >= self.config.signal_every;
-        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
         (is_last || is_full_row) && !self.faults.has(Fault::TailUnsignaled)
     }
 
@@ -112,7 +112,11 @@ impl Pool {
 
     /// Posts the next message of the pool itself, which has a turn.
     #[cold]
-    fn transmit_own(&mut self, slot: u16, post: &mut impl FnMut(&Transmit) -> Posted) -> bool {
+    fn transmit_own(
+        &mut self,
+        slot: u16,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
         self.end_own_turn(slot);
         let shared = &mut self.physicals[usize::from(slot)];
         let Some(node) = shared.node else {
@@ -127,18 +131,18 @@ impl Pool {
         let wr_id = shared.push(in_flight, shared.time);
         let header = self.take_own(slot);
         self.list_own(slot);
+        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
         let work = Transmit {
             physical,
             node,
             wr_id,
             operation: Operation::Send { immediate: None },
-            elements: ArrayVec::new(),
             remote_addr: 0,
             rkey: 0,
-            is_signaled: self.is_tail(slot),
+            is_signaled: self.is_tail(slot, is_last),
             header: Some(header),
         };
-        if post(&work) == Posted::Refused {
+        if post(&work, &[]) == Posted::Refused {
             let shared = &mut self.physicals[usize::from(slot)];
             shared.note_refused(self.faults);
             shared.exchange.note_refused();
@@ -146,7 +150,7 @@ impl Pool {
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
-        true
+        !is_last
     }
 
     /// The queue pair does not take the work request that was to be posted: it has failed, and the

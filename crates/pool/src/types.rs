@@ -359,8 +359,8 @@ pub enum PhysicalState {
     Failing,
 }
 
-/// A work request that the driver posts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A work request that the driver posts, beside its scatter-gather list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// To this queue pair.
     pub physical: PhysicalId,
@@ -370,8 +370,6 @@ pub struct Transmit {
     pub wr_id: u64,
     /// What it does.
     pub operation: Operation,
-    /// Its scatter-gather list.
-    pub elements: ArrayVec<Sge, ELEMENTS_MAX>,
     /// Its remote address.
     pub remote_addr: u64,
     /// The key of the remote region.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::config::Config;
 use crate::end::End;
+use crate::error::PostError;
 use crate::fault::{Fault, Faults};
 use crate::queued::Queued;
 use crate::regions::Piece;
@@ -98,10 +99,32 @@ impl VirtualQp {
         self.completed_sends.wrapping_add(self.posted_sends)
     }
 
-    /// Appends a request with its elements.
-    pub(crate) fn push(&mut self, queued: Queued, pieces: &[Piece]) {
-        self.queue.push_back(queued);
-        self.pieces.extend(pieces);
+    /// Appends the request that `check` gives, which adds its elements to those of the queue. If
+    /// that ends with an error, nothing is appended.
+    #[inline]
+    pub(crate) fn try_push(
+        &mut self,
+        faults: Faults,
+        check: impl FnOnce(&mut VecDeque<Piece>) -> Result<Queued, PostError>,
+    ) -> Result<(), PostError> {
+        let is_full = self.is_full(faults);
+        let before = self.pieces.len();
+        let checked = check(&mut self.pieces);
+        match checked.and_then(|queued| (!is_full).then_some(queued).ok_or(PostError::QueueFull)) {
+            Ok(queued) => self.queue.push_back(queued),
+            Err(error) => {
+                self.pieces.truncate(before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements that were appended last.
+    #[inline]
+    pub(crate) fn last_pieces(&self, count: usize) -> impl Iterator<Item = &Piece> {
+        let len = self.pieces.len();
+        (len - count..len).map(|at| &self.pieces[at])
     }
 
     /// The request that would be posted next, if one may be.
@@ -114,7 +137,7 @@ impl VirtualQp {
     /// The elements of the request that would be posted next.
     pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = &Piece> {
         let end = self.posted_pieces + next.pieces;
-        self.pieces.range(self.posted_pieces..end)
+        (self.posted_pieces..end).map(|at| &self.pieces[at])
     }
 
     /// Notes that the next request is posted.
@@ -141,7 +164,9 @@ impl VirtualQp {
         self.note_refused(&queued);
         let sends = u32::from(queued.request.operation.is_send());
         self.completed_sends = self.completed_sends.wrapping_add(sends);
-        self.pieces.drain(..queued.pieces);
+        for _ in 0..queued.pieces {
+            self.pieces.pop_front();
+        }
         if queued.request.is_signaled || faults.has(Fault::SignaledForAll) {
             self.complete(&queued, Status::Success);
         }

@@ -4,7 +4,7 @@
 //! urdma-perf-pool nodes ADDRESS COUNT [SERVICE]    COUNT nodes, at this port and the next ones
 //! urdma-perf-pool sleepers ADDRESS COUNT [SERVICE] the same, whose process sleeps then
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
-//! urdma-perf-pool read ADDRESS own|connections|initiators
+//! urdma-perf-pool read ADDRESS own|connections|initiators [READS]
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
 //! urdma-perf-pool memory ADDRESS COUNT             heap that COUNT known nodes take
 //! ```
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
 
 fn run() -> Outcome<()> {
     const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|read|learn|memory ADDRESS \
-                         [COUNT|READER] [SERVICE]";
+                         [COUNT|READER] \
+                         [SERVICE|READS]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (role, address, rest) = match &arguments[..] {
         [role, address, rest @ ..] => (role.as_str(), address, rest),
@@ -63,14 +64,20 @@ fn run() -> Outcome<()> {
     };
     let address: SocketAddr = address.parse().map_err(|_| USAGE)?;
     let count = |count: &String| count.parse().map_err(|_| USAGE);
-    let services = rest.iter().skip(1).map(|service| service.parse());
-    let services: Vec<SocketAddr> = services.collect::<Result<_, _>>().map_err(|_| USAGE)?;
+    let services = || -> Outcome<Vec<SocketAddr>> {
+        let services = rest.iter().skip(1).map(|service| service.parse());
+        services.collect::<Result<_, _>>().map_err(|_| USAGE.into())
+    };
     match (role, rest) {
-        ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services).map_err(text),
-        ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services).map_err(text),
-        ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services).map_err(text),
+        ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services()?).map_err(text),
+        ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services()?).map_err(text),
+        ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services()?).map_err(text),
         ("open", []) => open(address).map_err(text),
-        ("read", [way]) => read(address, Way::from_name(way).ok_or(USAGE)?),
+        ("read", [way]) => read(address, Way::from_name(way).ok_or(USAGE)?, READS),
+        ("read", [way, reads]) => {
+            let reads = reads.parse().map_err(|_| USAGE)?;
+            read(address, Way::from_name(way).ok_or(USAGE)?, reads)
+        }
         ("memory", [nodes]) => memory(address, count(nodes)?).map_err(text),
         _ => Err(USAGE.into()),
     }
@@ -225,15 +232,15 @@ impl Virtual {
 }
 
 /// Reads of the node, one at a time.
-fn read(to: SocketAddr, way: Way) -> Outcome<()> {
+fn read(to: SocketAddr, way: Way, reads: usize) -> Outcome<()> {
     let ns = match way.transport() {
         None => {
             let mut own = Own::connect(to, OFFERED).map_err(text)?;
-            time_reads(|| own.read(READ_OCTETS as usize))?
+            time_reads(reads, || own.read(READ_OCTETS as usize))?
         }
         Some(transport) => {
             let mut over = Virtual::new(to, transport).map_err(text)?;
-            time_reads(|| over.read())?
+            time_reads(reads, || over.read())?
         }
     };
     println!("{MEDIAN}{:.4}", median_us(ns));
@@ -241,15 +248,15 @@ fn read(to: SocketAddr, way: Way) -> Outcome<()> {
 }
 
 /// The times of reads after a warm-up.
-fn time_reads(mut read: impl FnMut() -> Result<Status, Error>) -> Outcome<Vec<u64>> {
-    let mut ns = Vec::with_capacity(READS);
-    for n in 0..READS + READS / 10 {
+fn time_reads(reads: usize, mut read: impl FnMut() -> Result<Status, Error>) -> Outcome<Vec<u64>> {
+    let mut ns = Vec::with_capacity(reads);
+    for n in 0..reads + reads / 10 {
         let began = Instant::now();
         let status = read().map_err(text)?;
         if status != Status::Success {
             return Err(format!("a read ended with {status:?}"));
         }
-        if n >= READS / 10 {
+        if n >= reads / 10 {
             ns.push(elapsed_ns(began));
         }
     }

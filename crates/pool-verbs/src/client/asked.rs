@@ -100,7 +100,7 @@ impl Client {
         }
         let goes_before = exchange.at < asking.at;
         let later = |_: Error| Refused::Later;
-        while self.poll_messages().map_err(later)? {}
+        self.take_arrived().map_err(later)?;
         let at = self.node_at(asking.at).map_err(later)?;
         for _ in 0..2 {
             let (node, name) = (self.nodes[at].id, asking.terms.name);

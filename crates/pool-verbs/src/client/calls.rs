@@ -73,7 +73,7 @@ impl Client {
         &mut self,
         at: usize,
     ) -> Result<(Region, RemoteRegionId), Error> {
-        self.settle()?;
+        self.settle_for(at)?;
         loop {
             if let Some(described) = self.nodes[at].memory {
                 return Ok(described);

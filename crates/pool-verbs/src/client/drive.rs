@@ -2,26 +2,40 @@
 
 use std::net::SocketAddr;
 
-use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Posted, Status};
+use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Pool, Posted, Status};
 
-use super::links::{Connection, Link, Shared};
+use super::links::{Connection, Link, Node, Shared};
 use super::{Client, Device, Exchange};
 use crate::error::Error;
 use crate::ffi::{Calls, Id, Initiator, Service};
 
 impl Client {
     /// Posts what the pool has, and carries its actions out.
+    ///
+    /// # Errors
+    /// If the device was removed, or its completions cannot be polled. A queue pair that cannot be
+    /// created is no error of the call that finds it, which another user may have made: the
+    /// requests that wait for it fail.
+    #[inline]
     pub(super) fn settle(&mut self) -> Result<(), Error> {
+        match self.pool.is_settled() {
+            true => Ok(()),
+            false => self.carry_out(),
+        }
+    }
+
+    fn carry_out(&mut self) -> Result<(), Error> {
         loop {
             let (shared, nodes) = (&self.shared, &self.nodes);
             let exchange = &self.exchange;
-            self.pool.transmit(|work| {
+            self.pool.transmit(|work, elements| {
                 let found = shared.iter().find(|one| one.physical == work.physical);
                 let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
                     (Some(header), Some(exchange)) => {
-                        found.link.post_message(work, header, &exchange.buffers)
+                        let buffers = &exchange.buffers;
+                        found.link.post_message(work, elements, header, buffers)
                     }
-                    _ => found.link.post(work, nodes),
+                    _ => found.link.post(work, elements, nodes),
                 });
                 match is_posted {
                     true => Posted::Accepted,
@@ -44,33 +58,43 @@ impl Client {
         }
     }
 
+    /// The same for a virtual queue pair that is being opened to a node.
+    ///
+    /// # Errors
+    /// Those of [`Self::settle`]; if no connection to the node or no initiator can be created.
+    pub(super) fn settle_for(&mut self, node: usize) -> Result<(), Error> {
+        self.failure = None;
+        self.settle()?;
+        let node = self.nodes[node].id;
+        match self.failure.take() {
+            Some((of, error)) if of.is_none_or(|of| of == node) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Hands completions to the pool; whether there were any.
+    #[inline(always)]
     pub(super) fn poll_queue(&mut self) -> Result<bool, Error> {
-        let (pool, silent) = (&mut self.pool, &mut self.silent);
-        let nodes = &self.nodes;
-        let found = self.device.queue.poll(|wr_id, status| {
-            match status {
-                Status::RetryExceeded => silent.extend(pool.node_of(wr_id)),
-                // A table may have described other memory than the node's.
-                Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation => {
-                    let node = pool.node_of(wr_id);
-                    silent.extend(node.filter(|node| nodes[node.index()].tables_believed > 0));
-                }
-                _ => {}
+        let (pool, nodes) = (&mut self.pool, &mut self.nodes);
+        self.device.queue.poll(|wr_id, status| {
+            if status != Status::Success {
+                doubt_node(pool, nodes, wr_id, status);
             }
             pool.handle_completion(wr_id, status);
-        });
-        while let Some(id) = self.silent.pop() {
-            let node = &mut self.nodes[id.index()];
-            // Another one may have the place of one that was forgotten.
-            node.is_doubtful |= node.id == id;
-        }
-        found
+        })
     }
 
     /// Hands messages to the pool, and their octets to the Receives of users; whether there were
     /// any.
+    #[inline]
     pub(super) fn poll_messages(&mut self) -> Result<bool, Error> {
+        match self.exchange.is_some() {
+            true => self.poll_exchange(),
+            false => Ok(false),
+        }
+    }
+
+    fn poll_exchange(&mut self) -> Result<bool, Error> {
         let Some(exchange) = &self.exchange else {
             return Ok(false);
         };
@@ -98,6 +122,17 @@ impl Client {
         }
         self.empty_buffers()?;
         Ok(true)
+    }
+
+    /// Hands over the messages that have arrived before; others may go on sending.
+    pub(super) fn take_arrived(&mut self) -> Result<(), Error> {
+        let exchange = self.exchange.as_ref();
+        for _ in 0..exchange.map_or(0, |exchange| exchange.buffers.polls_max()) {
+            if !self.poll_messages()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Copies messages out of their buffers, and posts these again.
@@ -161,11 +196,23 @@ impl Client {
                 self.shared.push(Shared { physical, link });
                 Ok(())
             }
-            Err(error) => {
-                self.pool.handle_unreachable(physical);
-                Err(error)
-            }
+            Err(error) => self.note_failure(physical, Some(self.nodes[node].id), error),
         }
+    }
+
+    /// A shared queue pair cannot be created.
+    fn note_failure(
+        &mut self,
+        physical: PhysicalId,
+        node: Option<NodeId>,
+        error: Error,
+    ) -> Result<(), Error> {
+        self.pool.handle_unreachable(physical);
+        if self.device.domain.is_removed() {
+            return Err(Error::Removed);
+        }
+        self.failure = Some((node, error));
+        Ok(())
     }
 
     /// Asks a node again that has refused for now.
@@ -197,10 +244,7 @@ impl Client {
                 self.pool.handle_connected(physical);
                 Ok(())
             }
-            Err(error) => {
-                self.pool.handle_unreachable(physical);
-                Err(error)
-            }
+            Err(error) => self.note_failure(physical, None, error),
         }
     }
 
@@ -208,7 +252,7 @@ impl Client {
         let found = self.shared.iter().position(|one| one.physical == physical);
         if let Some(at) = found {
             self.shared[at].link.break_connection();
-            while self.poll_messages()? {}
+            self.take_arrived()?;
             while self.poll_queue()? {}
             self.remove(at);
         }
@@ -225,4 +269,23 @@ impl Client {
             exchange.buffers.give_back(block);
         }
     }
+}
+
+/// Notes that what is known of the node of a request may be wrong, if its status says so.
+#[cold]
+fn doubt_node(pool: &Pool, nodes: &mut [Node], wr_id: u64, status: Status) {
+    let Some(id) = pool.node_of(wr_id) else {
+        return;
+    };
+    let node = &mut nodes[id.index()];
+    let is_doubtful = match status {
+        Status::RetryExceeded => true,
+        // A table may have described other memory than the node's.
+        Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation => {
+            node.tables_believed > 0
+        }
+        _ => false,
+    };
+    // Another one may have the place of one that was forgotten.
+    node.is_doubtful |= is_doubtful && node.id == id;
 }

@@ -17,15 +17,21 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes what has come, and does what follows from it; whether there may be completions.
+    #[inline]
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
         let has_come = self.poll_queue()? | self.poll_messages()?;
         self.turns = self.turns.wrapping_add(1);
         let is_time = self.turns.is_multiple_of(EVENTS_EVERY);
         let looks = is_time || (!has_come && self.is_connecting());
-        if !has_come && !looks {
-            // Nothing has come, and each request was handed over when it was posted.
-            return Ok(false);
+        match has_come || looks {
+            true => self.follow(looks),
+            // Each request was handed over when it was posted.
+            false => Ok(false),
         }
+    }
+
+    /// Does what follows from what has come, after a look for events if it is time.
+    fn follow(&mut self, looks: bool) -> Result<bool, Error> {
         if looks {
             for at in (0..self.shared.len()).rev() {
                 self.advance(at)?;
@@ -145,7 +151,7 @@ impl Client {
             return Ok(());
         }
         // Messages that have arrived show that the connection was complete.
-        while self.poll_messages()? {}
+        self.take_arrived()?;
         if is_accepted(&self.shared[at]) {
             self.remove(at);
             self.pool.handle_abandoned(physical);

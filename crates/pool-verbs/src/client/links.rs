@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use urdma_node_table::{Region, Target};
-use urdma_pool::{NodeId, PhysicalId, RemoteRegionId, Transmit, HEADER_OCTETS};
+use urdma_pool::{NodeId, PhysicalId, RemoteRegionId, Sge, Transmit, HEADER_OCTETS};
 
 use crate::asking::Terms;
 use crate::buffers::Buffers;
@@ -90,13 +90,13 @@ impl Connection {
 
 impl Link {
     /// Posts a work request; `false`: the queue pair does not take it.
-    pub(super) fn post(&self, work: &Transmit, nodes: &[Node]) -> bool {
+    pub(super) fn post(&self, work: &Transmit, elements: &[Sge], nodes: &[Node]) -> bool {
         match self {
-            Self::Connection(connection) => connection.cm.post(work),
+            Self::Connection(connection) => connection.cm.post(work, elements),
             Self::Initiator(initiator) => {
                 let node = nodes.get(work.node.index());
                 let route = node.and_then(|node| node.route.as_ref());
-                route.is_some_and(|route| initiator.post(work, route))
+                route.is_some_and(|route| initiator.post(work, elements, route))
             }
         }
     }
@@ -106,6 +106,7 @@ impl Link {
     pub(super) fn post_message(
         &self,
         work: &Transmit,
+        elements: &[Sge],
         header: &[u8; HEADER_OCTETS],
         buffers: &Buffers,
     ) -> bool {
@@ -113,7 +114,7 @@ impl Link {
             return false;
         };
         let header = block.and_then(|block| buffers.header(block, work.wr_id, header).ok());
-        header.is_some_and(|header| cm.post_with_header(work, header))
+        header.is_some_and(|header| cm.post_with_header(work, header, elements))
     }
 
     /// Its memory for messages.

@@ -111,10 +111,11 @@ impl Client {
         let sq_depth = self.config.sq_depth;
         let connections = self.config.cq_depth / sq_depth;
         let offered = memory(domain)?;
-        // This checks the configuration, of which the length of the queue follows.
-        self.pool.offer_messages(&config)?;
+        // The length of the queue follows from a configuration that is valid.
+        self.pool.check_messages(&config)?;
         let buffers = Buffers::new(domain, &config, sq_depth, connections)?;
         listener.listen()?;
+        self.pool.offer_messages(&config)?;
         self.exchange = Some(Exchange {
             at: canonical(at),
             config,
@@ -157,8 +158,8 @@ impl Client {
     /// it.
     ///
     /// # Errors
-    /// If the client exchanges no messages, or the address is its own; if a limit is reached, or
-    /// the device was removed. Nothing is left open then.
+    /// If the client exchanges no messages, or the address is its own; if a limit is reached, no
+    /// connection can be begun, or the device was removed. Nothing is left open then.
     pub fn open_service(
         &mut self,
         user: UserId,
@@ -176,7 +177,8 @@ impl Client {
         let at = self.node_at(address)?;
         let to = (self.nodes[at].id, service);
         let opened = self.pool.open_service(user, to, depths, Access::ALL)?;
-        let settled = self.settle_messages();
+        let settled = self.settle_for(at);
+        let settled = self.device.domain.explain(settled);
         if settled.is_err() {
             self.pool.close(opened)?;
         }

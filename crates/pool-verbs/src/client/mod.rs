@@ -75,9 +75,9 @@ pub struct Client {
     /// By the index of the pool. The place of one that was removed has it until it is used again.
     nodes: Vec<Node>,
     known: HashMap<SocketAddr, usize>,
-    /// Those that have not answered a request, or refused one, in the completions that were polled
-    /// last.
-    silent: Vec<NodeId>,
+    /// Why a shared queue pair could not be created last, and the node to which it was to be
+    /// connected, if it was not an initiator.
+    failure: Option<(Option<NodeId>, Error)>,
     /// How often it was looked for what has come.
     turns: u32,
     /// How initiators are created; none over connections.
@@ -122,7 +122,7 @@ impl Client {
             keys: HashMap::new(),
             nodes: Vec::new(),
             known: HashMap::new(),
-            silent: Vec::new(),
+            failure: None,
             turns: 0,
             calls,
             replicas: Vec::new(),

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use rdma_core_sys::verbs;
 use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
-use urdma_pool::{Operation, Transmit};
+use urdma_pool::{Operation, Sge, Transmit};
 
-use super::{called_errno, elements, Domain, Queue, RD_ATOMIC, RETRIES};
+use super::{called_errno, raw_list, Domain, Queue, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
 const LIBRARY: &CStr = c"liburdmadv.so.0";
@@ -183,17 +183,17 @@ impl Initiator {
     }
 
     /// Posts a work request to a target; `false`: the queue pair does not take it.
-    pub(crate) fn post(&self, work: &Transmit, to: &Route) -> bool {
+    pub(crate) fn post(&self, work: &Transmit, elements: &[Sge], to: &Route) -> bool {
         // SAFETY: the queue pair lives, and its calls are those of its provider. The address handle
         // and the memory outlive the request.
-        unsafe { self.build(work, to) }.is_some_and(|errno| errno == 0)
+        unsafe { self.build(work, elements, to) }.is_some_and(|errno| errno == 0)
     }
 
     /// Builds and posts a work request; the errno of the post.
     ///
     /// # Safety
     /// The queue pair lives.
-    unsafe fn build(&self, work: &Transmit, to: &Route) -> Option<i32> {
+    unsafe fn build(&self, work: &Transmit, elements: &[Sge], to: &Route) -> Option<i32> {
         let ex = self.ex;
         // SAFETY: by the caller's promise, here and below.
         let calls = unsafe { &mut *ex };
@@ -206,7 +206,7 @@ impl Initiator {
             true => verbs::IBV_SEND_SIGNALED,
             false => 0,
         };
-        let elements = elements(work);
+        let elements = raw_list(elements);
         let (rkey, addr) = (work.rkey, work.remote_addr);
         // SAFETY: in the order in which the calls of a request are made.
         unsafe {

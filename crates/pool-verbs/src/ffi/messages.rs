@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use rdma_core_sys::verbs;
 use urdma_pool::{Sge, Status, Transmit, ELEMENTS_MAX};
 
-use super::{status_of, work_request, Id, Queue, POLLED};
+use super::{raw, status_of, work_request, Id, Queue, POLLED};
 use crate::error::Error;
 
 /// A Receive that is complete.
@@ -58,17 +58,9 @@ impl Id {
 
     /// Posts a work request whose message begins with a header; `false`: the queue pair does not
     /// take it.
-    pub(crate) fn post_with_header(&self, work: &Transmit, header: Sge) -> bool {
-        let all = [header].into_iter().chain(work.elements.iter().copied());
-        let mut elements: ArrayVec<_, { ELEMENTS_MAX + 1 }> = all.map(|sge| raw(&sge)).collect();
+    pub(crate) fn post_with_header(&self, work: &Transmit, header: Sge, elements: &[Sge]) -> bool {
+        let all = [&header].into_iter().chain(elements);
+        let mut elements: ArrayVec<_, { ELEMENTS_MAX + 1 }> = all.map(raw).collect();
         self.has_queue_pair() && self.post_request(&mut work_request(work, &mut elements))
-    }
-}
-
-fn raw(element: &Sge) -> verbs::ibv_sge {
-    verbs::ibv_sge {
-        addr: element.addr,
-        length: element.len_octets,
-        lkey: element.lkey,
     }
 }

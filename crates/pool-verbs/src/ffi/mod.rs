@@ -13,7 +13,7 @@ use std::rc::Rc;
 use arrayvec::ArrayVec;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_core_sys::{rdmacm, verbs};
-use urdma_pool::{Operation, Status, Transmit, ELEMENTS_MAX};
+use urdma_pool::{Operation, Sge, Status, Transmit, ELEMENTS_MAX};
 
 use crate::error::Error;
 
@@ -326,11 +326,11 @@ impl Id {
     }
 
     /// Posts a work request; `false`: the queue pair does not take it.
-    pub(crate) fn post(&self, work: &Transmit) -> bool {
+    pub(crate) fn post(&self, work: &Transmit, elements: &[Sge]) -> bool {
         if self.objects.is_none() {
             return false;
         }
-        let mut elements = elements(work);
+        let mut elements = raw_list(elements);
         self.post_request(&mut work_request(work, &mut elements))
     }
 
@@ -519,13 +519,17 @@ unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
 }
 
 /// The scatter-gather list of a work request.
-fn elements(work: &Transmit) -> ArrayVec<verbs::ibv_sge, ELEMENTS_MAX> {
-    let elements = work.elements.iter().map(|element| verbs::ibv_sge {
+#[inline]
+fn raw_list(elements: &[Sge]) -> ArrayVec<verbs::ibv_sge, ELEMENTS_MAX> {
+    elements.iter().map(raw).collect()
+}
+
+fn raw(element: &Sge) -> verbs::ibv_sge {
+    verbs::ibv_sge {
         addr: element.addr,
         length: element.len_octets,
         lkey: element.lkey,
-    });
-    elements.collect()
+    }
 }
 
 fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
@@ -614,11 +618,15 @@ impl Domain {
     }
 
     /// Names the reason of an error, if it is the removal of the device.
+    #[inline]
     pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        match result {
-            Err(Error::Call { .. } | Error::Unreachable(_)) if self.is_removed() => {
-                Err(Error::Removed)
-            }
+        result.map_err(|error| self.explained(error))
+    }
+
+    #[cold]
+    fn explained(&self, error: Error) -> Error {
+        match error {
+            Error::Call { .. } | Error::Unreachable(_) if self.is_removed() => Error::Removed,
             other => other,
         }
     }
@@ -669,24 +677,26 @@ impl Queue {
     }
 
     /// Hands the oldest completions over; whether there were any.
+    #[inline(always)]
     pub(crate) fn poll(&self, mut each: impl FnMut(u64, Status)) -> Result<bool, Error> {
         let mut found = [const { MaybeUninit::<verbs::ibv_wc>::uninit() }; POLLED];
         let polled = self.poll_into(&mut found)?;
-        for completion in polled {
-            each(completion.wr_id, status_of(completion.status));
+        if polled.is_empty() {
+            return Ok(false);
         }
-        Ok(!polled.is_empty())
+        hand_over(polled, &mut each);
+        Ok(true)
     }
 
     /// The oldest completions.
-    #[inline]
+    #[inline(always)]
     fn poll_into<'a>(
         &self,
         found: &'a mut [MaybeUninit<verbs::ibv_wc>; POLLED],
     ) -> Result<&'a [verbs::ibv_wc], Error> {
         // SAFETY: the queue and its context live.
         let poll = unsafe { (*(*self.raw).context).ops.poll_cq };
-        let poll = poll.ok_or(Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
+        let poll = poll.ok_or_else(|| Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
         let most = i32::try_from(POLLED).unwrap_or(0);
         // SAFETY: the provider's function for its queue; there is room for `most`.
         let count = unsafe { poll(self.raw, most, found.as_mut_ptr().cast()) };
@@ -694,6 +704,14 @@ impl Queue {
             usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
         // SAFETY: the provider has written so many, at most as many as there is room for.
         Ok(unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), count.min(POLLED)) })
+    }
+}
+
+/// Apart from the poll, most of which find nothing.
+#[inline(never)]
+fn hand_over(polled: &[verbs::ibv_wc], each: &mut impl FnMut(u64, Status)) {
+    for completion in polled {
+        each(completion.wr_id, status_of(completion.status));
     }
 }
 

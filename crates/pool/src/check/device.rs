@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::Finding;
-use crate::types::{NodeId, PhysicalId, Status, Transmit};
+use crate::types::{NodeId, PhysicalId, Sge, Status, Transmit};
 
 /// Why a queue pair is in ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub(super) enum Broken {
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) work: Transmit,
+    pub(super) elements: Vec<Sge>,
     pub(super) serial: u64,
     is_executed: bool,
     is_acknowledged: bool,
@@ -67,7 +68,11 @@ impl Device {
     }
 
     /// Posts a work request. One that is in ERR flushes it.
-    pub(super) fn post(&mut self, work: &Transmit, serial: u64) -> Result<(), Finding> {
+    pub(super) fn post(
+        &mut self,
+        (work, elements): (&Transmit, &[Sge]),
+        serial: u64,
+    ) -> Result<(), Finding> {
         let found = self
             .queue_pairs
             .iter_mut()
@@ -77,7 +82,8 @@ impl Device {
             return Err("the send queue overflows".to_owned());
         }
         qp.posted.push_back(Posted {
-            work: work.clone(),
+            work: *work,
+            elements: elements.to_vec(),
             serial,
             is_executed: false,
             is_acknowledged: false,

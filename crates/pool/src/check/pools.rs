@@ -24,6 +24,7 @@ const REGION: u64 = 1 << 24;
 #[derive(Debug)]
 struct Work {
     transmit: Transmit,
+    elements: Vec<Sge>,
     is_executed: bool,
     is_acknowledged: bool,
 }
@@ -166,7 +167,7 @@ impl Side {
         let (pool, qps) = (&mut self.pool, &mut self.qps);
         let mut finding = Ok(());
         let mut flushed = Vec::new();
-        pool.transmit(|work| {
+        pool.transmit(|work, elements| {
             let Some(qp) = qps.iter_mut().find(|qp| qp.id == work.physical) else {
                 finding = fail("a work request for a queue pair that does not exist");
                 return Posted::Refused;
@@ -178,7 +179,8 @@ impl Side {
                 flushed.push((work.wr_id, Status::Flushed));
             }
             qp.posted.push_back(Work {
-                transmit: work.clone(),
+                transmit: *work,
+                elements: elements.to_vec(),
                 is_executed: false,
                 is_acknowledged: false,
             });
@@ -354,14 +356,14 @@ impl Pools {
             return Ok(None);
         };
         next.is_executed = true;
-        let work = next.transmit.clone();
+        let (work, elements) = (next.transmit, next.elements.clone());
         let Some(header) = work.header else {
             self.executed[1] += 1;
             return Ok(Some(work.operation));
         };
         self.executed[0] += 1;
         let mut message = header.to_vec();
-        message.extend(self.sides[side].gather(&work.elements));
+        message.extend(self.sides[side].gather(&elements));
         if message.len() > self.messages.buffer_octets as usize {
             return Err(Some("a message is longer than a buffer".to_owned()));
         }

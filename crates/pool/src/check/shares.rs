@@ -81,7 +81,7 @@ impl Line {
     /// One request is executed.
     fn turn(&mut self) {
         let posted = &mut self.posted;
-        self.pool.transmit(|work| {
+        self.pool.transmit(|work, _| {
             assert!(work.is_signaled);
             posted.push_back(work.wr_id);
             Posted::Accepted

@@ -35,7 +35,7 @@ pub(super) fn fail<T>(finding: impl Into<String>) -> Result<T, Finding> {
 
 /// Whether a work request may be posted; the serial of its request.
 pub(super) fn check_work(
-    work: &Transmit,
+    (work, elements): (&Transmit, &[Sge]),
     device: &Device,
     model: &Model,
     (locals, remotes): (&[Local], &[Remote]),
@@ -44,16 +44,16 @@ pub(super) fn check_work(
     let remote = &remotes[work.rkey as usize - 1];
     let local_of = |element: &Sge| &locals[element.lkey as usize - 1];
     // A request without an element goes to its own part of the remote region.
-    let (begin, addr) = match work.elements.first() {
+    let (begin, addr) = match elements.first() {
         Some(first) => (local_of(first).region.addr, first.addr),
         None => (remote.region.addr, work.remote_addr),
     };
     let serial = addr.wrapping_sub(begin) / STRIDE;
-    let (request, elements) = model.posted(serial)?;
+    let (request, expected) = model.posted(serial)?;
     let owner = model.owner(serial).unwrap();
     let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
     let qp = qp.ok_or("a work request for a queue pair that does not exist")?;
-    let posted = work.elements.iter().map(|element| {
+    let posted = elements.iter().map(|element| {
         let local = local_of(element);
         let is_own = local.is_registered && local.region.user == owner.user;
         is_own.then_some(Element {
@@ -70,7 +70,7 @@ pub(super) fn check_work(
         return fail("a work request goes to another node");
     }
     if (work.operation, work.remote_addr) != (request.operation, request.remote_addr)
-        || posted != elements
+        || posted != expected
         || (request.is_signaled && !work.is_signaled)
     {
         return fail("a work request differs from the request");

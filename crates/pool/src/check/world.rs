@@ -394,7 +394,7 @@ impl World {
             refused,
             ..
         } = self;
-        pool.transmit(|work| {
+        pool.transmit(|work, elements| {
             let qp = device.queue_pairs.iter().find(|qp| qp.id == work.physical);
             let broken = qp.and_then(|qp| qp.broken);
             if *refuses_in_error && broken.is_some() {
@@ -405,9 +405,10 @@ impl World {
                 refused.push(work.physical);
                 return Posted::Refused;
             }
-            let posted = check_work(work, device, model, (locals, remotes), config);
+            let request = (work, elements);
+            let posted = check_work(request, device, model, (locals, remotes), config);
             let posted = posted.and_then(|serial| {
-                device.post(work, serial)?;
+                device.post(request, serial)?;
                 excuse_flushed(model, device, serial, work, broken);
                 Ok(())
             });
@@ -450,7 +451,7 @@ impl World {
                 let local = local.ok_or("unknown memory is deregistered")?;
                 let was_registered = std::mem::replace(&mut local.is_registered, false);
                 let posted = self.device.queue_pairs.iter().flat_map(|qp| &qp.posted);
-                let mut elements = posted.flat_map(|posted| &posted.work.elements);
+                let mut elements = posted.flat_map(|posted| &posted.elements);
                 let is_used = elements.any(|element| element.lkey == local.region.lkey);
                 if !was_registered || local.is_usable || is_used {
                     return fail("memory is deregistered twice, or in use");
