@@ -2,7 +2,7 @@
 //! valgrind.
 //!
 //! Both ends are processes and poll, so the load of the machine decides how many polls find
-//! nothing. These are left out, as are the provider and the clock.
+//! nothing. These are left out, as are the provider, the clock, and what the program prints.
 
 use std::fs;
 use std::path::Path;
@@ -22,8 +22,14 @@ const POLLS: [&str; 3] = [
     "driver::Driver::wait_for_event",
     "driver::Driver::advance",
 ];
-/// Parts of the names of functions of the clock.
-const CLOCK: [&str; 2] = ["time::Timespec", "time::Instant"];
+/// Parts of the names of functions of the clock, and of those that sort and print the times once
+/// all round trips are made.
+const OTHERS: [&str; 4] = [
+    "time::Timespec",
+    "time::Instant",
+    "print_times",
+    "slice::sort",
+];
 
 /// Instructions of `urdma-stream` in the directory `programs` for one round trip of messages of
 /// this length, at the end that begins it.
@@ -44,7 +50,7 @@ pub fn per_round_trip(host: &Instance, programs: &Path, port: u16, octets: u32) 
         let file = fs::read_to_string(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         own_instructions(&file, PROGRAM, |function| {
             POLLS.iter().any(|poll| function.ends_with(poll))
-                || CLOCK.iter().any(|clock| function.contains(clock))
+                || OTHERS.iter().any(|other| function.contains(other))
         })
     };
     let [few, many] = ROUND_TRIPS;
