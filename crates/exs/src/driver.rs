@@ -178,13 +178,43 @@ impl Driver {
 
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         let posted = self.name(buffer, len_octets, Registrations::lkey)?;
-        let id = self.stream.send(len_octets as u64, posted)?;
+        let len_octets = len_octets as u64;
+        if self.stream.is_lone(len_octets) && !self.is_lost {
+            return Ok(self.send_lone(posted, len_octets));
+        }
+        let id = self.stream.send(len_octets, posted)?;
         if !self.stream.is_gathering() {
             self.clock.pass();
             self.transmit();
             self.post();
         }
         Ok(id)
+    }
+
+    /// Sends the first octets of a buffer by one work request, before and after which no other is
+    /// due.
+    #[inline]
+    fn send_lone(&mut self, posted: Posted, len_octets: u64) -> SendId {
+        self.clock.pass();
+        let local = Local {
+            addr: posted.buffer.addr(),
+            len_octets: u32::try_from(len_octets).expect("a short send"),
+            lkey: posted.key,
+        };
+        let lone = self.stream.send_lone(len_octets, posted, &mut self.clock);
+        let operation = Operation::Write {
+            addr: lone.addr,
+            rkey: lone.rkey,
+            immediate: Some(lone.immediate),
+        };
+        let id = self.next;
+        self.next += 1;
+        self.unsignaled = 0;
+        if let Some(link) = &self.link {
+            let posted = link.post_one(id, local, operation);
+            self.note(posted);
+        }
+        lone.id
     }
 
     pub(crate) fn recv(

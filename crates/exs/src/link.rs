@@ -9,7 +9,7 @@ use urdma_stream::{Choice, Config, Kind, RingNo, SetupError, Stream};
 use crate::control::Slots;
 use crate::error::Error;
 use crate::ffi::cm::Id;
-use crate::ffi::queue_pair::{Batch, Local, QueuePair};
+use crate::ffi::queue_pair::{Batch, Local, Operation, QueuePair};
 use crate::ffi::verbs::{Completion, CompletionQueue, Domain, Found};
 use crate::registrations::{Posted, Registrations};
 use crate::rings::Rings;
@@ -113,6 +113,16 @@ impl Link {
 
     pub(crate) fn post(&self, batch: &mut Batch) -> Result<(), Error> {
         self.qp.post(batch)
+    }
+
+    /// Posts a work request of one element, which is signaled.
+    pub(crate) fn post_one(
+        &self,
+        id: u64,
+        local: Local,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        self.qp.post_one(id, local, operation)
     }
 
     /// Posts receives into these slots.

@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     CopyAcrossRings,
     /// Another ring is offered while an old one holds octets.
     RingOverOld,
+    /// A short send is written although others wait.
+    LoneOverOthers,
     /// After a control message nothing is looked at that was not due before.
     ControlsUnseen,
     /// The same after copies out of the ring.

@@ -33,7 +33,7 @@ pub use error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 pub use receiver::RingCopy;
 
 pub use stream::{Stream, Transmit};
-pub use transfer::Piece;
+pub use transfer::{Lone, Piece};
 pub use types::{
     AdvertNo, Buffer, Choice, Clock, Event, Kind, Outcome, Part, Parts, Phase, RecvId, RingNo,
     SendId, Seq, GATHER_MAX,

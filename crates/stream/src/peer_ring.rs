@@ -109,6 +109,11 @@ impl PeerRing {
         position
     }
 
+    /// Address and key of the place of the next octet.
+    pub(crate) fn next_place(&self) -> (u64, u32) {
+        (self.buffer.addr + self.at, self.buffer.rkey)
+    }
+
     /// Where a position is of which the octets are not yet free again: address, key, and the octets
     /// up to the end of the ring.
     pub(crate) fn place(&self, position: u64) -> (u64, u32, u64) {
@@ -159,16 +164,21 @@ impl PeerRing {
 
     /// The stream has reached a position: whether a ring of half the length would do.
     pub(crate) fn reached(&mut self, position: Seq) {
-        let octets = self.buffer.len_octets;
-        if position.0 - self.since.0 < octets.saturating_mul(LONG) {
+        if !self.is_judged_at(position) {
             return;
         }
+        let octets = self.buffer.len_octets;
         let half = (octets / 2).max(self.first_octets);
         if self.most_used.saturating_mul(LITTLE) <= octets && half < octets {
             self.wish(half);
         }
         self.most_used = self.used();
         self.since = position;
+    }
+
+    /// Whether enough is sent at a position that a shorter ring may be wished.
+    pub(crate) fn is_judged_at(&self, position: Seq) -> bool {
+        position.0 - self.since.0 >= self.buffer.len_octets.saturating_mul(LONG)
     }
 
     /// Asks for a ring of `octets` octets, unless an answer is awaited.

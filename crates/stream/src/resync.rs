@@ -64,18 +64,21 @@ impl Resync {
         }
     }
 
+    /// Whether enough was sent since the last pause for another one.
+    pub(crate) fn is_due(&self) -> bool {
+        self.cost_octets.is_some_and(|cost_octets| {
+            let factor = u64::from(self.every) << self.doublings;
+            self.every > 0 && self.sent_octets >= cost_octets.saturating_mul(factor)
+        })
+    }
+
     /// Decides whether to pause instead of the transfer that is next. A pause that is not
     /// announced is not made if a fresh advert arrives before that.
     pub(crate) fn consider(&mut self, next_is_indirect: bool) {
         if self.pause == Pause::Due && !next_is_indirect {
             self.pause = Pause::None;
         }
-        let Some(cost_octets) = self.cost_octets.filter(|_| next_is_indirect) else {
-            return;
-        };
-        let factor = u64::from(self.every) << self.doublings;
-        let distance = cost_octets.saturating_mul(factor);
-        if self.every == 0 || self.pause != Pause::None || self.sent_octets < distance {
+        if !next_is_indirect || self.pause != Pause::None || !self.is_due() {
             return;
         }
         let useful = self.direct_octets >= self.sent_octets / 2;

@@ -1,5 +1,7 @@
 //! The sending half: adverts received, phase, ring of the peer, and the queue of sends.
 
+mod lone;
+
 use std::collections::VecDeque;
 
 use crate::adverts::Adverts;
@@ -439,53 +441,6 @@ impl<M> SendHalf<M> {
             addr,
             rkey,
             immediate,
-        })
-    }
-
-    /// [`SendHalf::next_piece`] in the most frequent case: one short send, behind which none waits,
-    /// is one piece, and nothing has a say in whether and how it goes but the room in the ring.
-    /// `None`: it is another case, and nothing has changed.
-    pub(crate) fn lone_piece(
-        &mut self,
-        clock: &mut impl Clock,
-        stats: &mut Stats,
-    ) -> Option<Piece> {
-        let goes_through_ring =
-            self.uses_ring && !self.phase.is_direct() && self.adverts.len() == 0;
-        let is_free = self.transfer.is_none() && self.resync.pause == Pause::None;
-        let is_alone =
-            self.cursor + 1 == self.sends.len() && self.in_flight() < self.gathers_after();
-        if !(goes_through_ring && is_free && is_alone) {
-            return None;
-        }
-        let room = self
-            .ring
-            .contiguous()
-            .min(GATHER_OCTETS)
-            .min(self.piece_max);
-        let send = self.sends.back_mut()?;
-        let len_octets = send.len_octets;
-        if send.taken > 0 || len_octets > room {
-            return None;
-        }
-        self.pieces_posted += 1;
-        (send.taken, send.last_piece) = (len_octets, self.pieces_posted);
-        let parts = Parts::one(send.id, 0, len_octets);
-        let position = self.ring.take(len_octets);
-        let (addr, rkey, _) = self.ring.place(position);
-        self.ring.posted(position + len_octets, clock);
-        stats.indirect_transfers += 1;
-        stats.indirect_octets += len_octets;
-        self.begun();
-        self.taken(1, len_octets);
-        self.cursor += 1;
-        let len_octets = u32::try_from(len_octets).expect("a short send");
-        Some(Piece {
-            parts,
-            len_octets,
-            addr,
-            rkey,
-            immediate: Some(Immediate::Indirect(len_octets).encode()),
         })
     }
 

@@ -1,5 +1,7 @@
 //! One end of a stream: both halves, the credits, and the end of it all.
 
+mod lone;
+
 use std::collections::VecDeque;
 
 use crate::config::{Config, Stats};
@@ -405,14 +407,7 @@ impl<M> Stream<M> {
             self.due = Due::All;
             return self.next_of_all(clock);
         }
-        let write = match self.permits(Purpose::Ordinary) {
-            true => self.sender.lone_piece(clock, &mut self.stats),
-            false => None,
-        };
-        let write = match write {
-            Some(piece) => Some(self.write(piece, clock)),
-            None => self.next_write(clock),
-        };
+        let write = self.next_write(clock);
         // Now that a length was sent, another ring may be wished.
         self.due = match self.sender.owes_message() {
             true => Due::All,
@@ -608,15 +603,17 @@ impl<M> Stream<M> {
             return None;
         }
         let piece = self.sender.next_piece(clock, &mut self.stats)?;
-        Some(self.write(piece, clock))
+        self.posts(piece.len_octets, piece.immediate.is_some(), clock);
+        Some(Transmit::Write(piece))
     }
 
-    fn write(&mut self, piece: Piece, clock: &mut impl Clock) -> Transmit {
-        let is_last = piece.immediate.is_some();
+    /// A piece of this length is posted, the last one of its transfer or not.
+    #[inline]
+    fn posts(&mut self, len_octets: u32, is_last: bool, clock: &mut impl Clock) {
         if is_last {
             self.credits.take();
         }
-        let posted = match self.sender.is_timed(piece.len_octets) {
+        let posted = match self.sender.is_timed(len_octets) {
             true => {
                 let now_ns = clock.now_ns();
                 if is_last {
@@ -627,7 +624,6 @@ impl<M> Stream<M> {
             false => Posted::Piece,
         };
         self.posted.push_back(posted);
-        Transmit::Write(piece)
     }
 
     fn control(&mut self, octets: &[u8], clock: &mut impl Clock) -> Result<(), PeerError> {

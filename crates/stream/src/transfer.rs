@@ -19,6 +19,19 @@ pub struct Piece {
     pub immediate: Option<u32>,
 }
 
+/// The RDMA Write, with immediate data, that is a short send as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lone {
+    /// The send.
+    pub id: SendId,
+    /// The peer's address of the first octet.
+    pub addr: u64,
+    /// The key of the peer's memory.
+    pub rkey: u32,
+    /// Immediate data, as that of a [`Piece`].
+    pub immediate: u32,
+}
+
 /// A queued send.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Send<M> {

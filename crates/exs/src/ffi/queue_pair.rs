@@ -165,7 +165,24 @@ impl QueuePair {
 
     /// Posts the work requests of a batch, which has one at least.
     pub(crate) fn post(&self, batch: &mut Batch) -> Result<(), Error> {
-        let first = batch.chain();
+        self.post_sends(batch.chain())
+    }
+
+    /// Posts a work request of one element, which is signaled.
+    pub(crate) fn post_one(
+        &self,
+        id: u64,
+        local: Local,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let mut element = local.element();
+        let mut request = work_request(id, 1, operation, true);
+        request.sg_list = &mut element;
+        self.post_sends(&mut request)
+    }
+
+    /// Posts a chain of work requests, which lives during the call.
+    fn post_sends(&self, first: *mut verbs::ibv_send_wr) -> Result<(), Error> {
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_send };

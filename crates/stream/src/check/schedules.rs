@@ -155,7 +155,11 @@ fn step(
             end.send(len);
             end.expect_drained(end.stream.is_gathering())?;
         }
-        0 => end.send(len),
+        0 => {
+            if !(rng.percent(50) && end.send_at_once(len)?) {
+                end.send(len);
+            }
+        }
         1 => {
             let is_drained = rng.percent(20);
             if is_drained {
@@ -372,6 +376,7 @@ faults! {
     fault_old_ring_returned_is_found: OldRingReturned,
     fault_copy_across_rings_is_found: CopyAcrossRings,
     fault_ring_over_old_is_found: RingOverOld,
+    fault_lone_over_others_is_found: LoneOverOthers,
     fault_controls_unseen_is_found: ControlsUnseen,
     fault_copies_unseen_is_found: CopiesUnseen,
 }

@@ -166,6 +166,47 @@ fn message_and_answer_are_found_without_looking_at_everything() {
 }
 
 #[test]
+fn lone_message_is_posted_by_the_call_that_sends_it() {
+    const ROUND_TRIPS: usize = 20;
+    let mut world = World::new(&Plan::quiet(10 * RING_OCTETS, LEN_OCTETS));
+    let mut posted = [0; 2];
+    for _ in 0..ROUND_TRIPS {
+        for from in 0..2 {
+            world.ends[from].drain().unwrap();
+            assert!(world.ends[1 - from].recv(LEN_OCTETS, true));
+            match world.ends[from].send_at_once(LEN_OCTETS).unwrap() {
+                true => posted[from] += 1,
+                // The first one is in a direct phase.
+                false => world.ends[from].send(LEN_OCTETS),
+            }
+            world.ends[from].drain().unwrap();
+            assert!(world.deliver(from).unwrap());
+            assert!(world.ends[from].complete());
+            world.ends[1 - from].drain().unwrap();
+        }
+    }
+    assert_eq!(posted, [ROUND_TRIPS - 1; 2]);
+    for end in &world.ends {
+        assert_eq!(end.received_octets(), ROUND_TRIPS * LEN_OCTETS as usize);
+    }
+}
+
+#[test]
+fn send_is_not_lone_behind_others_or_if_it_is_long() {
+    let mut world = busy();
+    let end = &mut world.ends[0];
+    assert!(!end.send_at_once(LEN_OCTETS).unwrap());
+    while world.deliver(0).unwrap() {}
+    while world.ends[0].complete() {}
+    let end = &mut world.ends[0];
+    end.drain().unwrap();
+    assert!(!end.send_at_once(RING_OCTETS).unwrap());
+    assert!(!end.send_at_once(0).unwrap());
+    assert!(end.send_at_once(LEN_OCTETS).unwrap());
+    expect_received(&mut world, IN_PROGRESS + 1);
+}
+
+#[test]
 fn short_receives_have_adverts_only_for_a_peer_that_needs_them() {
     for (choice, is_advertised) in [(Choice::Dynamic, false), (Choice::Direct, true)] {
         let mut plan = Plan::quiet(RING_OCTETS, LEN_OCTETS);

@@ -201,6 +201,25 @@ impl End {
         }
     }
 
+    /// A send and its work request by one call. `false`: they are two.
+    pub(super) fn send_at_once(&mut self, len_octets: u64) -> Result<bool, Finding> {
+        if !self.stream.is_lone(len_octets) {
+            return Ok(false);
+        }
+        self.now_ns += 1;
+        let (piece, is_same) = self.stream.send_lone_twice(len_octets, (), self.now_ns);
+        if self.compares && !is_same {
+            return Err(format!("something else follows from a send than {piece:?}"));
+        }
+        self.on_the_way.push_back(Transmit::Write(piece));
+        self.sends.push(Sent {
+            id: piece.parts.first().send,
+            len_octets,
+            done: None,
+        });
+        Ok(true)
+    }
+
     /// True if the receive was queued.
     pub(super) fn recv(&mut self, len_octets: u64, waitall: bool) -> bool {
         let buffer = self.next_buffer(len_octets);

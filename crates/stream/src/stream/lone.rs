@@ -1,0 +1,64 @@
+//! A send and its work request by one call.
+
+use crate::credit::Purpose;
+use crate::fault::Fault;
+use crate::transfer::Lone;
+use crate::types::Clock;
+#[cfg(test)]
+use crate::{transfer::Piece, types::Parts};
+
+#[cfg(test)]
+use super::Transmit;
+use super::{Due, Stream};
+
+impl<M> Stream<M> {
+    /// Whether a send of this length is one RDMA Write that may be posted at once, and nothing else
+    /// is to be posted before or after it. [`Stream::send_lone`] posts it then, in place of
+    /// [`Stream::send`] and [`Stream::poll_transmit`].
+    #[inline]
+    pub fn is_lone(&self, len_octets: u64) -> bool {
+        // A stream that has failed has everything due.
+        (self.due == Due::Nothing || self.faults.has(Fault::LoneOverOthers))
+            && !self.is_full()
+            && self.permits(Purpose::Ordinary)
+            && self.sender.is_lone(len_octets)
+    }
+
+    /// Queues a send for which [`Stream::is_lone`] is true. The result is its work request, which
+    /// carries its first `len_octets` octets and is to be signaled; no other one is due after it.
+    #[inline]
+    pub fn send_lone(&mut self, len_octets: u64, memory: M, clock: &mut impl Clock) -> Lone {
+        let lone = self
+            .sender
+            .send_lone(len_octets, memory, clock, &mut self.stats);
+        let len_octets = u32::try_from(len_octets).expect("a short send");
+        self.posts(len_octets, true, clock);
+        lone
+    }
+
+    /// [`Stream::send_lone`], as a piece, and whether that ends as a send and its work request do.
+    #[cfg(test)]
+    pub(crate) fn send_lone_twice(
+        &mut self,
+        len_octets: u64,
+        memory: M,
+        now_ns: u64,
+    ) -> (Piece, bool)
+    where
+        M: Clone + PartialEq,
+    {
+        let mut other = self.clone();
+        let lone = self.send_lone(len_octets, memory.clone(), &mut { now_ns });
+        let piece = Piece {
+            parts: Parts::one(lone.id, 0, len_octets),
+            len_octets: u32::try_from(len_octets).expect("a short send"),
+            addr: lone.addr,
+            rkey: lone.rkey,
+            immediate: Some(lone.immediate),
+        };
+        let is_queued = other.send(len_octets, memory).is_ok();
+        let next = other.poll_transmit(&mut { now_ns });
+        let is_same = is_queued && next == Some(Transmit::Write(piece)) && other == *self;
+        (piece, is_same)
+    }
+}
