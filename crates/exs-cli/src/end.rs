@@ -109,9 +109,28 @@ pub(crate) fn buffers(count: usize, octets: usize) -> Result<Vec<Buffer>, Error>
 }
 
 /// The next event, which must come. An event of the end of a failed stream is an error.
+#[inline]
 pub(crate) fn next(socket: &mut Socket) -> Result<Event, Error> {
+    match socket.wait(Some(SILENCE)) {
+        Ok(Some(
+            event @ (Event::Sent {
+                outcome: Outcome::Done,
+                ..
+            }
+            | Event::Received {
+                outcome: Outcome::Done,
+                ..
+            }),
+        )) => Ok(event),
+        other => next_after(other?, socket),
+    }
+}
+
+/// What `next` says of an event that is not the success of an operation, or of none.
+#[inline(never)]
+fn next_after(mut event: Option<Event>, socket: &mut Socket) -> Result<Event, Error> {
     loop {
-        match socket.wait(Some(SILENCE))? {
+        match event {
             None => return Err(Error::Silence(SILENCE)),
             Some(Event::Failed(failure)) => return Err(Error::Failed(failure)),
             // They come before the failure of the stream.
@@ -127,6 +146,7 @@ pub(crate) fn next(socket: &mut Socket) -> Result<Event, Error> {
             ) => {}
             Some(event) => return Ok(event),
         }
+        event = socket.wait(Some(SILENCE))?;
     }
 }
 

@@ -550,7 +550,9 @@ impl Driver {
         let copy = |copy: &RingCopy, posted: &mut Posted| copy_out(rings, copy, &mut posted.buffer);
         while self.stream.poll_copy(copy) {}
         self.change_rings();
-        self.transmit();
+        if self.stream.is_transmit_due() {
+            self.transmit();
+        }
         if let Some(failure) = self.stream.poll_failure() {
             self.fail(failure);
         }

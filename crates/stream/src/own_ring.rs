@@ -116,10 +116,15 @@ impl OwnRing {
     pub(crate) fn copy(&mut self, octets: u64) {
         self.copied += octets;
         self.at += octets;
-        if self.copied >= self.from && self.old.take().is_some() {
-            self.at = self.copied - self.from;
-        }
-        let len_octets = self.old.map_or(self.len_octets, |old| old.len_octets);
+        let len_octets = match self.old {
+            None => self.len_octets,
+            Some(old) if self.copied < self.from => old.len_octets,
+            Some(_) => {
+                self.old = None;
+                self.at = self.copied - self.from;
+                self.len_octets
+            }
+        };
         if self.at >= len_octets {
             self.at -= len_octets;
         }

@@ -154,6 +154,7 @@ impl<M> RecvHalf<M> {
     }
 
     /// Queues a receive that may be posted.
+    #[inline]
     pub(crate) fn post(
         &mut self,
         buffer: Buffer,
@@ -326,6 +327,7 @@ impl<M> RecvHalf<M> {
     }
 
     /// An indirect transfer has been placed.
+    #[inline]
     pub(crate) fn handle_indirect(
         &mut self,
         len_octets: u64,

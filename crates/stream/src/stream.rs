@@ -140,6 +140,12 @@ impl<M> Stream<M> {
         Ok(id)
     }
 
+    /// Whether a work request can be due.
+    #[inline]
+    pub fn is_transmit_due(&self) -> bool {
+        self.due != Due::Nothing
+    }
+
     /// Queues a receive into a buffer, which is in `memory`. Both are the stream's until
     /// [`Event::Received`]. With `waitall` it completes only when its buffer is full or no octet
     /// follows (MSG_WAITALL).
@@ -147,6 +153,7 @@ impl<M> Stream<M> {
     /// # Errors
     /// If the buffer is not valid, the queue is full, or this end has stopped receiving; the memory
     /// comes back.
+    #[inline]
     pub fn recv(
         &mut self,
         buffer: Buffer,
@@ -256,6 +263,7 @@ impl<M> Stream<M> {
     ///
     /// # Errors
     /// If no correct peer sends it now; the stream has failed then.
+    #[inline]
     pub fn handle_immediate(&mut self, word: u32, written_octets: u32) -> Result<(), PeerError> {
         if self.failure.is_some() {
             return Ok(());
@@ -271,6 +279,7 @@ impl<M> Stream<M> {
     }
 
     /// The oldest `count` work requests are complete.
+    #[inline]
     pub fn handle_sent(&mut self, count: usize, clock: &mut impl Clock) {
         for left in (0..count).rev() {
             match self.posted.pop_front() {
@@ -697,10 +706,16 @@ impl<M> Stream<M> {
         }
     }
 
+    #[inline]
     fn check_closed(&mut self) {
-        if !self.is_complete() || self.closed {
-            return;
+        if self.finish_complete && self.is_complete() && !self.closed {
+            self.close_both();
         }
+    }
+
+    /// Each end has received the other's FINISH.
+    #[inline(never)]
+    fn close_both(&mut self) {
         // The peer has what precedes FINISH, whether or not that is complete.
         for posted in &mut self.posted {
             let replaced = std::mem::replace(posted, Posted::Control);

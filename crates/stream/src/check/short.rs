@@ -171,11 +171,11 @@ fn lone_message_is_posted_by_the_call_that_sends_it() {
     let mut world = World::new(&Plan::quiet(10 * RING_OCTETS, LEN_OCTETS));
     let mut posted = [0; 2];
     for _ in 0..ROUND_TRIPS {
-        for from in 0..2 {
+        for (from, posted) in posted.iter_mut().enumerate() {
             world.ends[from].drain().unwrap();
             assert!(world.ends[1 - from].recv(LEN_OCTETS, true));
             match world.ends[from].send_at_once(LEN_OCTETS).unwrap() {
-                true => posted[from] += 1,
+                true => *posted += 1,
                 // The first one is in a direct phase.
                 false => world.ends[from].send(LEN_OCTETS),
             }
