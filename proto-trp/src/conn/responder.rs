@@ -5,8 +5,7 @@ use super::host::{AtomicOp, ProtectionError};
 use super::queues::{SegmentSource, SegmentSpec};
 use super::types::RemoteAddr;
 use crate::wire::{
-    AtomicOperation, AtomicRequest, AtomicResponse, Msn, ReadRequest, SegmentKind, Stag,
-    TaggedOffset,
+    AtomicOperation, AtomicRequest, AtomicResponse, Msn, ReadRequest, SegmentKind, TaggedOffset,
 };
 
 /// A request of the peer.
@@ -40,36 +39,22 @@ struct Entry {
     unacked: u32,
 }
 
-impl Entry {
-    const FREE: Self = Self {
-        request: InboundRequest::Read(ReadRequest {
-            sink_stag: Stag(0),
-            sink_offset: TaggedOffset(0),
-            len_octets: 0,
-            source_stag: Stag(0),
-            source_offset: TaggedOffset(0),
-        }),
-        msn: Msn::FIRST,
-        stage: Stage::Free,
-        sent: 0,
-        unacked: 0,
-    };
-}
-
 /// Entries of the table beyond what the peer's limit requires.
 const SPARE_ENTRIES: u16 = 8;
 
 /// The table of requests, and the order of their responses.
 #[derive(Debug)]
 pub(super) struct Responder {
-    entries: Box<[Entry]>,
+    /// Grows with the requests that are in it at a time.
+    entries: Vec<Entry>,
+    /// The most entries that there may be.
+    entries_max: usize,
     /// Entries whose response is due, oldest first; a ring of the table's size.
     order: Box<[u16]>,
     order_head: usize,
     order_len: usize,
-    /// Free entries; the first `free_len` are valid.
-    free: Box<[u16]>,
-    free_len: usize,
+    /// Free entries.
+    free: Vec<u16>,
     /// The limit of the peer's requests in progress (IRD).
     limit: usize,
     cap: u8,
@@ -91,15 +76,15 @@ pub(super) enum NotAdmitted {
 }
 
 impl Responder {
-    /// Without a table, which `start` allocates for at most `cap` requests in progress.
+    /// Without a table; `start` makes one for at most `cap` requests in progress.
     pub(super) fn new(cap: u8) -> Self {
         Self {
-            entries: Box::default(),
+            entries: Vec::new(),
+            entries_max: 0,
             order: Box::default(),
             order_head: 0,
             order_len: 0,
-            free: Box::default(),
-            free_len: 0,
+            free: Vec::new(),
             limit: 0,
             cap,
             expected_msn: Msn::FIRST,
@@ -108,8 +93,8 @@ impl Responder {
         }
     }
 
-    /// Resets everything and sets the limit of requests in progress: allocates a table with room
-    /// for them, for as many unacknowledged responses, and some more.
+    /// Resets everything and sets the limit of requests in progress: the table has room for them,
+    /// for as many unacknowledged responses, and some more.
     pub(super) fn start(&mut self, limit: u8) {
         let limit = limit.min(self.cap);
         // RFC5040-5.2.2-2, RFC7306-5.2.2-1
@@ -119,11 +104,11 @@ impl Responder {
             0 => 0,
             _ => 2 * u16::from(limit) + SPARE_ENTRIES,
         };
-        self.entries = vec![Entry::FREE; usize::from(entries)].into();
-        self.order = vec![0; usize::from(entries)].into();
-        self.free = (0..entries).collect();
+        self.entries = Vec::new();
+        self.entries_max = usize::from(entries);
+        self.order = vec![0; self.entries_max].into();
+        self.free = Vec::new();
         (self.order_head, self.order_len) = (0, 0);
-        self.free_len = usize::from(entries);
         self.limit = usize::from(limit);
         (self.expected_msn, self.response_msn) = (Msn::FIRST, Msn::FIRST);
     }
@@ -135,35 +120,44 @@ impl Responder {
 
     /// Stores a request that has arrived.
     pub(super) fn admit(&mut self, msn: Msn, request: InboundRequest) -> Result<u16, NotAdmitted> {
-        if self.free_len == 0 {
-            let answered = self
-                .entries
-                .iter()
-                .filter(|e| e.stage == Stage::Answered)
-                .count();
-            return Err(if self.entries.len() - answered >= self.limit {
-                NotAdmitted::TooMany
-            } else {
-                NotAdmitted::Busy
-            });
-        }
-        self.free_len -= 1;
-        let slot = self.free[self.free_len];
-        self.entries[usize::from(slot)] = Entry {
+        let entry = Entry {
             request,
             msn,
             stage: Stage::Waiting,
             sent: 0,
             unacked: 0,
         };
+        if let Some(slot) = self.free.pop() {
+            self.entries[usize::from(slot)] = entry;
+            return Ok(slot);
+        }
+        let slot = match u16::try_from(self.entries.len()) {
+            Ok(slot) if self.entries.len() < self.entries_max => slot,
+            _ => return Err(self.full()),
+        };
+        self.entries.push(entry);
         Ok(slot)
+    }
+
+    /// Why a full table takes no request.
+    #[cold]
+    fn full(&self) -> NotAdmitted {
+        let answered = self
+            .entries
+            .iter()
+            .filter(|e| e.stage == Stage::Answered)
+            .count();
+        if self.entries.len() - answered >= self.limit {
+            NotAdmitted::TooMany
+        } else {
+            NotAdmitted::Busy
+        }
     }
 
     /// Frees the entry of a request that is void before its turn.
     pub(super) fn release(&mut self, entry: u16) {
         self.entries[usize::from(entry)].stage = Stage::Free;
-        self.free[self.free_len] = entry;
-        self.free_len += 1;
+        self.free.push(entry);
     }
 
     /// The request of an entry, and its message number.
@@ -356,3 +350,37 @@ pub(super) const fn atomic_op(operation: AtomicOperation) -> AtomicOp {
 
 /// The result of granting a request: the old value of an atomic, or an error.
 pub(super) type Granted = Result<u64, ProtectionError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Stag;
+
+    #[test]
+    fn table_grows_to_its_limit_and_entries_are_used_again() {
+        const LIMIT: u8 = 3;
+        let request = InboundRequest::Read(ReadRequest {
+            sink_stag: Stag(0),
+            sink_offset: TaggedOffset(0),
+            len_octets: 0,
+            source_stag: Stag(0),
+            source_offset: TaggedOffset(0),
+        });
+        let mut responder = Responder::new(u8::MAX);
+        responder.start(LIMIT);
+        assert_eq!(responder.entries.capacity(), 0);
+        let most = 2 * u16::from(LIMIT) + SPARE_ENTRIES;
+        for slot in 0..most {
+            assert_eq!(responder.admit(Msn::FIRST, request), Ok(slot));
+        }
+        let refused = responder.admit(Msn::FIRST, request);
+        assert_eq!(refused, Err(NotAdmitted::TooMany));
+        for entry in &mut responder.entries[usize::from(LIMIT) - 1..] {
+            entry.stage = Stage::Answered;
+        }
+        let refused = responder.admit(Msn::FIRST, request);
+        assert_eq!(refused, Err(NotAdmitted::Busy));
+        responder.release(5);
+        assert_eq!(responder.admit(Msn::FIRST, request), Ok(5));
+    }
+}

@@ -53,7 +53,10 @@ impl TxRecord {
 /// the initial PSN.
 #[derive(Debug)]
 pub(super) struct TxWindow {
+    /// Of the length of the capacity; empty before the first is used, so that a connection without
+    /// traffic takes no memory for them.
     records: Box<[TxRecord]>,
+    /// The capacity less one.
     mask: u32,
     initial: Psn,
     /// The oldest unacknowledged number (SND.UNA of TCP).
@@ -79,13 +82,13 @@ pub(super) struct TxWindow {
     pub(super) resent: VecDeque<(u64, u32)>,
 }
 
-/// Records allocated at creation.
+/// Capacity at creation.
 const FIRST_CAPACITY: u32 = 64;
 
 impl TxWindow {
     pub(super) fn new() -> Self {
         Self {
-            records: vec![TxRecord::EMPTY; FIRST_CAPACITY as usize].into(),
+            records: Box::default(),
             mask: FIRST_CAPACITY - 1,
             initial: Psn::new(0),
             una: 0,
@@ -104,16 +107,34 @@ impl TxWindow {
     /// Grows to `packets` records, a power of two above the present capacity.
     #[cold]
     pub(super) fn grow(&mut self, packets: u32) {
-        let mut records: Box<[TxRecord]> = vec![TxRecord::EMPTY; packets as usize].into();
-        for seq in self.una..self.next {
-            records[slot64(seq, packets - 1)] = *self.get(seq);
+        if !self.records.is_empty() {
+            let mut records: Box<[TxRecord]> = vec![TxRecord::EMPTY; packets as usize].into();
+            for seq in self.una..self.next {
+                records[slot64(seq, packets - 1)] = *self.get(seq);
+            }
+            self.records = records;
         }
-        self.records = records;
         self.mask = packets - 1;
         self.lost_set.grow(packets, self.una, self.next);
     }
 
-    /// Allocated records.
+    /// The place of a record that begins to be used.
+    #[inline]
+    fn place(&mut self, seq: u64) -> &mut TxRecord {
+        let slot = slot64(seq, self.mask);
+        if slot >= self.records.len() {
+            self.allocate();
+        }
+        &mut self.records[slot]
+    }
+
+    /// Allocates the records: none were used yet.
+    #[cold]
+    fn allocate(&mut self) {
+        self.records = vec![TxRecord::EMPTY; self.capacity() as usize].into();
+    }
+
+    /// Numbers that there is room for.
     #[inline]
     pub(super) const fn capacity(&self) -> u32 {
         self.mask + 1
@@ -197,7 +218,7 @@ impl TxWindow {
     pub(super) fn push(&mut self, now: Time, spec: SegmentSpec, ack_requested: bool) {
         let transmission = self.count_transmission();
         let seq = self.next;
-        *self.get_mut(seq) = TxRecord {
+        *self.place(seq) = TxRecord {
             sent_at: now,
             spec,
             transmission,
@@ -230,7 +251,7 @@ impl TxWindow {
         self.lost_set.unset(seq);
         self.in_flight += 1;
         // A peer that acknowledges nothing of the oldest entry keeps all after it.
-        if self.resent.len() >= 2 * self.records.len() {
+        if self.resent.len() >= 2 * self.capacity() as usize {
             self.drop_repeated();
         }
         self.resent.push_back((seq, transmission));
@@ -339,6 +360,17 @@ mod tests {
             last: true,
         };
         window.push(Time::ZERO, spec, false);
+    }
+
+    #[test]
+    fn records_take_no_memory_before_the_first_packet() {
+        let mut window = TxWindow::new();
+        window.skip();
+        window.grow(256);
+        assert!(window.records.is_empty());
+        (0..256).for_each(|_| sent(&mut window));
+        assert_eq!((window.records.len(), window.room()), (256, 0));
+        assert!(window.mark_acked(1).is_some());
     }
 
     /// A peer that lets one retransmission wait for ever, and others be repeated, costs no more
