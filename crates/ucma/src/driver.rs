@@ -52,8 +52,9 @@ pub struct Device {
 ///
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
 /// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for a thread
-/// that does. `transmit`, `kick`, `qp_is_ready` and `resolve` are called without the lock. No
-/// thread may call into [`crate::Ucma`] while it holds a lock that one of these functions takes.
+/// that does. `transmit`, `event_taken`, `kick`, `qp_is_ready` and `resolve` are called without the
+/// lock. No thread may call into [`crate::Ucma`] while it holds a lock that one of these functions
+/// takes.
 pub trait Driver: Send + Sync + 'static {
     /// The time of a monotonic clock.
     fn now(&self) -> Time;
@@ -73,6 +74,9 @@ pub trait Driver: Send + Sync + 'static {
     /// host may be this one, and the slot may be 0. Returns false if there is no room for it at the
     /// moment. Delivery is not guaranteed.
     fn transmit(&self, to: Peer, datagram: &[u8]) -> bool;
+
+    /// The application has taken an event. While it finds one each time, it does not wait.
+    fn event_taken(&self) {}
 
     /// [`crate::Ucma::next_deadline`] has moved to an earlier time: a thread that sleeps until the
     /// deadline must read it again.

@@ -252,7 +252,9 @@ impl Ucma {
         }
         let body: GetEvent = command::body_of(body)?;
         let answer = self.lock().next_event(handle)?.ok_or(libc::EAGAIN)?;
-        caller.put(body.response, room, &answer)
+        caller.put(body.response, room, &answer)?;
+        self.driver.event_taken();
+        Ok(())
     }
 
     /// Resolves `ip` in a separate thread, since it may take seconds.

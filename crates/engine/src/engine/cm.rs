@@ -138,6 +138,12 @@ impl Driver for EngineDriver {
         is_sent
     }
 
+    fn event_taken(&self) {
+        if let Ok(engine) = self.engine() {
+            engine.progress_between_events();
+        }
+    }
+
     fn kick(&self) {
         if let Ok(engine) = self.engine() {
             engine.sleep_control.kick();

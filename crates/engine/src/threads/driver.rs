@@ -39,6 +39,9 @@ use crate::waiting::signals::{Blocked, Delivered};
 
 /// How often a thread looks at the other descriptors of its set while messages stream in.
 const LOOK_NS: u64 = 100_000;
+/// How often a thread makes a turn that takes one event after the other without a wait: several
+/// times in the bounded sleep of the background thread, and not after each few messages.
+const BETWEEN_EVENTS_NS: u64 = 150_000;
 /// How long a thread that was woken in place of the driver leaves it the processor.
 const OTHERS_TURN: Duration = Duration::from_micros(50);
 
@@ -204,6 +207,27 @@ impl Engine {
         }
     }
 
+    /// The application has taken an event of connection management. A program with many connections
+    /// at a time finds one after the other without a wait; it drives all the same, as one that
+    /// polls does. Otherwise the background thread would take the seat, and the two would wait for
+    /// each other's locks and processor.
+    pub(crate) fn progress_between_events(&self) {
+        let control = &self.sleep_control;
+        if !control.seat.is_away() {
+            return;
+        }
+        let now = clock::now_ns();
+        if now.saturating_sub(control.turn_at.load(Ordering::Relaxed)) < BETWEEN_EVENTS_NS {
+            return;
+        }
+        control.turn_at.store(now, Ordering::Relaxed);
+        control.seat.touch();
+        self.turn_once();
+        if self.cm_deadline_ns() <= now {
+            self.cm_timeout();
+        }
+    }
+
     /// Whether a thread that waits for this lets the background thread drive: the seat is for those
     /// that wait for completions while there may be some.
     fn leaves_seat_to_others(&self, awaits: Awaits) -> bool {
@@ -354,6 +378,8 @@ impl Engine {
         // Timers that are set from now on are looked at by the next driver: no thread sleeps on the
         // bell.
         self.sleep_control.wake_at.store(0, Ordering::SeqCst);
+        let now = clock::now_ns();
+        self.sleep_control.turn_at.store(now, Ordering::Relaxed);
         self.sleep_control.seat.leave(seated, for_good);
         if for_good {
             self.sleep_control.local_events.end();
@@ -469,6 +495,33 @@ impl Wait<'_> {
 mod tests {
     use super::*;
     use crate::rig::{instance, parts};
+
+    #[test]
+    fn thread_that_takes_events_makes_turns_while_the_driver_is_away_and_no_other_drives() {
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
+        let control = &engine.sleep_control;
+        let makes_a_turn = || {
+            control.turn_at.store(0, Ordering::Relaxed);
+            engine.progress_between_events();
+            control.turn_at.load(Ordering::Relaxed) != 0
+        };
+        assert!(!makes_a_turn());
+        // This thread is the background thread meanwhile. A request ends after 10 ms.
+        let seated = std::thread::scope(|scope| loop {
+            let sitter = scope.spawn(|| engine.take_seat(&Signal::default(), 0));
+            while !sitter.is_finished() {
+                control.seat.watch(Duration::ZERO, Duration::ZERO, || true);
+            }
+            if let Some(seated) = sitter.join().unwrap() {
+                break seated;
+            }
+        });
+        assert!(!makes_a_turn());
+        engine.leave(seated, false);
+        assert!(control.seat.is_away());
+        assert!(makes_a_turn());
+        assert!(control.seat.is_away());
+    }
 
     #[test]
     fn thread_spins_after_a_turn_that_took_something_while_that_pays() {

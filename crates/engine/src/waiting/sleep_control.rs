@@ -67,6 +67,8 @@ pub(crate) struct SleepControl {
     pub(crate) serving_spins: Spins,
     /// What the driver waits for: a value of [`Awaits`].
     driver_awaits: AtomicU8,
+    /// When a driver that is away last made a turn, in nanoseconds.
+    pub(crate) turn_at: AtomicU64,
     /// A thread before which the driver gives way wants the seat.
     is_seat_wanted: AtomicBool,
     /// Events that a driver keeps in memory.
@@ -167,6 +169,7 @@ impl SleepControl {
             spins: Spins::new(),
             cm_spins: Spins::new(),
             serving_spins: Spins::new(),
+            turn_at: AtomicU64::new(0),
             driver_awaits: AtomicU8::new(Awaits::Completions as u8),
             is_seat_wanted: AtomicBool::new(false),
             local_events: Arc::default(),
