@@ -11,13 +11,13 @@ use urdma_perf::instructions::{per_event, per_message, per_packet, Operation, Si
 
 /// Instructions of one message over a channel: operation, octets, count.
 const FIGURES: [(Operation, u32, f64); 9] = [
-    (Operation::Send, 64, 1209.0),
-    (Operation::SendImm, 64, 1311.0),
-    (Operation::Stream, 64, 1080.0),
-    (Operation::Write, 64, 1321.0),
-    (Operation::WriteImm, 64, 1392.0),
-    (Operation::Read, 64, 2105.0),
-    (Operation::FetchAdd, 8, 2242.0),
+    (Operation::Send, 64, 1190.0),
+    (Operation::SendImm, 64, 1291.0),
+    (Operation::Stream, 64, 1075.0),
+    (Operation::Write, 64, 1299.0),
+    (Operation::WriteImm, 64, 1375.0),
+    (Operation::Read, 64, 2069.0),
+    (Operation::FetchAdd, 8, 2205.0),
     (Operation::Send, 65_536, 1949.0),
     (Operation::Write, 65_536, 1997.0),
 ];

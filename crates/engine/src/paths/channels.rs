@@ -528,8 +528,15 @@ impl Channels {
     }
 
     /// Wakes the processes that have to be.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ring_doorbells(&mut self) {
+        if !self.doorbells.is_empty() {
+            self.ring_all();
+        }
+    }
+
+    #[inline(never)]
+    fn ring_all(&mut self) {
         while let Some(slot) = self.doorbells.pop() {
             if let Some(channel) = self.get_mut(slot) {
                 if channel.notify() {
