@@ -21,6 +21,7 @@
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`pool`], [`elastic`] | virtual queue pairs: opening, reads, memory; short processes |
+//! | [`pool_instructions`] | instructions of a READ over a virtual queue pair |
 //! | [`store`] | a key-value store over virtual queue pairs |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
@@ -52,6 +53,7 @@ mod picture;
 pub mod plan;
 pub mod plot;
 pub mod pool;
+pub mod pool_instructions;
 pub mod probes;
 pub mod processes;
 pub mod processors;

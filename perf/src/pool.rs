@@ -16,7 +16,7 @@ use crate::goals;
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
-const PROGRAM: &str = "urdma-perf-pool";
+pub(crate) const PROGRAM: &str = "urdma-perf-pool";
 /// What a metadata service prints when it listens, and the nodes of `urdma-perf-pool` once they are
 /// registered, too.
 pub const LISTENING: &str = "listens";
@@ -272,10 +272,19 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Runs a program of the machine, which runs one of these measurements.
+    pub(crate) fn under(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
+        printed(self.start_any(program, arguments)?, Vec::new(), LIMIT).map(drop)
+    }
+
     /// Starts a program of these measurements.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
         let program = self.programs.join(program).display().to_string();
-        let argv = [&[program.as_str()], arguments].concat();
+        self.start_any(&program, arguments)
+    }
+
+    fn start_any(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
+        let argv = [&[program], arguments].concat();
         let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
         command.env("LD_LIBRARY_PATH", &self.libraries);
         Process::start(&mut command).map_err(text)
