@@ -206,6 +206,42 @@ fn rsockets_that_sleep_make_few_calls() {
     assert!(exceeded.is_empty(), "{}", exceeded.join("\n"));
 }
 
+/// Makes so many connections over which an octet goes, and one back.
+const SHORT_CONNECTIONS: &str = "
+import socket, sys
+listener = socket.create_server(('127.0.0.1', 0))
+for _ in range(int(sys.argv[1])):
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    for sender, receiver in (client, server), (server, client):
+        sender.sendall(b'x')
+        assert receiver.recv(1) == b'x'
+    client.close()
+    server.close()
+";
+
+// They were three at each end: for the protocol of the socket, and the mask of signals in close.
+#[test]
+#[ignore = "make test-all"]
+fn connections_that_end_before_they_have_rings_make_no_further_calls() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let [over_rings, over_tcp] = [Over::Rings(&one.host), Over::Tcp].map(|over| {
+        let [long, short] = [1_500_u32, 500].map(|connections| {
+            let mut argv = words("python3 -c");
+            argv.extend([SHORT_CONNECTIONS.to_owned(), connections.to_string()]);
+            let counted = Counted::start(&over.command(&argv).unwrap()).unwrap();
+            let (ended, calls) = counted.wait(LIMIT).unwrap();
+            assert!(ended.succeeded(), "{}", ended.describe());
+            calls
+        });
+        long.of_each(&short, 1_000)
+    });
+    one.down();
+    let more = over_rings.without_yields() - over_tcp.without_yields();
+    assert!(more < 0.1, "{over_rings}; by TCP: {over_tcp}");
+}
+
 /// `fi_msg_pingpong` whose ends poll, arm and wait for a descriptor.
 fn libfabric(one: &OneHost, over: Over<'_>) -> Ends {
     of_each(ROUND_TRIPS, |round_trips| {

@@ -6,6 +6,9 @@ use crate::host::{Event, Host, Received, Refused};
 use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted, upgrade};
 
+/// A ring moves in so many pieces, at least: while one end copies a piece, the other one copies the
+/// piece before.
+const PIECES: u64 = 4;
 /// How often a receive looks again for octets that have come since its last look.
 const LOOKS: u32 = 3;
 
@@ -83,7 +86,8 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
             tail = see_tail(h).await;
         }
     }
-    let len = len_octets.min(tail.wrapping_sub(full));
+    let room = tail.wrapping_sub(full);
+    let len = len_octets.min(room).min(piece_len_octets(h));
     if len == 0 {
         return Err(Refused::WouldBlock);
     }
@@ -94,6 +98,11 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
         wake_sleepers(h, Word::ReaderSleeps(me), me.peer()).await;
     }
     Ok(len)
+}
+
+/// The most octets that are copied before the other end sees them.
+fn piece_len_octets<H: Host>(h: &H) -> u64 {
+    (h.ring_len_octets() / PIECES).max(1)
 }
 
 /// Looks at the tail of the outgoing ring. The caller has the lock of the writers.
@@ -273,7 +282,8 @@ async fn take_locked<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
     }
     let head = h.load(Word::Head(peer)).await;
     let tail = h.load(Word::Tail(peer)).await;
-    let len = len_octets.min(head.wrapping_sub(tail));
+    let held = head.wrapping_sub(tail);
+    let len = len_octets.min(held).min(piece_len_octets(h));
     if len == 0 {
         return None;
     }

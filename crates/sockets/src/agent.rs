@@ -17,7 +17,7 @@ use urdma_ipc::{ControlClient, Event, JoinedSocket, RunDir};
 use urdma_socket_switch::{attend, End, Word};
 
 use crate::begin::joined;
-use crate::connection::{Connection, Parts};
+use crate::connection::{self, Connection, Parts};
 use crate::host::Call;
 use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
@@ -56,7 +56,8 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
             bell::notice();
         }
     };
-    if process::run_dir().is_none() {
+    // A system may give another protocol to sockets of TCP (MPTCP).
+    if process::run_dir().is_none() || !connection::is_tcp(fd) {
         cell.advance(generation, State::Alone, State::Kernel);
     } else if ends.is_none() {
         stays_with_tcp(cell, (generation, State::Alone), Some(Reason::OtherHost));

@@ -52,7 +52,10 @@ enum Attempt {
 fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
     let _uncancelled = Disabled::new();
     let _masked = Masked::new();
-    let call = Call::new(connection, window, flags);
+    let mut call = Call::new(connection, window, flags);
+    if is_nonblocking(connection, flags) {
+        call = call.without_a_wait();
+    }
     let may_upgrade = connection.is_in_ring(connection.end) || connection.may_upgrade();
     match Call::run(send(&call, window.len(), may_upgrade)) {
         Some(Ok(sent)) => Attempt::Moved(sent),
@@ -146,6 +149,19 @@ impl Way {
             Self::Send(_) => true,
             Self::SendSome(_) => false,
             Self::Recv(flags) => {
+                // An attempt takes a piece of what the ring has.
+                let has_more = flags & libc::MSG_PEEK == 0 && connection.has_octets();
+                has_more || self.waits_for_all(connection)
+            }
+        }
+    }
+
+    /// Whether a call that has moved some octets waits for more.
+    fn waits_for_all(self, connection: &Connection) -> bool {
+        match self {
+            Self::Send(_) => true,
+            Self::SendSome(_) => false,
+            Self::Recv(flags) => {
                 flags & libc::MSG_WAITALL != 0 && !is_nonblocking(connection, flags)
             }
         }
@@ -223,6 +239,9 @@ pub(crate) unsafe fn transfer_in_call(
             }
             Begun::Kernel => {
                 cell.leave();
+                if matches!(way, Way::Recv(flags) if flags & libc::MSG_WAITALL == 0) {
+                    return moved_so_far(done);
+                }
                 // SAFETY: as for the caller.
                 return unsafe { rest_by_kernel(fd, octets, done, way) };
             }
@@ -266,6 +285,11 @@ pub(crate) unsafe fn transfer_in_call(
             Attempt::Nothing | Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
                 cell.leave();
                 return ended(done, libc::EAGAIN);
+            }
+            // Another thread has taken them.
+            Attempt::Nothing | Attempt::Waits(_) if done > 0 && !way.waits_for_all(connection) => {
+                cell.leave();
+                return moved_so_far(done);
             }
             Attempt::Nothing => Pause::Spin,
             Attempt::Waits(event) => Pause::Sleep(event, taken),

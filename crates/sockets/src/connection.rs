@@ -214,9 +214,14 @@ impl Connection {
         bell::ring(self.peer_agent.as_raw_fd());
     }
 
+    /// Whether the incoming ring has octets.
+    pub(crate) fn has_octets(&self) -> bool {
+        self.in_ring(self.end.peer()) != 0
+    }
+
     /// Whether a receive that waits for octets of the incoming ring is to look again.
     pub(crate) fn has_news(&self) -> bool {
-        self.in_ring(self.end.peer()) != 0
+        self.has_octets()
             || !self.is_tcp_quiet()
             || self.tcp_speaks.load(SeqCst)
             || self.is_closed.load(SeqCst)
@@ -560,6 +565,18 @@ fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(place.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Whether a socket is of TCP.
+pub(crate) fn is_tcp(fd: c_int) -> bool {
+    let before = real::errno();
+    let mut protocol: c_int = 0;
+    let mut len: libc::socklen_t = 4;
+    let at = (&raw mut protocol).cast();
+    // SAFETY: the option is an int.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, at, &raw mut len) };
+    real::set_errno(before);
+    rc == 0 && protocol == libc::IPPROTO_TCP
 }
 
 /// Whether TCP can move octets in both directions.

@@ -32,6 +32,8 @@ pub(crate) struct Call<'a> {
     flags: c_int,
     /// Whether waits are done here, rather than end the attempt.
     waits_here: bool,
+    /// Whether a send does not wait for room: the peer need not tell of it.
+    never_waits: bool,
     /// What ended the attempt.
     pub(crate) awaited: Cell<Option<Event>>,
     /// The error of TCP.
@@ -46,9 +48,18 @@ impl<'a> Call<'a> {
             window,
             flags: flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             waits_here: false,
+            never_waits: false,
             awaited: Cell::new(None),
             errno: Cell::new(0),
             yields: Cell::new(0),
+        }
+    }
+
+    /// A send that does not wait for room. A set waits for room that was missing.
+    pub(crate) fn without_a_wait(self) -> Self {
+        Self {
+            never_waits: self.connection.set.get().is_none(),
+            ..self
         }
     }
 
@@ -211,6 +222,7 @@ impl Host for Call<'_> {
             Word::ReaderSleeps(_) if value == FOR_THE_BELL => {
                 atomic.fetch_or(value, SeqCst);
             }
+            Word::WriterSleeps(_) if self.never_waits => {}
             // The head follows, which the receiver reads before.
             Word::Stamp(_) => atomic.store(value, Relaxed),
             // Only owners of the lock of the writers read it.
@@ -335,7 +347,9 @@ impl Host for Call<'_> {
     }
 
     async fn is_peer_gone(&self) -> bool {
-        self.connection.look_for_peer()
+        // The agent notices the end of a peer, and a send that waits asks the kernel.
+        let is_told = || self.connection.is_known_to_end();
+        (!self.never_waits || is_told()) && self.connection.look_for_peer()
     }
 
     async fn is_reset(&self) -> bool {

@@ -193,9 +193,13 @@ pub(crate) fn before_close(fd: c_int) {
 #[cold]
 fn close_cell(fd: c_int, cell: &'static Cell) {
     let _uncancelled = Disabled::new();
-    let _masked = Masked::sleeping();
     let before = real::errno();
     let state = cell.seen().state();
+    // A socket that was not offered has nothing for which this sleeps.
+    let _masked = match state {
+        State::Alone => Masked::new(),
+        _ => Masked::sleeping(),
+    };
     let closing = match begin_as_is(cell) {
         Begun::Rings(connection) => closing_of(connection),
         Begun::Kernel => Closing::End,

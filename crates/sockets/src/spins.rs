@@ -9,6 +9,9 @@ use crate::clock::now_ns;
 use crate::signals;
 use crate::yields::Yields;
 
+/// A yield that takes so long, in nanoseconds, was a time slice of another program.
+const LATE_NS: u64 = 1_000_000;
+
 /// What a thread knows of its waits.
 struct Known {
     spins: Spins,
@@ -46,6 +49,12 @@ fn spin_by(
         let Some(spin) = spins.begin(&now_ns) else {
             return false;
         };
+        // When the time was last read, which is before each yield.
+        let read = Cell::new(0);
+        let clock = || {
+            read.set(now_ns());
+            read.get()
+        };
         let mut has_found = false;
         let mut look = || {
             has_found = look();
@@ -57,12 +66,17 @@ fn spin_by(
             is_turn.set(turn() || signals::has_ended_call(true));
             is_turn.get()
         };
-        let spun = if spin == Spin::Patient && yields.come_first() && is_found_by_yield(&mut look) {
+        let yields_first = spin == Spin::Patient && yields.come_first();
+        let spun = if yields_first && is_found_by_yield(clock, &mut look) {
             Spun::Found
         } else {
-            spin.run(&now_ns, turn, look)
+            spin.run(clock, turn, look)
         };
-        yields.learn(has_found && !is_turn.get());
+        let is_by_yield = has_found && !is_turn.get();
+        // Another program has had the time in which the octets came.
+        let is_late = is_by_yield && now_ns() - read.get() > LATE_NS;
+        yields.learn(is_by_yield && !is_late);
+        let spun = if is_late { Spun::Busy } else { spun };
         if has_found || spun != Spun::Found {
             spins.learn(spin, spun, now_ns);
         }
@@ -71,7 +85,8 @@ fn spin_by(
 }
 
 /// Whether a look after a yield has found something.
-fn is_found_by_yield(look: impl FnOnce() -> bool) -> bool {
+fn is_found_by_yield(clock: impl Fn() -> u64, look: impl FnOnce() -> bool) -> bool {
+    clock();
     std::thread::yield_now();
     look()
 }
@@ -87,6 +102,29 @@ mod tests {
     fn clock() -> impl Fn() -> u64 {
         let now = Cell::new(0);
         move || now.replace(now.get() + 1_000)
+    }
+
+    #[test]
+    fn late_yield_that_has_found_something_makes_spins_brief() {
+        signals::begin_call();
+        let now = Cell::new(0);
+        let clock = || now.replace(now.get() + 1_000);
+        let is_brief = || KNOWN.with(|known| known.spins.are_brief(clock));
+        let after_a_yield_of = |ns: u64| {
+            let look = || {
+                now.set(now.get() + ns);
+                true
+            };
+            spin_by(clock, || false, look)
+        };
+        for _ in 0..20 {
+            assert!(after_a_yield_of(10_000));
+        }
+        assert!(!is_brief());
+        assert!(after_a_yield_of(2 * LATE_NS));
+        assert!(is_brief());
+        // No look follows a yield now.
+        assert!(!after_a_yield_of(10_000));
     }
 
     extern "C" fn ignore(_: c_int) {}

@@ -168,6 +168,11 @@ impl Cell {
         self.is_inherited.load(SeqCst) != 0
     }
 
+    /// Whether it is known to be a TCP socket.
+    pub(crate) fn is_of_tcp(&self) -> bool {
+        self.seen().state() != State::Kernel || self.is_inherited()
+    }
+
     /// An inherited descriptor is about to be closed.
     pub(crate) fn end_inherited(&self) {
         self.is_inherited.store(0, SeqCst);

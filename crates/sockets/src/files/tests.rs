@@ -12,7 +12,7 @@ use urdma_socket_switch::layout::RING_OCTETS;
 
 use super::*;
 use crate::connection::Connection;
-use crate::host::tests::{call, ends, take};
+use crate::host::tests::{call, ends, take, take_all};
 use crate::host::Call;
 use crate::table::State;
 
@@ -101,7 +101,7 @@ fn offset_or_position_follows_what_the_ring_has_taken() {
     assert_eq!((sent, asked.len()), (LEN as ssize_t, 0));
     assert_eq!(from.stream_position().unwrap(), LEN as u64);
     let expected = [&octets[7..1007], &octets[..]].concat();
-    assert!(take(&pair.peer, 2 * LEN).unwrap() == expected);
+    assert!(take_all(&pair.peer) == expected);
     assert!(pair.has_rings());
 }
 
@@ -125,7 +125,7 @@ fn full_ring_ends_the_call_with_what_it_has_taken() {
     assert_eq!(pair.send(&from, None, 1000).0, 100);
     assert_eq!(from.stream_position().unwrap(), 150);
     let expected = [&octets[110..10 + RING_OCTETS], &octets[50..150]].concat();
-    assert!(take(&pair.peer, 2 * RING_OCTETS).unwrap() == expected);
+    assert!(take_all(&pair.peer) == expected);
     assert!(pair.has_rings());
 }
 

@@ -7,14 +7,14 @@ use libc::{sockaddr, socklen_t};
 use crate::begin::{begin, begin_as_is, Begun};
 use crate::reasons::Reason;
 use crate::table::{self, Cell, State};
-use crate::{bell, early, leave, limits, process, real};
+use crate::{bell, connection, early, leave, limits, process, real};
 
-/// A new descriptor may be a TCP socket of this process alone.
+/// A new descriptor is a TCP socket of this process alone.
 fn note_new(fd: c_int, is_accepted: bool) {
     if process::run_dir().is_none() {
         return;
     }
-    if let Some(cell) = table::cell(fd).filter(|_| is_tcp(fd)) {
+    if let Some(cell) = table::cell(fd) {
         cell.begin(fd, is_accepted);
     }
 }
@@ -22,27 +22,29 @@ fn note_new(fd: c_int, is_accepted: bool) {
 /// What a call's kind of socket has beside flags, of the kernel's `linux/net.h`.
 const SOCK_TYPE_MASK: c_int = 0xf;
 
-/// Whether a socket of a stream is of TCP.
-fn is_tcp(fd: c_int) -> bool {
-    let before = real::errno();
-    let mut protocol: c_int = 0;
-    let mut len: socklen_t = 4;
-    let at = (&raw mut protocol).cast();
-    // SAFETY: the option is an int.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, at, &raw mut len) };
-    real::set_errno(before);
-    rc == 0 && protocol == libc::IPPROTO_TCP
-}
-
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let is_stream = kind & SOCK_TYPE_MASK == libc::SOCK_STREAM;
-    if fd >= 0 && is_stream && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+    let is_tcp = is_stream && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if fd >= 0 && is_tcp && matches!(domain, libc::AF_INET | libc::AF_INET6) {
         note_new(fd, false);
     }
     fd
+}
+
+/// A listener has given a socket, or an error. What is known of the listener is so of the socket:
+/// that spares a call for each connection.
+fn accepted(listener: c_int, fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    let is_known = table::cell(listener).is_some_and(Cell::is_of_tcp);
+    if is_known || connection::is_tcp(fd) {
+        note_new(fd, true);
+        early::connected(fd);
+    }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -52,10 +54,9 @@ unsafe extern "C-unwind" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the arguments of the caller.
-    let fd = unsafe { real::accept(fd, address, len) };
-    note_new(fd, true);
-    early::connected(fd);
-    fd
+    let new = unsafe { real::accept(fd, address, len) };
+    accepted(fd, new);
+    new
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -66,10 +67,9 @@ unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the arguments of the caller.
-    let fd = unsafe { real::accept4(fd, address, len, flags) };
-    note_new(fd, true);
-    early::connected(fd);
-    fd
+    let new = unsafe { real::accept4(fd, address, len, flags) };
+    accepted(fd, new);
+    new
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -145,7 +145,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_in
 /// A descriptor gets another number, which is closed if it is open.
 fn before_copy(fd: c_int, new_fd: c_int) {
     leave::retire(fd, Reason::Dup);
-    if fd != new_fd && table::hit(new_fd).is_some() {
+    if fd != new_fd && table::cell(new_fd).is_some_and(Cell::is_of_tcp) {
         // SAFETY: the command takes no argument.
         let is_open = unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
         if is_open {
