@@ -335,9 +335,7 @@ impl Pool {
                 pieces: elements.len(),
             })
         })?;
-        for piece in poster.last_pieces(elements.len()) {
-            regions.use_local(piece.local);
-        }
+        regions.use_local(poster.last_pieces(elements.len()));
         Ok(())
     }
 

@@ -241,9 +241,7 @@ impl Pool {
                 pieces: elements.len(),
             })
         })?;
-        for piece in poster.last_pieces(elements.len()) {
-            regions.use_local(piece.local);
-        }
+        regions.use_local(poster.last_pieces(elements.len()));
         Ok(())
     }
 
@@ -287,9 +285,7 @@ impl Pool {
         if end.is_full() {
             return Err(PostError::ReceiveQueueFull);
         }
-        for piece in &pieces {
-            regions.use_local(piece.local);
-        }
+        regions.use_local(&pieces);
         end.push(number, pieces);
         Ok(())
     }

@@ -79,10 +79,13 @@ impl Regions {
         Ok(self.local.remove(id.0).is_some())
     }
 
-    /// Notes that a request uses a local region.
-    pub(crate) fn use_local(&mut self, id: LocalRegionId) {
-        if let Some(local) = self.local.get_mut(id.0) {
-            local.uses += 1;
+    /// Notes that a request uses the local regions of these elements.
+    #[inline]
+    pub(crate) fn use_local<'a>(&mut self, pieces: impl IntoIterator<Item = &'a Piece>) {
+        for piece in pieces {
+            if let Some(local) = self.local.get_mut(piece.local.0) {
+                local.uses += 1;
+            }
         }
     }
 

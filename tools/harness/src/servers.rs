@@ -114,7 +114,7 @@ pub fn read_wrk(ended: &Ended) -> Result<Load, Failure> {
     })
 }
 
-/// memcached, as the user nobody, with its four threads.
+/// memcached with its four threads, which runs as the unprivileged user `nobody`.
 pub fn memcached(port: u16) -> Vec<String> {
     words(&format!(
         "memcached -u nobody -l 127.0.0.1 -p {port} -U 0 -m 256"
