@@ -42,8 +42,9 @@ const SERVICE: u32 = 7;
 const USERS: u32 = 4;
 /// Messages of each end of each of them.
 const MESSAGES: u32 = 200;
-/// The longest message, and how many an end of a virtual queue pair has at a time.
-const LEN: usize = 4096;
+/// The longest message, of five segments, and how many an end of a virtual queue pair has at a
+/// time.
+const LEN: usize = 20_000;
 const SLOTS: usize = 4;
 const DEPTHS: Depths = Depths {
     requests: 4,
@@ -51,6 +52,10 @@ const DEPTHS: Depths = Depths {
 };
 /// How long an end waits for what does come.
 const LIMIT: Duration = Duration::from_secs(120);
+/// The longest message of the first user of ends that send long ones, and that of the others.
+const LONGEST: [usize; 2] = [16 << 20, 1 << 16];
+/// How many long messages each end has of each user.
+const LONG_MESSAGES: u32 = 40;
 
 fn kill(end: Process) {
     end.signal(Signal::SIGKILL).unwrap();
@@ -139,7 +144,8 @@ fn end() {
         return;
     };
     match &*role {
-        "talks" => talk(),
+        "talks" => talk(MESSAGES, [LEN; 2]),
+        "talks long" => talk(LONG_MESSAGES, LONGEST),
         "echoes" => echo(),
         "asks" => ask(),
         "asks again" => ask_again(),
@@ -188,37 +194,52 @@ struct End {
     qp: VirtualId,
     local: LocalRegionId,
     addr: u64,
+    /// The longest message.
+    longest: usize,
 }
 
 impl End {
-    fn new(client: &mut Client, user: UserId, qp: VirtualId) -> Self {
-        let local = client.register(user, 2 * SLOTS * LEN).unwrap();
+    fn new(client: &mut Client, user: UserId, qp: VirtualId, longest: usize) -> Self {
+        let local = client.register(user, 2 * SLOTS * longest).unwrap();
         let addr = client.addr(local).unwrap();
-        let end = Self { qp, local, addr };
+        let end = Self {
+            qp,
+            local,
+            addr,
+            longest,
+        };
         (0..SLOTS).for_each(|slot| end.receive(client, slot));
         end
     }
 
     fn open(client: &mut Client, user: UserId, to: SocketAddr) -> Self {
+        Self::open_for(client, user, to, LEN)
+    }
+
+    fn open_for(client: &mut Client, user: UserId, to: SocketAddr, longest: usize) -> Self {
         let opened = client.open_service(user, (to, SERVICE), DEPTHS).unwrap();
-        Self::new(client, user, opened)
+        Self::new(client, user, opened, longest)
     }
 
     fn accept(client: &mut Client, user: UserId) -> Option<Self> {
+        Self::accept_for(client, user, LEN)
+    }
+
+    fn accept_for(client: &mut Client, user: UserId, longest: usize) -> Option<Self> {
         let accepted = client.accept(SERVICE, user, DEPTHS).unwrap()?;
-        Some(Self::new(client, user, accepted))
+        Some(Self::new(client, user, accepted, longest))
     }
 
     fn element(&self, slot: usize, len: usize) -> Element {
         Element {
             local: self.local,
-            addr: self.addr + (slot * LEN) as u64,
+            addr: self.addr + (slot * self.longest) as u64,
             len_octets: u32::try_from(len).unwrap(),
         }
     }
 
     fn try_receive(&self, client: &mut Client, slot: usize) -> Result<(), Error> {
-        let element = self.element(slot, LEN);
+        let element = self.element(slot, self.longest);
         client.post_receive(self.qp, slot as u64, &[element])
     }
 
@@ -230,7 +251,8 @@ impl End {
     fn octets(&self, client: &Client, received: &Received) -> Vec<u8> {
         let slot = usize::try_from(received.id).unwrap();
         let mut octets = vec![0; received.len_octets as usize];
-        client.read(self.local, slot * LEN, &mut octets).unwrap();
+        let at = slot * self.longest;
+        client.read(self.local, at, &mut octets).unwrap();
         octets
     }
 
@@ -253,7 +275,7 @@ impl End {
         immediate: Option<u32>,
     ) -> Result<(), Error> {
         let place = SLOTS + slot;
-        client.write(self.local, place * LEN, octets)?;
+        client.write(self.local, place * self.longest, octets)?;
         let request = SendRequest {
             id: slot as u64,
             immediate,
@@ -296,21 +318,28 @@ fn add(digest: &mut Sha256, octets: &[u8], immediate: Option<u32>) {
 }
 
 impl Stream {
-    fn new(end: End, seed: u64) -> Self {
+    fn new(end: End, seed: u64, messages: u32) -> Self {
         Self {
             end,
             rng: Rng::new(seed),
-            to_send: MESSAGES,
-            to_receive: MESSAGES,
+            to_send: messages,
+            to_receive: messages,
             free: (0..SLOTS).collect(),
             sent: Sha256::new(),
             received: Sha256::new(),
         }
     }
 
+    /// That of a message, each order of magnitude of which is as likely.
+    fn length(&mut self) -> usize {
+        let longest = self.end.longest;
+        let magnitude = self.rng.below(u64::from(longest.ilog2()) + 2);
+        self.rng.below_len(longest.min(1 << magnitude) + 1)
+    }
+
     fn turn(&mut self, client: &mut Client) {
         while let Some(slot) = self.free.pop_if(|_| self.to_send > 0) {
-            let mut octets = vec![0; self.rng.below_len(LEN + 1)];
+            let mut octets = vec![0; self.length()];
             self.rng.fill(&mut octets);
             let immediate = self.rng.percent(50).then(|| self.rng.bits32());
             add(&mut self.sent, &octets, immediate);
@@ -344,22 +373,25 @@ fn all_of(digests: impl Iterator<Item = Sha256>) -> String {
     all.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// Opens virtual queue pairs to the other end, and accepts as many.
-fn talk() {
+/// Opens virtual queue pairs to the other end, and accepts as many, in the same order.
+fn talk(messages: u32, longest: [usize; 2]) {
     let mut client = new_client();
     let (own, peer) = (address_in(OWN), address_in(PEER));
     let seed = u64::from(own.port());
     let mut streams: Vec<Stream> = Vec::new();
     for user in 0..USERS {
-        let end = End::open(&mut client, UserId(user), peer);
-        streams.push(Stream::new(end, seed + u64::from(user)));
+        let longest = longest[usize::from(user > 0)];
+        let end = End::open_for(&mut client, UserId(user), peer, longest);
+        streams.push(Stream::new(end, seed + u64::from(user), messages));
     }
     let began = Instant::now();
     while streams.len() < 2 * USERS as usize || !streams.iter().all(Stream::is_done) {
         assert!(began.elapsed() < LIMIT, "the ends do not come to an end");
         let user = u32::try_from(streams.len()).unwrap();
-        if let Some(end) = End::accept(&mut client, UserId(user)) {
-            streams.push(Stream::new(end, seed + 100 + u64::from(user)));
+        let longest = longest[usize::from(user > USERS)];
+        if let Some(end) = End::accept_for(&mut client, UserId(user), longest) {
+            let seed = seed + 100 + u64::from(user);
+            streams.push(Stream::new(end, seed, messages));
         }
         for stream in &mut streams {
             stream.turn(&mut client);
@@ -392,7 +424,11 @@ fn said<'a>(printed: &'a str, word: &str) -> &'a str {
 }
 
 fn both_ends_talk(hosts: Hosts) {
-    let mut ends = [hosts.start("talks", 0), hosts.start("talks", 1)];
+    both_ends_are(hosts, "talks");
+}
+
+fn both_ends_are(hosts: Hosts, role: &str) {
+    let mut ends = [hosts.start(role, 0), hosts.start(role, 1)];
     hosts.let_go();
     for end in &mut ends {
         end.wait_for_text("done", CHECK_LIMIT).unwrap();
@@ -412,6 +448,13 @@ fn both_ends_talk(hosts: Hosts) {
 fn users_of_two_ends_send_to_each_other() {
     let _alone = alone();
     both_ends_talk(Hosts::one());
+}
+
+/// The ends have messages of up to 16 MB beside short ones.
+#[test]
+fn users_of_two_ends_send_long_messages_to_each_other() {
+    let _alone = alone();
+    both_ends_are(Hosts::one(), "talks long");
 }
 
 #[test]

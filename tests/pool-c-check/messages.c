@@ -19,7 +19,7 @@
 #define SERVICE 7
 #define USERS 4
 #define MESSAGES 200
-#define LENGTH 4096
+#define LENGTH 20000
 #define SLOTS 4
 #define ENDS 64
 
@@ -386,7 +386,7 @@ static void refuse_sends(struct end *end, struct end *other)
 	wr.num_sge = 1;
 	sge = element(other, other->sent, 1);
 	REFUSED(urdma_pool_post_send(end->pool, end->qp, &wr), EINVAL);
-	sge = element(end, end->sent, LENGTH + 1);
+	sge = element(end, end->sent, (1U << 30) + 1);
 	REFUSED(urdma_pool_post_send(end->pool, end->qp, &wr), EINVAL);
 	sge = element(end, end->sent[SLOTS - 1], LENGTH + 1);
 	REFUSED(urdma_pool_post_send(end->pool, end->qp, &wr), EINVAL);
@@ -420,6 +420,8 @@ static void refuse(void)
 {
 	struct urdma_pool *pool = create();
 	struct end *end, *other;
+	struct urdma_pool_sge sge;
+	struct urdma_pool_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 };
 
 	refuse_offers(pool);
 	refuse_services(pool);
@@ -455,6 +457,16 @@ static void refuse(void)
 	REQUIRE(wait_for_message(other).status == IBV_WC_LOC_LEN_ERR);
 	wait_for_state(other, URDMA_POOL_CLOSED);
 	expect_flushed(other, 1);
+	end_it(other);
+	/* One that is longer than a Receive of the other end, and than one message. */
+	other = new_end(pool);
+	REQUIRE(open_to(other, 2, peer, SERVICE) == 0);
+	begin(other, 2);
+	sge = element(other, other->sent, LENGTH + 1);
+	REQUIRE(urdma_pool_post_send(pool, other->qp, &wr) == 0);
+	REQUIRE(wait_for_request(other).status == IBV_WC_REM_INV_REQ_ERR);
+	wait_for_state(other, URDMA_POOL_CLOSED);
+	expect_flushed(other, SLOTS);
 	end_it(other);
 	REQUIRE(urdma_pool_destroy(pool) == 0);
 }

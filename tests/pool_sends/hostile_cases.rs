@@ -8,9 +8,12 @@ const OPEN: u8 = 1;
 const ACCEPT: u8 = 2;
 const REFUSE: u8 = 3;
 const DATA: u8 = 4;
+const BEGIN: u8 = 5;
+const PART: u8 = 6;
 const RECEIVES: u8 = 7;
 const CLOSE: u8 = 8;
 const BUFFERS: u8 = 9;
+const TAKEN: u8 = 10;
 
 /// Octets of a buffer, and of a header.
 const BUFFER: u32 = 4096 + HEADER;
@@ -222,6 +225,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(strangers());
     cases.extend(out_of_turn());
     cases.extend(lengths());
+    cases.extend(segments());
     cases.extend(credits());
     cases.extend(accesses());
     cases
@@ -280,7 +284,7 @@ fn malformed() -> Vec<Case> {
     }
     // Whole buffers of octets without a meaning.
     cases.push(dropped(1, vec![format!("octets=:{BUFFER}")]));
-    for kind in [0, 5, 6, 10, 255] {
+    for kind in [0, 11, 255] {
         cases.push(dropped(1, vec![message(kind, "0", "0").step()]));
     }
     for flags in [1, 2, 128] {
@@ -323,7 +327,7 @@ fn malformed() -> Vec<Case> {
             .iter()
             .map(|message| dropped(1, vec![message.step()])),
     );
-    for kind in [OPEN, ACCEPT, REFUSE, RECEIVES, CLOSE, BUFFERS] {
+    for kind in [OPEN, ACCEPT, REFUSE, RECEIVES, CLOSE, BUFFERS, TAKEN] {
         let long = Message {
             len: 1,
             ..message(kind, "7", "0")
@@ -338,7 +342,7 @@ fn strangers() -> Vec<Case> {
     let mut cases = Vec::new();
     for destination in ["0", "1", "ffffffffffffffff"] {
         // The honest end says that it has none.
-        for kind in [ACCEPT, DATA, RECEIVES] {
+        for kind in [ACCEPT, DATA, BEGIN, PART, TAKEN, RECEIVES] {
             let unknown = message(kind, destination, OWN).step();
             cases.push(dropped(1, vec![unknown, wait(CLOSE)]));
         }
@@ -447,6 +451,82 @@ fn lengths() -> Vec<Case> {
             "narrow Success\nnarrow LocalLength",
         ),
         narrow(&[data(0, 16), data(1, 16), data(2, 0)], 1, "narrow ended"),
+    ]
+}
+
+/// A segment of a Send: its offset, or, of the first one, the length of the Send.
+fn segment(kind: u8, sequence: u32, immediate: u32, len: u32) -> String {
+    let message = Message {
+        immediate,
+        ..data(sequence, len)
+    };
+    Message { kind, ..message }.step()
+}
+
+/// Segments that lie about the length of their Send, skip others or are repeated, and answers for
+/// Sends that are not there.
+fn segments() -> Vec<Case> {
+    let begin = |all, len| segment(BEGIN, 0, all, len);
+    let part = |offset, len| segment(PART, 0, offset, len);
+    let taken = |sequence| segment(TAKEN, sequence, 0, 0);
+    let ends = |steps: Vec<String>| at_end(steps, vec![wait(CLOSE)]);
+    let begun = |step| ends(vec![begin(200, 100), wait(TAKEN), step]);
+    let refused = |all, len| Case {
+        dropped: 0,
+        ..ends(vec![begin(all, len)])
+    };
+    let whole = Case {
+        steps: [
+            opened(),
+            vec![begin(300, 100), wait(TAKEN), begin(300, 100), part(0, 100)],
+            vec![part(100, 100), part(100, 100), part(100, 0)],
+            vec![
+                data(0, 100).step(),
+                wait(DATA),
+                begin(300, 100),
+                part(100, 9),
+            ],
+            vec![data(0, 100).step()],
+            echoed(1),
+        ]
+        .concat(),
+        prints: "leaves",
+        duplicates: 7,
+        ..Case::default()
+    };
+    let narrow = Case {
+        steps: [opened_to(NARROW), vec![begin(17, 8), wait(CLOSE)]].concat(),
+        prints: "leaves",
+        victim: "narrow LocalLength",
+        ..Case::default()
+    };
+    vec![
+        whole,
+        narrow,
+        refused(20_001, 4096),
+        refused(u32::MAX, 0),
+        // All of a Send is no first segment of it.
+        ends(vec![begin(100, 100)]),
+        ends(vec![begin(0, 0)]),
+        ends(vec![begin(99, 100)]),
+        // Nothing has begun, or a Send is skipped.
+        ends(vec![part(0, 100)]),
+        ends(vec![segment(BEGIN, 1, 200, 100)]),
+        // Octets are skipped, or the last ones are not in the last message.
+        begun(part(101, 10)),
+        begun(part(u32::MAX, 10)),
+        begun(part(100, 100)),
+        begun(part(100, 4096)),
+        begun(segment(PART, 1, 100, 10)),
+        // The last message is too short or too long, or of another Send.
+        begun(data(0, 99).step()),
+        begun(data(0, 101).step()),
+        begun(data(0, 4096).step()),
+        begun(data(1, 100).step()),
+        // Nothing was sent.
+        at_end(vec![taken(0)], echoed(0)),
+        at_end(vec![taken(1)], echoed(0)),
+        at_end(vec![taken(u32::MAX)], echoed(0)),
     ]
 }
 

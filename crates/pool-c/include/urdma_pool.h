@@ -83,7 +83,7 @@ struct urdma_pool_wc {
 
 /* How a pool exchanges messages. A field that is 0 has its default. */
 struct urdma_pool_message_attr {
-	uint32_t send_max; /* octets of a Send, the same for all pools that exchange them; 4096 */
+	uint32_t send_max; /* octets of a message, the same in all pools that exchange them; 4096 */
 	uint32_t share; /* Receives that are posted for each connection, 4 or more; 32 */
 	uint32_t backlog; /* virtual queue pairs that wait for a service; 128 */
 	void *addr; /* memory that the other pools access, NULL if there is none */

@@ -1,6 +1,7 @@
 //! Messages that arrive. The pool of a node is not trusted: what it may change is what this end has
 //! for virtual queue pairs to that node.
 
+use crate::end::{Begun, Delivered, Places};
 use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::{EndId, Ends, Header, Message};
@@ -72,17 +73,23 @@ impl Pool {
                 self.handle_refuse(from, destination);
                 None
             }
-            Message::Data {
-                ends,
-                sequence,
-                immediate,
-            } => {
+            Message::Data { ends, sequence, .. }
+            | Message::Begin { ends, sequence, .. }
+            | Message::Part { ends, sequence, .. } => {
                 let id = self.find_end(from, &ends);
                 let Some(id) = id else {
                     return self.answer_unknown(&ends);
                 };
                 let len_octets = u32::try_from(len_octets).unwrap_or(u32::MAX);
-                self.handle_data(from, id, sequence, immediate, len_octets);
+                self.handle_send((from, message), id, sequence, len_octets);
+                None
+            }
+            Message::Taken { ends, sequence } => {
+                let id = self.find_end(from, &ends);
+                let Some(id) = id else {
+                    return self.answer_unknown(&ends);
+                };
+                self.handle_taken(id, sequence);
                 None
             }
             Message::Receives(ends) => match self.find_end(from, &ends) {
@@ -92,10 +99,11 @@ impl Pool {
             Message::Close {
                 destination,
                 source,
+                refused,
             } => {
                 let opening = self.opening_end(from, destination);
                 match self.known_end(from, destination, source).or(opening) {
-                    Some(id) => self.fail_end(id, EndState::Closed, false),
+                    Some(id) => self.handle_close(id, refused),
                     None => self.stats.dropped += 1,
                 }
                 None
@@ -142,6 +150,7 @@ impl Pool {
         Some(Message::Close {
             destination: ends.source,
             source: ends.destination,
+            refused: None,
         })
     }
 
@@ -222,51 +231,145 @@ impl Pool {
         }
     }
 
-    /// A Send of the other end. One that was delivered is dropped; one that skips another one, or
-    /// has no Receive, breaks the rules.
+    /// The other end has ended. If it has refused a Send, that one says so, as long as it is not
+    /// complete.
+    fn handle_close(&mut self, id: VirtualId, refused: Option<u32>) {
+        let member = self.virtuals.get(id.0);
+        let is_refused = refused
+            .zip(member)
+            .is_some_and(|(sequence, member)| member.is_next_send(sequence));
+        let status = match is_refused && !self.faults.has(Fault::RefusalUntold) {
+            true => Status::RemoteInvalidRequest,
+            false => Status::RetryExceeded,
+        };
+        self.fail_end_with(id, (EndState::Closed, status), false);
+    }
+
+    /// The other end has taken a Send: its last segment may be posted.
+    fn handle_taken(&mut self, id: VirtualId, sequence: u32) {
+        let member = self.virtuals.get_mut(id.0);
+        let member = member.filter(|member| member.may_have_send(sequence));
+        let Some(end) = member.and_then(|member| member.end.as_mut()) else {
+            self.stats.dropped += 1;
+            return;
+        };
+        match end.note_taken(sequence) {
+            true => self.list(id),
+            false => self.stats.duplicates += 1,
+        }
+    }
+
+    /// A Send of the other end, or a segment of one. One that was delivered is dropped; one that
+    /// skips another one, or has no Receive, breaks the rules.
+    fn handle_send(
+        &mut self,
+        (from, message): (&Arrival, &Message),
+        id: VirtualId,
+        sequence: u32,
+        len_octets: u32,
+    ) {
+        let Some(end) = self.end_mut(id) else {
+            return;
+        };
+        let ahead = sequence.wrapping_sub(end.expected);
+        let is_repeated = ahead > u32::MAX / 2;
+        if is_repeated && !self.faults.has(Fault::DuplicatesDelivered) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let is_next = ahead == 0 || is_repeated;
+        let is_taken = is_next
+            && match *message {
+                Message::Begin {
+                    len_octets: all, ..
+                } => self.handle_begin(from, id, all, len_octets),
+                Message::Part { offset, .. } => self.handle_part(from, id, offset, len_octets),
+                Message::Data { immediate, .. } => {
+                    self.handle_data(from, id, immediate, len_octets)
+                }
+                _ => false,
+            };
+        if !is_taken {
+            self.stats.dropped += 1;
+            self.fail_end(id, EndState::Closed, true);
+        }
+    }
+
+    /// The first segment of a Send; whether it is possible.
+    fn handle_begin(&mut self, from: &Arrival, id: VirtualId, all: u32, len_octets: u32) -> bool {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return false;
+        };
+        let slot = member.physical;
+        let Some(end) = &mut member.end else {
+            return false;
+        };
+        if end.is_filling() {
+            // It was posted again after a failure.
+            self.stats.duplicates += 1;
+            return true;
+        }
+        match end.begin(all, len_octets) {
+            Some(Begun::Taken(to)) => {
+                let is_told = end.begin_telling();
+                self.copy(from.buffer, to);
+                if is_told {
+                    self.send_own(slot, Control::Taken(id));
+                }
+            }
+            Some(Begun::TooLong(pieces)) => {
+                self.release_all(&pieces);
+                self.fail_end(id, EndState::Closed, true);
+            }
+            None => return false,
+        }
+        true
+    }
+
+    /// A further segment of a Send; whether it is possible.
+    fn handle_part(&mut self, from: &Arrival, id: VirtualId, offset: u32, len_octets: u32) -> bool {
+        let faults = self.faults;
+        let filled = self.end_mut(id).ok_or(());
+        match filled.and_then(|end| end.fill(offset, len_octets, faults)) {
+            Ok(Some(to)) => self.copy(from.buffer, to),
+            Ok(None) => self.stats.duplicates += 1,
+            Err(()) => return false,
+        }
+        true
+    }
+
+    /// A Send, or its last segment; whether it is possible.
     fn handle_data(
         &mut self,
         from: &Arrival,
         id: VirtualId,
-        sequence: u32,
         immediate: Option<u32>,
         len_octets: u32,
-    ) {
+    ) -> bool {
         let faults = self.faults;
-        let Some(end) = self.end_mut(id) else {
-            return;
-        };
-        let ahead = match faults.has(Fault::DuplicatesDelivered) {
-            true => 0,
-            false => sequence.wrapping_sub(end.expected),
-        };
-        if ahead > u32::MAX / 2 {
-            self.stats.duplicates += 1;
-            return;
-        }
-        let delivered = match ahead {
-            0 => end.deliver(len_octets, immediate, faults),
-            _ => None,
-        };
-        let Some((status, pieces)) = delivered else {
-            self.stats.dropped += 1;
-            return self.fail_end(id, EndState::Closed, true);
+        let end = self.end_mut(id);
+        let delivered = end.and_then(|end| end.deliver(len_octets, immediate, faults));
+        let Some(Delivered { status, to, pieces }) = delivered else {
+            return false;
         };
         if status == Status::Success {
-            self.copy(from.buffer, &pieces);
+            self.copy(from.buffer, to);
         }
-        for piece in &pieces {
-            release(&mut self.regions, &mut self.actions, piece.local);
-        }
+        self.release_all(&pieces);
         match status {
             Status::Success => self.announce_receives(id),
             _ => self.fail_end(id, EndState::Closed, true),
         }
+        true
     }
 
-    fn copy(&mut self, buffer: u32, pieces: &Pieces) {
-        let elements = pieces.iter().map(|piece| piece.sge);
-        let elements = elements.filter(|sge| sge.len_octets > 0).collect();
+    fn release_all(&mut self, pieces: &Pieces) {
+        for piece in pieces {
+            release(&mut self.regions, &mut self.actions, piece.local);
+        }
+    }
+
+    fn copy(&mut self, buffer: u32, elements: Places) {
         let copy = BufferAction::Copy { buffer, elements };
         self.messages.actions.push_back(copy);
     }

@@ -442,7 +442,13 @@ impl Pool {
     fn retire(&mut self, slot: u16, count: usize) {
         for _ in 0..count {
             let shared = &mut self.physicals[usize::from(slot)];
-            let Some(InFlight { of, pieces, .. }) = shared.pop() else {
+            let Some(InFlight {
+                of,
+                pieces,
+                is_part,
+                ..
+            }) = shared.pop()
+            else {
                 return;
             };
             for at in 0..pieces {
@@ -456,7 +462,10 @@ impl Pool {
             let id = self.receiver_of(of);
             match self.virtuals.get_mut(id.0) {
                 Some(member) => {
-                    member.retire(self.faults);
+                    match is_part {
+                        true => member.retire_part(),
+                        false => member.retire(self.faults),
+                    }
                     self.list(id);
                 }
                 None if id == OWN => self.physicals[usize::from(slot)].exchange.note_retired(),

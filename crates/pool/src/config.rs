@@ -119,7 +119,8 @@ pub struct MessageConfig {
     /// A random number, which no pool before it in the same place had: by it a message for a pool
     /// that has ended is known.
     pub epoch: u32,
-    /// The length of a buffer, with the header: the limit of a Send is 32 octets less.
+    /// The length of a buffer, with the header. A Send that is longer than 32 octets less goes in
+    /// segments of that length.
     pub buffer_octets: u32,
     /// Buffers that each connection has, [`SHARE_MIN`] to [`SHARE_MAX`]. The driver posts a Receive
     /// for each before it connects.
@@ -129,7 +130,7 @@ pub struct MessageConfig {
 }
 
 impl MessageConfig {
-    /// The longest message of a user.
+    /// The longest Send that goes in one message, and the length of the segments of longer ones.
     pub fn send_octets_max(&self) -> u32 {
         let header = u32::try_from(HEADER_OCTETS).unwrap_or(u32::MAX);
         self.buffer_octets.saturating_sub(header)

@@ -187,10 +187,15 @@ impl Pool {
                 continue;
             }
             end.is_announcing = true;
+            end.forget_telling();
+            let is_taking = end.begin_telling() && !self.faults.has(Fault::TakenNotToldAgain);
             if end.state == EndState::Accepted {
                 self.send_own(slot, Control::Accept(id));
             }
             self.send_own(slot, Control::Receives(id));
+            if is_taking {
+                self.send_own(slot, Control::Taken(id));
+            }
         }
         self.feed(id.slot);
     }

@@ -7,6 +7,7 @@ use crate::credit::{Class, Credit, Grant};
 use crate::end::End;
 use crate::fault::{Fault, Faults};
 use crate::header::{EndId, Message};
+use crate::queued::Segment;
 use crate::slots::Id;
 use crate::types::{ConnectionName, VirtualId};
 
@@ -26,10 +27,13 @@ pub(crate) enum Control {
     Accept(VirtualId),
     /// Tells how many Receives this one has.
     Receives(VirtualId),
+    /// A Send of the other end is taken, of which the first segment has come.
+    Taken(VirtualId),
     /// Answers a message.
     Answer(Message),
-    /// The second one has ended, which the first one, at the node, does not know.
-    Close(EndId, EndId),
+    /// The second one has ended, which the first one, at the node, does not know; the Send of the
+    /// first one that was longer than its Receive.
+    Close(EndId, EndId, Option<u32>),
 }
 
 /// What a shared queue pair has for messages.
@@ -64,10 +68,11 @@ impl Exchange {
         &mut self,
         id: VirtualId,
         end: &mut End,
-        sequence: u32,
+        (sequence, segment): (u32, Segment),
         faults: Faults,
     ) -> bool {
-        if !end.covers(sequence, faults) {
+        let is_last = segment == Segment::Last;
+        if !end.covers(sequence, faults) || is_last && !end.is_taken(sequence, faults) {
             return false;
         }
         let class = match faults.has(Fault::ReserveUsed) {

@@ -98,6 +98,18 @@ pub(crate) enum Fault {
     CrossingRefused,
     /// A message that is longer than its Receive is cut.
     LongMessagesCut,
+    /// The last segment of a Send is posted before the other end has taken the Send.
+    LastSegmentEarly,
+    /// Segments that are repeated count again.
+    SegmentsCountedTwice,
+    /// The other end is not told again, after a failure, that its Send is taken.
+    TakenNotToldAgain,
+    /// Segments in flight do not count as uses of their memory.
+    SegmentsUseNothing,
+    /// A Send that the other end has refused ends as if that had been closed.
+    RefusalUntold,
+    /// After a failure, a Send goes on behind its segments that were posted.
+    SegmentsNotRepeated,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

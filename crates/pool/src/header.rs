@@ -42,7 +42,7 @@ pub enum Message {
         /// Who asked.
         destination: EndId,
     },
-    /// A Send: its octets follow.
+    /// A Send, or the last segment of one that is longer than a message: its octets follow.
     Data {
         /// From where to where.
         ends: Ends,
@@ -50,6 +50,31 @@ pub enum Message {
         sequence: u32,
         /// Immediate data of the user.
         immediate: Option<u32>,
+    },
+    /// The first segment of a Send that is longer than a message: its first octets follow.
+    Begin {
+        /// From where to where.
+        ends: Ends,
+        /// As in `Data`.
+        sequence: u32,
+        /// Of the Send, in all its segments.
+        len_octets: u32,
+    },
+    /// A segment between the first and the last: its octets follow.
+    Part {
+        /// From where to where.
+        ends: Ends,
+        /// As in `Data`.
+        sequence: u32,
+        /// Octets of the Send before these.
+        offset: u32,
+    },
+    /// The Send of which `Begin` has come is taken: its Receive is long enough.
+    Taken {
+        /// From where to where.
+        ends: Ends,
+        /// As in `Begin`.
+        sequence: u32,
     },
     /// Nothing but the number of Receives.
     Receives(Ends),
@@ -59,6 +84,8 @@ pub enum Message {
         destination: EndId,
         /// Who sends it.
         source: EndId,
+        /// The Send of which `Begin` has come and that is longer than its Receive, if that is why.
+        refused: Option<u32>,
     },
     /// Nothing but the number of buffers.
     Buffers,
@@ -93,19 +120,38 @@ pub enum HeaderError {
     Long,
 }
 
-/// Numbers of the kinds. 5 and 6 are for Sends that are longer than a buffer.
+/// Numbers of the kinds.
 mod kind {
     pub(super) const OPEN: u8 = 1;
     pub(super) const ACCEPT: u8 = 2;
     pub(super) const REFUSE: u8 = 3;
     pub(super) const DATA: u8 = 4;
+    pub(super) const BEGIN: u8 = 5;
+    pub(super) const PART: u8 = 6;
     pub(super) const RECEIVES: u8 = 7;
     pub(super) const CLOSE: u8 = 8;
     pub(super) const BUFFERS: u8 = 9;
+    pub(super) const TAKEN: u8 = 10;
 }
 
 /// The message has immediate data.
 const HAS_IMMEDIATE: u8 = 1;
+/// The message names a Send that is refused.
+const HAS_REFUSED: u8 = 2;
+
+/// The flags that a kind of message may have.
+fn flags_of(kind: u8) -> u8 {
+    match kind {
+        kind::DATA => HAS_IMMEDIATE,
+        kind::CLOSE => HAS_REFUSED,
+        _ => 0,
+    }
+}
+
+/// Whether octets of a user follow the header.
+fn has_octets(kind: u8) -> bool {
+    matches!(kind, kind::DATA | kind::BEGIN | kind::PART)
+}
 
 /// All fields, in the order in which they are sent, whether a kind uses them or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +212,15 @@ impl Fields {
         }
     }
 
+    /// Of a message about a Send.
+    fn of_send(kind: u8, ends: &Ends, sequence: u32, immediate: u32) -> Self {
+        Self {
+            sequence,
+            immediate,
+            ..Self::of_ends(kind, ends)
+        }
+    }
+
     fn of_message(message: &Message) -> Self {
         match *message {
             Message::Open {
@@ -190,17 +245,29 @@ impl Fields {
                 sequence,
                 immediate,
             } => Self {
-                sequence,
                 flags: immediate.map_or(0, |_| HAS_IMMEDIATE),
-                immediate: immediate.unwrap_or(0),
-                ..Self::of_ends(kind::DATA, &ends)
+                ..Self::of_send(kind::DATA, &ends, sequence, immediate.unwrap_or(0))
             },
+            Message::Begin {
+                ends,
+                sequence,
+                len_octets,
+            } => Self::of_send(kind::BEGIN, &ends, sequence, len_octets),
+            Message::Part {
+                ends,
+                sequence,
+                offset,
+            } => Self::of_send(kind::PART, &ends, sequence, offset),
+            Message::Taken { ends, sequence } => Self::of_send(kind::TAKEN, &ends, sequence, 0),
             Message::Receives(ends) => Self::of_ends(kind::RECEIVES, &ends),
             Message::Close {
                 destination,
                 source,
+                refused,
             } => Self {
                 kind: kind::CLOSE,
+                flags: refused.map_or(0, |_| HAS_REFUSED),
+                sequence: refused.unwrap_or(0),
                 destination: destination.0,
                 source: source.0,
                 ..Self::default()
@@ -232,10 +299,25 @@ impl Fields {
                 sequence: self.sequence,
                 immediate: (self.flags == HAS_IMMEDIATE).then_some(self.immediate),
             },
+            kind::BEGIN => Message::Begin {
+                ends,
+                sequence: self.sequence,
+                len_octets: self.immediate,
+            },
+            kind::PART => Message::Part {
+                ends,
+                sequence: self.sequence,
+                offset: self.immediate,
+            },
+            kind::TAKEN => Message::Taken {
+                ends,
+                sequence: self.sequence,
+            },
             kind::RECEIVES => Message::Receives(ends),
             kind::CLOSE => Message::Close {
                 destination,
                 source,
+                refused: (self.flags == HAS_REFUSED).then_some(self.sequence),
             },
             kind::BUFFERS => Message::Buffers,
             other => return Err(HeaderError::Kind(other)),
@@ -268,14 +350,13 @@ impl Header {
             buffers: fields.buffers,
             message: fields.message()?,
         };
-        let is_data = fields.kind == kind::DATA;
-        if fields.flags & !(HAS_IMMEDIATE * u8::from(is_data)) != 0 {
+        if fields.flags & !flags_of(fields.kind) != 0 {
             return Err(HeaderError::Flags(fields.flags));
         }
         if header.encode() != *first {
             return Err(HeaderError::Unused);
         }
-        match is_data || behind == 0 {
+        match has_octets(fields.kind) || behind == 0 {
             true => Ok((header, behind)),
             false => Err(HeaderError::Long),
         }
@@ -288,7 +369,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: u64 = 7;
+    const KINDS: u64 = 10;
 
     fn random_message(rng: &mut Rng) -> Message {
         let ends = Ends {
@@ -318,6 +399,21 @@ mod tests {
             5 => Message::Close {
                 destination,
                 source,
+                refused: rng.percent(50).then(|| rng.bits32()),
+            },
+            6 => Message::Begin {
+                ends,
+                sequence: rng.bits32(),
+                len_octets: rng.bits32(),
+            },
+            7 => Message::Part {
+                ends,
+                sequence: rng.bits32(),
+                offset: rng.bits32(),
+            },
+            8 => Message::Taken {
+                ends,
+                sequence: rng.bits32(),
             },
             _ => Message::Buffers,
         }
@@ -340,7 +436,9 @@ mod tests {
             octets.extend([1, 2, 3]);
             let len = octets.len();
             let expected = match header.message {
-                Message::Data { .. } => Ok((header, 3)),
+                Message::Data { .. } | Message::Begin { .. } | Message::Part { .. } => {
+                    Ok((header, 3))
+                }
                 _ => Err(HeaderError::Long),
             };
             assert_eq!(Header::decode(&octets, len), expected);
@@ -392,9 +490,8 @@ mod tests {
         );
         for (at, octet, expected) in [
             (24, 0, HeaderError::Kind(0)),
-            (24, 5, HeaderError::Kind(5)),
-            (24, 6, HeaderError::Kind(6)),
-            (24, 10, HeaderError::Kind(10)),
+            (24, 11, HeaderError::Kind(11)),
+            (24, 255, HeaderError::Kind(255)),
             (25, HAS_IMMEDIATE, HeaderError::Flags(1)),
             (25, 2, HeaderError::Flags(2)),
             (0, 1, HeaderError::Unused),

@@ -192,8 +192,9 @@ impl Pool {
         Some(end.state)
     }
 
-    /// Takes a Send with its scatter-gather list. It waits until the other end has a Receive, and
-    /// is complete when it has arrived at the other pool.
+    /// Takes a Send with its scatter-gather list, of at most `Config::message_octets_max`. It waits
+    /// until the other end has a Receive, and is complete when it has arrived at the other pool.
+    /// One that is longer than [`MessageConfig::send_octets_max`] goes in segments.
     ///
     /// # Errors
     /// If it is refused; then it has no effect.
@@ -221,13 +222,9 @@ impl Pool {
         if elements.len() > self.config.elements_max as usize {
             return Err(PostError::Elements);
         }
-        let most = self
-            .messages
-            .config
-            .map_or(0, |config| config.send_octets_max());
         let lengths = elements.iter().map(|element| u64::from(element.len_octets));
         let len_octets = u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)?;
-        if len_octets > most {
+        if len_octets > self.config.message_octets_max {
             return Err(PostError::Length);
         }
         let (regions, faults) = (&mut self.regions, self.faults);

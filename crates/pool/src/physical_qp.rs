@@ -17,6 +17,8 @@ pub(crate) struct InFlight {
     pub(crate) node: NodeId,
     /// How many elements it has.
     pub(crate) pieces: usize,
+    /// Whether it is a segment of a Send, and not the last one: it uses local memory for itself.
+    pub(crate) is_part: bool,
 }
 
 /// A virtual queue pair that has something to send: the virtual time at which its next request

@@ -181,7 +181,7 @@ impl Pool {
         if shared.in_flight.is_empty() {
             return Some((start, id));
         }
-        let posted = self.virtuals.get(id.0).map_or(0, VirtualQp::posted);
+        let posted = self.virtuals.get(id.0).map_or(0, VirtualQp::in_flight);
         let limit = match shared.in_flight.len() == posted {
             true => self.config.in_flight_octets_max,
             false => self.config.lead_octets_max,
@@ -220,19 +220,20 @@ impl Pool {
             };
             match member.next(&self.config, self.faults) {
                 Some(next) if !next.request.operation.is_send() => return Some((start, id)),
-                Some(_) => {
-                    let sequence = member.next_sequence();
-                    let end = member.end.as_mut();
+                Some(next) => {
+                    let segment = member.next_segment(next, self.messages.segment_octets_max());
+                    let send = (member.next_sequence(), segment);
+                    let has_credit = member.in_flight() < self.config.in_flight_max as usize;
+                    let end = member.end.as_mut().filter(|_| has_credit);
                     let exchange = &mut shared.exchange;
-                    if end.is_some_and(|end| exchange.permits_send(id, end, sequence, self.faults))
-                    {
+                    if end.is_some_and(|end| exchange.permits_send(id, end, send, self.faults)) {
                         return Some((start, id));
                     }
                 }
                 None => {}
             }
-            // Its requests that are posted have to be complete first, or a Send has no credit, or
-            // it has failed.
+            // Its requests that are posted have to be complete first, or a Send has no credit or is
+            // not taken, or it has failed.
             member.is_listed = false;
             shared.end_turn();
         }
@@ -258,6 +259,9 @@ impl Pool {
                 }
                 Control::Receives(id) => {
                     end_of(id).is_some_and(|end| end.is_announcing && end.remote.is_some())
+                }
+                Control::Taken(id) => {
+                    end_of(id).is_some_and(|end| end.is_filling() && end.remote.is_some())
                 }
                 Control::Answer(_) | Control::Close(..) => true,
             };
@@ -361,7 +365,7 @@ impl Pool {
         let node = member.node;
         self.messages.by_remote.remove(&(node, destination));
         if is_told && !self.faults.has(Fault::CloseUntold) {
-            let close = Control::Close(destination, source);
+            let close = Control::Close(destination, source, end.refused);
             let is_down = self.physicals[usize::from(slot)].state == PhysicalState::Down;
             if !is_down || !self.send_otherwise(slot, node, close) {
                 self.send_own(slot, close);
@@ -398,14 +402,24 @@ impl Pool {
 
     /// A virtual queue pair ends because of its other end or of a message.
     pub(crate) fn fail_end(&mut self, id: VirtualId, state: EndState, is_told: bool) {
+        self.fail_end_with(id, (state, Status::RetryExceeded), is_told);
+    }
+
+    /// The same with a status for the oldest request that is not posted.
+    pub(crate) fn fail_end_with(
+        &mut self,
+        id: VirtualId,
+        (state, status): (EndState, Status),
+        is_told: bool,
+    ) {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return;
         };
         let (regions, actions) = (&mut self.regions, &mut self.actions);
         let released = |local| release(regions, actions, local);
-        match member.posted() {
-            0 => member.fail(Status::RetryExceeded, self.faults, released),
-            _ => member.fail_unposted(Status::RetryExceeded, released),
+        match member.in_flight() {
+            0 => member.fail(status, self.faults, released),
+            _ => member.fail_unposted(status, released),
         }
         self.break_end(id, state, is_told);
     }

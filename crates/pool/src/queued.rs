@@ -1,4 +1,4 @@
-//! A request that is not complete.
+//! A request that is not complete, and the messages that a Send is divided into.
 
 use crate::types::Request;
 
@@ -12,4 +12,20 @@ pub(crate) struct Queued {
     pub(crate) len_octets: u32,
     /// How many elements it has.
     pub(crate) pieces: usize,
+}
+
+/// What a message has of a Send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// All of it.
+    Whole,
+    /// The first or a further segment, which is followed by others.
+    Part,
+    /// The last of several.
+    Last,
+}
+
+/// The offset at which the last segment of a Send begins, if none has more than `most` octets.
+pub(crate) fn last_offset(len_octets: u32, most: u32) -> u32 {
+    len_octets.saturating_sub(1) / most * most
 }

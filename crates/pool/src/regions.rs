@@ -30,6 +30,26 @@ pub(crate) struct Piece {
 /// Those of a Receive.
 pub(crate) type Pieces = ArrayVec<Piece, ELEMENTS_MAX>;
 
+/// The parts of elements that `len_octets` octets from an offset on are in, none of them empty.
+pub(crate) fn cut<'a, T: IntoIterator<Item = &'a Piece>>(
+    pieces: T,
+    mut offset: u32,
+    mut len_octets: u32,
+) -> impl Iterator<Item = Piece> + use<'a, T> {
+    pieces.into_iter().filter_map(move |piece| {
+        let skipped = offset.min(piece.sge.len_octets);
+        offset -= skipped;
+        let len = (piece.sge.len_octets - skipped).min(len_octets);
+        len_octets -= len;
+        let sge = Sge {
+            addr: piece.sge.addr + u64::from(skipped),
+            len_octets: len,
+            ..piece.sge
+        };
+        (len > 0).then_some(Piece { sge, ..*piece })
+    })
+}
+
 /// All regions.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {

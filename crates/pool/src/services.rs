@@ -35,6 +35,12 @@ impl Messages {
         self.config.map_or(0, |config| config.epoch)
     }
 
+    /// The most octets of a Send that a message has.
+    pub(crate) fn segment_octets_max(&self) -> u32 {
+        let config = self.config.as_ref();
+        config.map_or(u32::MAX, MessageConfig::send_octets_max)
+    }
+
     /// How a virtual queue pair is named in messages.
     pub(crate) fn end_id(&self, id: VirtualId) -> EndId {
         let Id { slot, generation } = id.0;

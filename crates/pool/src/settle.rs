@@ -86,14 +86,17 @@ impl Pool {
         by: &Settled,
     ) {
         let id = in_flight.of;
-        let Some(member) = self.virtuals.get_mut(id.0) else {
+        let is_closed = self.virtuals.get(id.0).is_none();
+        if is_closed || in_flight.is_part {
             for local in locals {
                 release(&mut self.regions, &mut self.actions, local);
             }
+        }
+        let Some(member) = self.virtuals.get_mut(id.0) else {
             self.stats.closed += u64::from(id != OWN);
             return;
         };
-        if member.posted() == 0 {
+        if member.in_flight() == 0 {
             // Settled by an earlier one.
             return;
         }
@@ -111,7 +114,7 @@ impl Pool {
         if by.culprit == Some(id) || must_not_repeat || is_ending {
             self.fail(id, by.status);
         } else if !self.faults.has(Fault::NotRepeated) {
-            member.repeat();
+            member.repeat(self.faults);
             self.stats.repeated += 1;
             self.list(id);
         }

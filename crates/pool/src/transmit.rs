@@ -4,8 +4,9 @@ use crate::exchange::{Control, OWN};
 use crate::fault::Fault;
 use crate::header::{Header, Message, HEADER_OCTETS};
 use crate::physical_qp::InFlight;
-use crate::pool::Pool;
-use crate::queued::Queued;
+use crate::pool::{release, Pool};
+use crate::queued::{last_offset, Queued, Segment};
+use crate::regions::cut;
 use crate::types::{Operation, Posted, Sge, Transmit, VirtualId};
 
 /// What a request costs in the order of turns beside its octets.
@@ -46,6 +47,12 @@ impl Pool {
             return false;
         };
         let Queued { request, rkey, .. } = queued;
+        if request.operation.is_send() {
+            let most = self.messages.segment_octets_max();
+            if member.next_segment(&queued, most) == Segment::Part {
+                return self.transmit_part(slot, (start, id), &queued, post);
+            }
+        }
         shared.end_turn();
         member.is_listed = false;
         member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
@@ -62,11 +69,12 @@ impl Pool {
             of: id,
             node,
             pieces: queued.pieces,
+            is_part: false,
         };
         let wr_id = shared.push(in_flight, start);
         let physical = shared.id();
         let header = match request.operation {
-            Operation::Send { immediate } => self.send_header(slot, id, immediate),
+            Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
             _ => None,
         };
         self.list(id);
@@ -83,6 +91,61 @@ impl Pool {
         };
         if post(&work, &self.elements) == Posted::Refused {
             self.take_back(slot, id, &queued);
+            return false;
+        }
+        self.note_transmitted(slot, work.is_signaled);
+        !is_last
+    }
+
+    /// Posts a segment of the next Send of a virtual queue pair, which is not the last one.
+    #[cold]
+    fn transmit_part(
+        &mut self,
+        slot: u16,
+        (start, id): (u64, VirtualId),
+        queued: &Queued,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
+        let most = self.messages.segment_octets_max();
+        let shared = &mut self.physicals[usize::from(slot)];
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return false;
+        };
+        shared.end_turn();
+        member.is_listed = false;
+        member.finish = start + REQUEST_COST + u64::from(most);
+        self.elements.clear();
+        for piece in cut(member.next_pieces(queued), member.begun_octets(), most) {
+            shared.locals.push_back(piece.local);
+            self.elements.push(piece.sge);
+            if !self.faults.has(Fault::SegmentsUseNothing) {
+                self.regions.use_local([&piece]);
+            }
+        }
+        let (node, pieces) = (member.node, self.elements.len());
+        let in_flight = InFlight {
+            of: id,
+            node,
+            pieces,
+            is_part: true,
+        };
+        let wr_id = shared.push(in_flight, start);
+        let physical = shared.id();
+        let header = self.part_header(slot, id, queued.len_octets);
+        self.list(id);
+        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
+        let work = Transmit {
+            physical,
+            node,
+            wr_id,
+            operation: Operation::Send { immediate: None },
+            remote_addr: 0,
+            rkey: 0,
+            is_signaled: self.is_tail(slot, is_last),
+            header,
+        };
+        if post(&work, &self.elements) == Posted::Refused {
+            self.take_part_back(slot, id, pieces);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
@@ -127,6 +190,7 @@ impl Pool {
             of: OWN,
             node,
             pieces: 0,
+            is_part: false,
         };
         let wr_id = shared.push(in_flight, shared.time);
         let header = self.take_own(slot);
@@ -160,6 +224,24 @@ impl Pool {
         self.physicals[usize::from(slot)].note_refused(self.faults);
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.note_refused(queued);
+            if queued.request.operation.is_send() {
+                member.note_last_refused(queued, self.messages.segment_octets_max());
+            }
+        }
+        self.list(id);
+        self.begin_failing(slot);
+    }
+
+    /// The same of a segment that is not the last one of its Send, of so many elements.
+    #[cold]
+    fn take_part_back(&mut self, slot: u16, id: VirtualId, pieces: usize) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        for local in shared.locals.iter().rev().take(pieces) {
+            release(&mut self.regions, &mut self.actions, *local);
+        }
+        shared.note_refused(self.faults);
+        if let Some(member) = self.virtuals.get_mut(id.0) {
+            member.note_part_refused(self.messages.segment_octets_max());
         }
         self.list(id);
         self.begin_failing(slot);
@@ -178,10 +260,16 @@ impl Pool {
     fn message_of(&mut self, control: Control) -> Option<Message> {
         match control {
             Control::Answer(message) => Some(message),
-            Control::Close(destination, source) => Some(Message::Close {
+            Control::Close(destination, source, refused) => Some(Message::Close {
                 destination,
                 source,
+                refused,
             }),
+            Control::Taken(id) => {
+                let end = self.end_mut(id)?;
+                let (ends, sequence) = (end.ends()?, end.tell_taken()?);
+                Some(Message::Taken { ends, sequence })
+            }
             Control::Open(id) => self.end_mut(id).map(|end| Message::Open {
                 service: end.service,
                 source: end.own(),
@@ -192,27 +280,76 @@ impl Pool {
         }
     }
 
-    /// The header of the Send of a virtual queue pair that was noted as posted last.
+    /// The header of the Send of a virtual queue pair that was noted as posted last, or of its last
+    /// segment, to which its elements are cut.
     #[inline(never)]
-    pub(crate) fn send_header(
+    fn send_header(
+        &mut self,
+        (slot, id): (u16, VirtualId),
+        queued: &Queued,
+        immediate: Option<u32>,
+    ) -> Option<[u8; HEADER_OCTETS]> {
+        let offset = last_offset(queued.len_octets, self.messages.segment_octets_max());
+        let member = self.virtuals.get_mut(id.0)?;
+        if offset > 0 {
+            // The octets before have had their turns.
+            member.finish -= u64::from(offset);
+            cut_front(&mut self.elements, offset);
+        }
+        let sequence = member.next_sequence().wrapping_sub(1);
+        let ends = member.end.as_mut()?.ends()?;
+        let message = Message::Data {
+            ends,
+            sequence,
+            immediate,
+        };
+        Some(self.message_header(slot, message))
+    }
+
+    /// The header of the next segment of the next Send of a virtual queue pair, which is noted as
+    /// posted with it.
+    fn part_header(
         &mut self,
         slot: u16,
         id: VirtualId,
-        immediate: Option<u32>,
+        len_octets: u32,
     ) -> Option<[u8; HEADER_OCTETS]> {
+        let most = self.messages.segment_octets_max();
         let member = self.virtuals.get_mut(id.0)?;
-        let sequence = member.next_sequence().wrapping_sub(1);
+        let (sequence, offset) = (member.next_sequence(), member.begun_octets());
+        member.note_part_posted(most);
         let ends = member.end.as_mut()?.ends()?;
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
-        exchange.credit.note_sent();
-        let header = Header {
-            buffers: exchange.grant.announce(),
-            message: Message::Data {
+        let message = match offset {
+            0 => Message::Begin {
                 ends,
                 sequence,
-                immediate,
+                len_octets,
+            },
+            _ => Message::Part {
+                ends,
+                sequence,
+                offset,
             },
         };
-        Some(header.encode())
+        Some(self.message_header(slot, message))
     }
+
+    /// The header of a message for a Send, which takes a buffer of the node.
+    fn message_header(&mut self, slot: u16, message: Message) -> [u8; HEADER_OCTETS] {
+        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+        exchange.credit.note_sent();
+        let buffers = exchange.grant.announce();
+        Header { buffers, message }.encode()
+    }
+}
+
+/// Takes the first octets off a scatter-gather list.
+fn cut_front(elements: &mut Vec<Sge>, mut octets: u32) {
+    elements.retain_mut(|sge| {
+        let skipped = octets.min(sge.len_octets);
+        octets -= skipped;
+        sge.addr += u64::from(skipped);
+        sge.len_octets -= skipped;
+        sge.len_octets > 0
+    });
 }

@@ -252,7 +252,7 @@ pub struct Received {
 )]
 pub enum BufferAction {
     /// Copy the octets of the user, behind the header, to its memory. Elements have the length of
-    /// the message in all.
+    /// these in all.
     Copy {
         /// The number of the buffer.
         buffer: u32,

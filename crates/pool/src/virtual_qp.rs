@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::end::End;
 use crate::error::PostError;
 use crate::fault::{Fault, Faults};
-use crate::queued::Queued;
+use crate::queued::{last_offset, Queued, Segment};
 use crate::regions::Piece;
 use crate::types::{Access, Completion, LocalRegionId, NodeId, Status, UserId, VirtualState};
 
@@ -37,6 +37,10 @@ pub(crate) struct VirtualQp {
     posted_effects: u32,
     /// Of those that are posted, Sends.
     posted_sends: u32,
+    /// Octets of the Send that would be posted next that are, in segments.
+    begun_octets: u32,
+    /// Segments in flight, without those that are the last of a Send.
+    parts: u32,
     /// Sends that are complete, modulo 2^32.
     completed_sends: u32,
     completions: VecDeque<Completion>,
@@ -69,6 +73,8 @@ impl VirtualQp {
             posted_pieces: 0,
             posted_effects: 0,
             posted_sends: 0,
+            begun_octets: 0,
+            parts: 0,
             completed_sends: 0,
             completions: VecDeque::new(),
             depth,
@@ -134,6 +140,61 @@ impl VirtualQp {
         (has_credit || faults.has(Fault::InFlightUnbounded)).then_some(next)
     }
 
+    /// What the next message has of the Send that would be posted next, if none has more than
+    /// `most` octets.
+    pub(crate) fn next_segment(&self, next: &Queued, most: u32) -> Segment {
+        match next.len_octets - self.begun_octets > most {
+            true => Segment::Part,
+            false if self.begun_octets > 0 => Segment::Last,
+            false => Segment::Whole,
+        }
+    }
+
+    /// Octets of the Send that would be posted next that are posted.
+    pub(crate) fn begun_octets(&self) -> u32 {
+        self.begun_octets
+    }
+
+    /// Notes that a segment of the next Send is posted, which is not the last one.
+    pub(crate) fn note_part_posted(&mut self, len_octets: u32) {
+        self.begun_octets += len_octets;
+        self.parts += 1;
+    }
+
+    /// Notes that the segment that was posted last was refused by the queue pair.
+    pub(crate) fn note_part_refused(&mut self, len_octets: u32) {
+        self.begun_octets -= len_octets;
+        self.parts -= 1;
+    }
+
+    /// Notes that the last segment of a Send was refused by the queue pair, which may be its only
+    /// one.
+    pub(crate) fn note_last_refused(&mut self, queued: &Queued, most: u32) {
+        self.begun_octets = last_offset(queued.len_octets, most);
+    }
+
+    /// Notes that the oldest segment is complete that is not the last one of its Send.
+    pub(crate) fn retire_part(&mut self) {
+        self.parts -= 1;
+    }
+
+    /// Messages and requests in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.posted as usize + self.parts as usize
+    }
+
+    /// Whether the Send with this number is the request that would be posted next.
+    pub(crate) fn is_next_send(&self, sequence: u32) -> bool {
+        let next = self.queue.get(self.posted as usize);
+        next.is_some_and(|next| next.request.operation.is_send())
+            && self.next_sequence() == sequence
+    }
+
+    /// Whether a Send with this number may not be complete.
+    pub(crate) fn may_have_send(&self, sequence: u32) -> bool {
+        (sequence.wrapping_sub(self.completed_sends) as usize) < self.queue.len()
+    }
+
     /// The elements of the request that would be posted next.
     pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = &Piece> {
         let end = self.posted_pieces + next.pieces;
@@ -145,6 +206,7 @@ impl VirtualQp {
         self.posted += 1;
         self.posted_effects += u32::from(queued.request.operation.has_effect());
         self.posted_sends += u32::from(queued.request.operation.is_send());
+        self.begun_octets = 0;
         self.posted_pieces += queued.pieces;
     }
 
@@ -184,7 +246,7 @@ impl VirtualQp {
     /// The completion of the next request that was not posted when the other end was closed: it
     /// follows those of the requests that were.
     fn poll_ended(&mut self) -> Option<Completion> {
-        let is_idle = self.queue.is_empty();
+        let is_idle = self.queue.is_empty() && self.parts == 0;
         let end = self.end.as_mut().filter(|_| is_idle)?;
         let queued = end.unposted.pop_front()?;
         let status = std::mem::replace(&mut end.unposted_status, Status::Flushed);
@@ -202,12 +264,8 @@ impl VirtualQp {
             end.unposted_status = status;
             end.unposted.extend(unposted);
         }
+        self.begun_octets = 0;
         self.state = VirtualState::Error;
-    }
-
-    /// How many requests are posted.
-    pub(crate) fn posted(&self) -> usize {
-        self.posted as usize
     }
 
     /// Whether requests are posted that must not be repeated.
@@ -215,10 +273,13 @@ impl VirtualQp {
         self.posted_effects > 0
     }
 
-    /// Has all requests posted again.
-    pub(crate) fn repeat(&mut self) {
+    /// Has all requests posted again, a Send from its first segment on.
+    pub(crate) fn repeat(&mut self, faults: Faults) {
         (self.posted, self.posted_effects, self.posted_pieces) = (0, 0, 0);
-        self.posted_sends = 0;
+        (self.posted_sends, self.parts) = (0, 0);
+        if !faults.has(Fault::SegmentsNotRepeated) {
+            self.begun_octets = 0;
+        }
     }
 
     /// Enters Error: the oldest request ends with `status`, those behind it are flushed. The region
@@ -251,7 +312,7 @@ impl VirtualQp {
             release(piece.local);
         }
         (self.queue, self.pieces) = (kept, kept_pieces);
-        self.repeat();
+        self.repeat(faults);
         self.state = VirtualState::Error;
     }
 

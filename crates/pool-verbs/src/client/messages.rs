@@ -18,7 +18,7 @@ use crate::ffi::{random, Domain, Foreign, Id, Memory, Service};
 /// `send_octets_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
-    /// The longest Send.
+    /// The longest Send that goes in one message; a longer one goes in segments of this length.
     pub send_octets_max: u32,
     /// Receives that are posted for each connection, 4 or more.
     pub share: u16,
@@ -225,9 +225,9 @@ impl Client {
         offered.ok_or(Error::Memory)?.read(offset, to)
     }
 
-    /// Posts a Send with its scatter-gather list. It waits until the other end has a Receive, and
-    /// is complete when it has arrived at the other client; [`Client::poll`] returns the
-    /// completion.
+    /// Posts a Send with its scatter-gather list, of at most `Config::message_octets_max`. It waits
+    /// until the other end has a Receive, and is complete when it has arrived at the other client;
+    /// [`Client::poll`] returns the completion.
     ///
     /// # Errors
     /// If it is refused, or the device was removed.

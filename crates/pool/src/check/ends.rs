@@ -18,6 +18,9 @@ pub(super) const SERVICES: u32 = 2;
 /// A Send.
 #[derive(Clone, Debug)]
 struct Sent {
+    /// The number of its request, and how that has ended.
+    id: u64,
+    status: Option<Status>,
     octets: Vec<u8>,
     immediate: Option<u32>,
     /// Writes of the same end before it.
@@ -57,6 +60,10 @@ pub(super) struct End {
     pub(super) is_excused: bool,
     /// One of its requests has.
     has_failed: bool,
+    /// The message of the other end that was longer than its Receive.
+    pub(super) too_long: Option<usize>,
+    /// Messages that came in segments.
+    pub(super) long: u64,
 }
 
 /// The users.
@@ -122,6 +129,8 @@ impl Users {
             is_open: true,
             is_excused: false,
             has_failed: false,
+            too_long: None,
+            long: 0,
         });
         self.ends.len() - 1
     }
@@ -254,10 +263,13 @@ impl Users {
     }
 
     pub(super) fn send(&mut self, at: usize, rng: &mut Rng) -> Result<(), Finding> {
-        let most = self.pools.messages.send_octets_max();
-        let len = match rng.percent(10) {
-            true => most as usize + rng.below_len(2),
-            false => rng.below_len(most as usize / 2),
+        let most = self.config.message_octets_max;
+        let segment = self.pools.messages.send_octets_max() as usize;
+        let len = match rng.below(20) {
+            0 => most as usize + rng.below_len(2),
+            1 => segment + rng.below_len(2),
+            2..=5 => rng.below_len(most as usize),
+            _ => rng.below_len(segment / 2),
         };
         let mut octets = vec![0; len];
         rng.fill(&mut octets);
@@ -282,7 +294,7 @@ impl Users {
         let posted = pool.post_send(id, &request, &elements);
         let is_long = len > most as usize;
         match posted {
-            Ok(()) if is_long => return fail("a Send is taken that is longer than a buffer"),
+            Ok(()) if is_long => return fail("a Send is taken that is longer than configured"),
             Ok(()) => {}
             Err(PostError::Length) if is_long => return Ok(()),
             Err(PostError::QueueFull | PostError::InvalidState) => return Ok(()),
@@ -292,6 +304,8 @@ impl Users {
         let end = &mut self.ends[at];
         end.requests.push_back(serial);
         end.sent.push(Sent {
+            id: serial,
+            status: None,
             octets,
             immediate,
             writes: end.writes,
@@ -319,9 +333,9 @@ impl Users {
     }
 
     pub(super) fn receive(&mut self, at: usize, rng: &mut Rng) -> Result<(), Finding> {
-        let most = self.pools.messages.send_octets_max() as usize;
+        let most = self.config.message_octets_max as usize;
         // Now and then, one is shorter than the message.
-        let len = match rng.percent(3) {
+        let len = match rng.percent(4) {
             true => rng.below_len(most),
             false => most,
         };
@@ -429,6 +443,7 @@ impl Users {
         let sent = other.sent.get(number).ok_or("a message was not sent")?;
         if received.status == Status::LocalLength {
             let is_long = place < sent.octets.len();
+            self.ends[at].too_long = Some(number);
             self.excuse(at);
             return match is_long && octets.iter().all(|octet| *octet == 0) {
                 true => Ok(()),
@@ -446,16 +461,21 @@ impl Users {
         if octets[len..].iter().any(|octet| *octet != 0) {
             return fail("a message is copied beyond its length");
         }
-        match other.executed_writes >= sent.writes {
-            true => Ok(()),
-            false => fail("a Send is received before an earlier Write is placed"),
+        if other.executed_writes < sent.writes {
+            return fail("a Send is received before an earlier Write is placed");
         }
+        self.ends[at].long += u64::from(len > self.pools.messages.send_octets_max() as usize);
+        Ok(())
     }
 
     fn completed(&mut self, at: usize, done: &Completion) -> Result<(), Finding> {
         let expected = self.ends[at].requests.pop_front();
         if expected != Some(done.id) {
             return fail(format!("{done:?} in place of {expected:?}"));
+        }
+        let mut sent = self.ends[at].sent.iter_mut();
+        if let Some(sent) = sent.rfind(|sent| sent.id == done.id) {
+            sent.status = Some(done.status);
         }
         if done.status != Status::Success {
             self.ends[at].has_failed = true;
@@ -491,6 +511,34 @@ impl Users {
             let is_opening = state == Some(EndState::Opening);
             if is_ready && !is_opening && end.pair.is_some_and(|pair| !self.is_ready(pair)) {
                 return fail(format!("end {at} goes on without the other one"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the Send ended that was longer than its Receive, if it was longer than a message and
+    /// its user was told.
+    pub(super) fn refused(&self, at: usize) -> Option<Status> {
+        let other = &self.ends[self.ends[at].pair?];
+        let sent = &other.sent[self.ends[at].too_long?];
+        let is_long = sent.octets.len() > self.pools.messages.send_octets_max() as usize;
+        // Its own end may have failed at the same time.
+        let is_known = is_long && other.too_long.is_none() && !self.is_lied_to(at);
+        sent.status.filter(|_| is_known)
+    }
+
+    /// A Send that is longer than its Receive ends with an error that says so, unless connections
+    /// break, and never succeeds.
+    pub(super) fn refused_are_told(&self, may_break: bool) -> Result<(), Finding> {
+        for at in 0..self.ends.len() {
+            match self.refused(at) {
+                None | Some(Status::RemoteInvalidRequest) => {}
+                Some(status) if may_break && status != Status::Success => {}
+                Some(status) => {
+                    return fail(format!(
+                        "a Send that end {at} has refused ends with {status:?}"
+                    ))
+                }
             }
         }
         Ok(())

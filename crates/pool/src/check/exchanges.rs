@@ -1,13 +1,17 @@
 //! Random schedules of pools that exchange messages; the faults that they must find.
 
 use super::ends::{End, Users};
+use super::pools::USERS;
 use super::{choose, finds, for_each_seed, Finding, Rng};
 use crate::fault::Fault;
-use crate::{Config, MessageConfig, Operation, Status, Transport, HEADER_OCTETS};
+use crate::{Config, MessageConfig, Operation, Status, Transport, UserId, HEADER_OCTETS};
 
 const SIDES: usize = 3;
 const STEPS: u64 = 1500;
-const ACTIONS: usize = 15;
+const ACTIONS: usize = 16;
+/// Octets of a segment, and of the longest Send.
+const SEGMENT: u32 = 64;
+const LONGEST: u32 = 8 * SEGMENT;
 
 fn random_config(rng: &mut Rng) -> (Config, MessageConfig) {
     let sq_depth = rng.between(1, 8) as u32;
@@ -23,12 +27,13 @@ fn random_config(rng: &mut Rng) -> (Config, MessageConfig) {
         in_flight_octets_max: rng.between(1, 20_000),
         lead_octets_max: rng.between(1, 20_000),
         elements_max: rng.between(1, 2) as u32,
+        message_octets_max: LONGEST,
         signal_every: rng.between(1, 6) as u32,
         ..Config::default()
     };
     let messages = MessageConfig {
         epoch: rng.bits32(),
-        buffer_octets: HEADER_OCTETS as u32 + 64,
+        buffer_octets: HEADER_OCTETS as u32 + SEGMENT,
         share: rng.between(4, 9) as u16,
         backlog: rng.between(1, 6) as u32,
     };
@@ -75,6 +80,7 @@ impl Schedule {
         };
         weights[13] = u64::from(trouble == Trouble::Restarts);
         weights[14] *= 3;
+        weights[15] = rng.below(4);
         Self {
             users,
             trouble,
@@ -140,6 +146,10 @@ impl Schedule {
             11 => self.users.refuse(side, rng),
             12 => self.break_any(rng),
             13 => self.restart(side)?,
+            15 => {
+                let user = UserId(rng.bits32() % USERS);
+                self.users.pools.sides[side].register_anew(user);
+            }
             _ => self.users.pools.step_connect(rng)?,
         }
         self.users.pools.turn()
@@ -191,7 +201,7 @@ impl Schedule {
                     0 => message[rng.below_len(HEADER_OCTETS)] = rng.bits() as u8,
                     1 => message[..8].copy_from_slice(&others),
                     2 => message[8..16].copy_from_slice(&others),
-                    3 => message[24] = rng.between(1, 9) as u8,
+                    3 => message[24] = rng.between(1, 10) as u8,
                     _ => message[rng.between(16, 27) as usize] ^= 1 << rng.below(8),
                 }
             }
@@ -306,6 +316,8 @@ impl Schedule {
             }
         }
         self.users.pools.all_connected()?;
+        let may_break = matches!(self.trouble, Trouble::Breaks | Trouble::Restarts);
+        self.users.refused_are_told(may_break)?;
         self.users.all_done()
     }
 }
@@ -331,6 +343,7 @@ fn schedules_of_messages_reach_what_they_are_for() {
     let (mut messages, mut writes, mut lies, mut received) = (0, 0, 0, 0);
     let (mut duplicates, mut dropped, mut pairs) = (0, 0, 0);
     let (mut crossed, mut abandoned) = (0, 0);
+    let (mut long, mut refused) = (0, 0);
     for seed in 0..400 {
         let users = run(seed, None).unwrap();
         crossed += users.pools.crossed;
@@ -342,15 +355,18 @@ fn schedules_of_messages_reach_what_they_are_for() {
             duplicates += side.pool.stats().duplicates;
             dropped += side.pool.stats().dropped;
         }
-        for end in &users.ends {
+        for (at, end) in users.ends.iter().enumerate() {
+            long += end.long;
+            refused += u64::from(users.refused(at) == Some(Status::RemoteInvalidRequest));
             received += end.received as u64;
             pairs += u64::from(end.pair.is_some() && !end.is_excused);
         }
     }
     let counts = [
-        messages, writes, lies, received, duplicates, dropped, pairs, crossed, abandoned,
+        messages, writes, lies, received, duplicates, dropped, pairs, crossed, abandoned, long,
+        refused,
     ];
-    assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
 }
 
 finds! {
@@ -367,6 +383,12 @@ finds! {
     finds_ends_that_are_not_told_of_a_close: CloseUntold,
     finds_receives_that_are_not_flushed: ReceivesKept,
     finds_messages_that_are_cut: LongMessagesCut,
+    finds_last_segments_that_do_not_wait: LastSegmentEarly,
+    finds_segments_that_count_twice: SegmentsCountedTwice,
+    finds_sends_whose_taking_is_not_told_again: TakenNotToldAgain,
+    finds_segments_whose_memory_is_not_in_use: SegmentsUseNothing,
+    finds_refusals_that_are_not_told: RefusalUntold,
+    finds_sends_that_are_not_repeated_from_their_beginning: SegmentsNotRepeated,
     finds_connects_that_are_both_given_up: CrossingTaken,
     finds_connects_that_are_both_refused: CrossingRefused,
 }

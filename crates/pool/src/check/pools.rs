@@ -52,6 +52,9 @@ pub(super) struct Side {
     /// Of each user.
     pub(super) locals: Vec<LocalRegionId>,
     pub(super) remotes: Vec<RemoteRegionId>,
+    /// Keys of local memory that is registered.
+    keys: HashMap<LocalRegionId, u32>,
+    next_key: u32,
     memory: Vec<Vec<u8>>,
     pub(super) qps: Vec<Qp>,
     completions: VecDeque<(u64, Status)>,
@@ -70,15 +73,6 @@ impl Side {
         pool.faults.only = fault;
         pool.offer_messages(messages).unwrap();
         let nodes: Vec<NodeId> = (0..sides).map(|_| pool.add_node().unwrap()).collect();
-        let local = |user| LocalRegion {
-            user: UserId(user),
-            addr: u64::from(user) * REGION,
-            len_octets: REGION,
-            lkey: user,
-            access: Access::ALL,
-        };
-        let locals = (0..USERS).map(|user| pool.add_local(local(user)).unwrap());
-        let locals = locals.collect();
         let remote = |node| RemoteRegion {
             node,
             addr: 0,
@@ -90,11 +84,13 @@ impl Side {
             .iter()
             .map(|node| pool.add_remote(remote(*node)).unwrap());
         let remotes = remotes.collect();
-        Self {
+        let mut side = Self {
             pool,
             nodes,
-            locals,
+            locals: Vec::new(),
             remotes,
+            keys: HashMap::new(),
+            next_key: 0,
             memory: vec![Vec::new(); USERS as usize],
             qps: Vec::new(),
             completions: VecDeque::new(),
@@ -103,6 +99,42 @@ impl Side {
             buffers: HashMap::new(),
             next_buffer: 0,
             next_place: 0,
+        };
+        for user in 0..USERS {
+            let local = side.register(UserId(user));
+            side.locals.push(local);
+        }
+        side
+    }
+
+    /// Registers the memory of a user.
+    fn register(&mut self, user: UserId) -> LocalRegionId {
+        let lkey = self.next_key;
+        self.next_key += 1;
+        let local = self.pool.add_local(LocalRegion {
+            user,
+            addr: u64::from(user.0) * REGION,
+            len_octets: REGION,
+            lkey,
+            access: Access::ALL,
+        });
+        let local = local.unwrap();
+        self.keys.insert(local, lkey);
+        local
+    }
+
+    /// A user ends the registration of its memory, and registers it again.
+    pub(super) fn register_anew(&mut self, user: UserId) {
+        let before = self.locals[user.0 as usize];
+        self.pool.remove_local(before).unwrap();
+        self.locals[user.0 as usize] = self.register(user);
+    }
+
+    fn check_registered(&self, elements: &[Sge]) -> Result<(), Finding> {
+        let is_registered = |element: &Sge| self.keys.values().any(|lkey| *lkey == element.lkey);
+        match elements.iter().all(is_registered) {
+            true => Ok(()),
+            false => fail("memory is accessed that is not registered"),
         }
     }
 
@@ -145,6 +177,7 @@ impl Side {
         while let Some(action) = self.pool.poll_buffer_action() {
             match action {
                 BufferAction::Copy { buffer, elements } => {
+                    self.check_registered(&elements)?;
                     let mut from = self.buffers[&buffer][HEADER_OCTETS..].to_vec();
                     for element in elements {
                         let rest = from.split_off(element.len_octets as usize);
@@ -362,6 +395,7 @@ impl Pools {
             return Ok(Some(work.operation));
         };
         self.executed[0] += 1;
+        self.sides[side].check_registered(&elements).map_err(Some)?;
         let mut message = header.to_vec();
         message.extend(self.sides[side].gather(&elements));
         if message.len() > self.messages.buffer_octets as usize {
@@ -427,7 +461,12 @@ impl Pools {
             Some(Action::Connect(id, node)) => self.ask(side, id, node, is_reachable),
             Some(Action::Destroy(id)) => self.destroy(side, id),
             Some(Action::Create(_)) => fail("an initiator is created"),
-            Some(Action::Deregister(_)) | None => Ok(()),
+            Some(Action::Deregister(id)) => {
+                let was_registered = self.sides[side].keys.remove(&id).is_some();
+                let once = was_registered.then_some(());
+                once.ok_or("memory is deregistered twice".to_owned())
+            }
+            None => Ok(()),
         }
     }
 
