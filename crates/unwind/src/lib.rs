@@ -7,6 +7,11 @@
 //! frame of the caller. A program that can no longer open libgcc_s (it has changed its root
 //! directory) is ended by a panic, which would otherwise fail the call.
 //!
+//! A static copy (libgcc_eh) costs as little: 62 page faults and 42 system calls of a program that
+//! loads a small library, where libgcc_s takes 70 and 56. It is not linked: the process aborts when
+//! a thread is cancelled in a frame of Rust, since glibc unwinds by its own libgcc_s, and Debian
+//! 12's copy needs glibc 2.35, later than the tarball's 2.28.
+//!
 //! The symbols are hidden: other libraries do not see them. The crate has no items; a library links
 //! it by `use urdma_unwind as _`.
 #![allow(unsafe_code)]
