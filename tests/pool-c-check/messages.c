@@ -238,6 +238,13 @@ static void write_number(struct end *end, uint32_t user, uint64_t number)
 
 static struct end *ends_of_users[USERS];
 
+/* Octets of which each segment of a message has others. */
+static void fill(unsigned char *at, uint32_t seed, uint32_t length)
+{
+	for (uint32_t i = 0; i < length; i++)
+		at[i] = (unsigned char)(seed + i + (i >> 8) * 3);
+}
+
 static void *ask_as_user(void *of)
 {
 	uint32_t user = (uint32_t)(uintptr_t)of;
@@ -247,7 +254,7 @@ static void *ask_as_user(void *of)
 		uint32_t length = (number * 131 + user * 17) % (LENGTH + 1);
 		struct urdma_pool_recv_wc wc;
 
-		memset(end->sent[0], (int)(number + user), length);
+		fill(end->sent[0], number + user, length);
 		write_number(end, user, number + 1);
 		REQUIRE(send_slot(end, 0, length, 1, htonl(number)) == 0);
 		wc = wait_for_message(end);

@@ -1,4 +1,4 @@
-//! Ends in C (`pool-c-check/messages.c`), which use `liburdma-pool.so`.
+//! Ends in C (`pool-c-check/messages.c` and `long.c`), which use `liburdma-pool.so`.
 
 use std::path::Path;
 
@@ -16,11 +16,16 @@ struct Check {
 
 impl Check {
     fn up() -> Self {
+        Self::of("messages.c")
+    }
+
+    /// With a program of `pool-c-check`.
+    fn of(source: &str) -> Self {
         let directory = Scratch::new("pool-messages").unwrap();
         link_urdmadv(directory.path());
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/pool-c-check/messages.c");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("pool-c-check");
         let program = directory.path().join("check");
-        compile_with_pool(&program, Path::new(source), directory.path());
+        compile_with_pool(&program, &sources.join(source), directory.path());
         Self {
             hosts: Hosts::one(),
             directory,
@@ -64,6 +69,20 @@ fn programs_in_c_send_to_each_other() {
     echo.wait_for_text("ended\nended\nended\nended\n", CHECK_LIMIT)
         .unwrap();
     check.hosts.down([echo]);
+}
+
+/// Messages of 1 octet to 16 MB, in both directions at the same time.
+#[test]
+fn programs_in_c_send_long_messages_to_each_other() {
+    let _alone = alone();
+    let check = Check::of("long.c");
+    let mut accepts = check.start("accept", 0);
+    accepts.wait_for_text("listens", CHECK_LIMIT).unwrap();
+    let mut ends = [accepts, check.start("open", 1)];
+    for end in &mut ends {
+        end.wait_for_text("done", CHECK_LIMIT).unwrap();
+    }
+    check.hosts.down(ends);
 }
 
 #[test]

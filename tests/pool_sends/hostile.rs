@@ -123,11 +123,11 @@ pub(super) fn suffer() {
     }
 }
 
-/// Opens a service of a hostile end, and says what becomes of it.
-pub(super) fn open() {
+/// Opens a service of a hostile end, and says what becomes of it and of its Send.
+pub(super) fn open(octets: &[u8]) {
     let mut client = new_client_with(&Config::default(), &Messages::default(), &[]);
     let end = End::open(&mut client, UserId(1), address_in(PEER));
-    end.send(&mut client, 0, b"octets", None);
+    end.send(&mut client, 0, octets, None);
     let mut said = String::new();
     loop {
         let dropped = client.pool().stats().dropped;
@@ -265,6 +265,7 @@ fn pool_that_accepts_falsely_is_refused() {
     for Acceptance {
         hello,
         steps,
+        role,
         opener,
     } in cases::acceptances()
     {
@@ -273,7 +274,7 @@ fn pool_that_accepts_falsely_is_refused() {
         liar.wait_for_text("listens", CHECK_LIMIT).unwrap();
         bed.hosts.let_go();
         let own = format!("127.0.0.1:{}", ports());
-        let mut opens = bed.hosts.start_between("opens", &own, &at);
+        let mut opens = bed.hosts.start_between(role, &own, &at);
         for text in opener {
             let said = opens.wait_for_text(text, CHECK_LIMIT);
             said.unwrap_or_else(|error| panic!("{error}: {steps:?}: {}", opens.printed()));

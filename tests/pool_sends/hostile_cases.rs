@@ -592,6 +592,8 @@ fn accesses() -> Vec<Case> {
 pub(super) struct Acceptance {
     pub(super) hello: String,
     pub(super) steps: Vec<String>,
+    /// Of the one that opens.
+    pub(super) role: &'static str,
     pub(super) opener: Vec<&'static str>,
 }
 
@@ -603,6 +605,7 @@ pub(super) fn acceptances() -> Vec<Acceptance> {
     let refused = |hello: String| Acceptance {
         hello,
         steps: vec!["end".to_owned()],
+        role: "opens",
         opener: vec![
             "Refused dropped 0.",
             "sent RetryExceeded",
@@ -620,6 +623,7 @@ pub(super) fn acceptances() -> Vec<Acceptance> {
     let accepting = |steps: &[String], opener: &[&'static str]| Acceptance {
         hello: acceptance(NO_MEMORY, 32, BUFFER),
         steps: [&[wait(OPEN)], steps, &["end".to_owned()]].concat(),
+        role: "opens",
         opener: opener.to_vec(),
     };
     let accept = || {
@@ -630,7 +634,35 @@ pub(super) fn acceptances() -> Vec<Acceptance> {
         .step()
     };
     let ends_well = |number| [number, "sent Success"];
+    let answering = |steps: &[Message], opener: &[&'static str]| {
+        let answers: Vec<String> = steps.iter().map(Message::step).collect();
+        let steps = [vec![accept(), wait(BEGIN)], answers].concat();
+        Acceptance {
+            role: "opens long",
+            ..accepting(&steps, opener)
+        }
+    };
+    let taken = |sequence| Message {
+        sequence,
+        ..message(TAKEN, PEER, OWN)
+    };
+    let refusing = |sequence| Message {
+        sequence,
+        flags: 2,
+        ..message(CLOSE, PEER, OWN)
+    };
     vec![
+        // A Send in segments is taken, for once and for all.
+        answering(&[taken(0)], &ends_well("Open dropped 0.")),
+        answering(&[taken(0), taken(0)], &ends_well("Open dropped 0.")),
+        // Another one is, of which nothing was sent; then nothing more of this one is.
+        answering(&[taken(1)], &["Open dropped 1."]),
+        answering(&[taken(u32::MAX), taken(0)], &ends_well("Open dropped 1.")),
+        answering(
+            &[refusing(0)],
+            &["Closed dropped 0.", "sent RemoteInvalidRequest"],
+        ),
+        answering(&[refusing(1)], &["Closed dropped 0.", "sent RetryExceeded"]),
         unreachable(String::new()),
         unreachable(hex(b"upl")),
         unreachable(acceptance(NO_END, 32, BUFFER)),
