@@ -128,8 +128,9 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
     let peer = h.end().peer();
     let mut looks = 0;
     loop {
+        let had_octets = has_octets(h).await;
         // Octets in TCP precede those in the ring. While none come by TCP, it is not asked.
-        if is_ring_next(h).await && has_octets(h).await {
+        if had_octets && is_ring_next(h).await {
             if let Some(taken) = take(h, len_octets).await {
                 return Taken::Octets(taken);
             }
@@ -156,6 +157,11 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
             Received::Octets(_) | Received::WouldBlock => {}
         }
         if !does_wait && !has_octets(h).await {
+            if had_octets && looks < LOOKS {
+                // The peer may have handed them back since TCP was asked.
+                looks += 1;
+                continue;
+            }
             // The peer does not wake a thread that does not sleep.
             return Taken::Nothing;
         }

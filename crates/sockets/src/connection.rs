@@ -488,26 +488,39 @@ impl Connection {
         has
     }
 
-    /// Runs `send` while TCP holds nothing back for more octets (TCP_CORK, MSG_MORE), not even what
-    /// it has.
+    /// Runs `send` while TCP holds nothing back, neither for more octets (TCP_CORK, MSG_MORE) nor
+    /// for an acknowledgement (Nagle's algorithm), not even what it has.
     pub(crate) fn uncorked<T>(&self, send: impl FnOnce() -> T) -> T {
-        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CORK);
-        let mut before: c_int = 0;
-        let mut len: libc::socklen_t = 4;
-        let at = (&raw mut before).cast();
-        // SAFETY: the option is an int.
-        unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
-        let set = |value: c_int| {
-            let at = (&raw const value).cast();
-            // SAFETY: as above.
-            unsafe { real::setsockopt(self.socket_fd, level, name, at, 4) };
-        };
-        set(0);
+        let is_corked = self.option(libc::TCP_CORK) != 0;
+        self.set_option(libc::TCP_CORK, 0);
+        let is_delayed = self.option(libc::TCP_NODELAY) == 0;
+        if is_delayed {
+            self.set_option(libc::TCP_NODELAY, 1);
+        }
         let result = send();
-        if before != 0 {
-            set(before);
+        if is_delayed {
+            self.set_option(libc::TCP_NODELAY, 0);
+        }
+        if is_corked {
+            self.set_option(libc::TCP_CORK, 1);
         }
         result
+    }
+
+    /// An option of TCP that is an int.
+    fn option(&self, name: c_int) -> c_int {
+        let mut value: c_int = 0;
+        let mut len: libc::socklen_t = 4;
+        let at = (&raw mut value).cast();
+        // SAFETY: the option is an int.
+        unsafe { libc::getsockopt(self.socket_fd, libc::IPPROTO_TCP, name, at, &raw mut len) };
+        value
+    }
+
+    fn set_option(&self, name: c_int, value: c_int) {
+        let at = (&raw const value).cast();
+        // SAFETY: the option is an int.
+        unsafe { real::setsockopt(self.socket_fd, libc::IPPROTO_TCP, name, at, 4) };
     }
 
     /// Resets the connection: octets are lost that the program would miss without an error.

@@ -157,8 +157,14 @@ pub(crate) struct Set {
 
 /// A new set has a descriptor.
 pub(crate) fn begin_set(fd: c_int) {
+    if process::run_dir().is_some() && process::is_home() {
+        adopt(fd);
+    }
+}
+
+fn adopt(fd: c_int) {
     let slot = usize::try_from(fd).ok().and_then(|fd| SETS.get(fd));
-    let Some(slot) = slot.filter(|_| process::run_dir().is_some() && process::is_home()) else {
+    let Some(slot) = slot else {
         return;
     };
     if let Some(before) = known(fd) {
@@ -248,7 +254,8 @@ pub(crate) fn in_child() {
 
 /// A socket gets rings: from now on its set looks at them. False if that is impossible, or has to
 /// wait for the next epoll_ctl(2): whether the kernel has reported a member with EPOLLONESHOT
-/// already is not known.
+/// already is not known. False, too, if the descriptor has been closed since: the agent has not
+/// entered, and a member of its number may be another socket.
 pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
     let set = cell.set.get().and_then(known);
     let once = libc::EPOLLONESHOT.cast_unsigned();
@@ -256,7 +263,9 @@ pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
         set.with(|members| {
             let event = members.others.get(&connection.fd);
             let may_be_spent = event.is_some_and(|event| event.events & once != 0);
-            !may_be_spent && set.convert(members, connection, libc::EPOLL_CTL_MOD)
+            cell.has(connection)
+                && !may_be_spent
+                && set.convert(members, connection, libc::EPOLL_CTL_MOD)
         })
     })
 }
@@ -688,3 +697,6 @@ fn note(members: &mut Members, index: usize, found: &Events, ready: u32, behind:
     members.ready.notice_before(found, fd, ready);
     members.ready.delay(fd, *behind);
 }
+
+#[cfg(test)]
+mod tests;

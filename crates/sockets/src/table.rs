@@ -301,6 +301,11 @@ impl Cell {
         self.connection.load(SeqCst)
     }
 
+    /// Whether the descriptor has the rings of a connection, to which the caller has a reference.
+    pub(crate) fn has(&self, connection: &Connection) -> bool {
+        self.seen().state() == State::Rings && std::ptr::eq(self.connection(), connection)
+    }
+
     /// Gives the cell a connection, which has none; takes it back with null.
     pub(crate) fn set_connection(&self, connection: *mut Connection) -> *mut Connection {
         self.connection.swap(connection, SeqCst)

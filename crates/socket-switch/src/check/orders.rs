@@ -2,18 +2,30 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{pin, Pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::world::{Caller, World};
 use super::Rng;
-use crate::{demote, join, recv, send, Demotion, End, Owner, Taken, Word};
+use crate::{demote, join, recv, send, settle, Demotion, End, Owner, Taken, Word};
 
 /// Runs a call until it returns or sleeps.
-fn run<T>(caller: &Caller, mut call: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+fn run<T>(caller: &Caller, call: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    run_for(u32::MAX, caller, call)
+}
+
+/// The same, and for so many accesses at most.
+fn run_for<T>(
+    accesses: u32,
+    caller: &Caller,
+    mut call: Pin<&mut impl Future<Output = T>>,
+) -> Option<T> {
     let mut context = Context::from_waker(Waker::noop());
-    while caller.world.borrow().is_runnable(caller.owner) {
+    for _ in 0..accesses {
+        if !caller.world.borrow().is_runnable(caller.owner) {
+            break;
+        }
         if let Poll::Ready(value) = call.as_mut().poll(&mut context) {
             return Some(value);
         }
@@ -64,4 +76,46 @@ fn receiver_that_does_not_wait_is_not_woken() {
     assert_eq!(run(&sender, pin!(send(&sender, 1, true))), Some(Ok(1)));
     assert_eq!(look(), Some(Taken::Octets(1)));
     assert_eq!(look(), Some(Taken::Nothing));
+}
+
+/// A receive that does not wait, and that was told that the ring has octets. They are handed back
+/// after `steps` accesses. Returns what it has found, unless it ends before.
+fn recv_beside_hand_back(steps: u32, is_drained: bool) -> Option<Taken> {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let reader = caller(&world, End::First, 1);
+    let sender = caller(&world, End::Second, 2);
+    for end in [&reader, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    if is_drained {
+        run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+        run(&reader, pin!(recv(&reader, 1, true))).unwrap();
+    }
+    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    let mut receive = pin!(recv(&reader, 1, false));
+    if run_for(steps, &reader, receive.as_mut()).is_some() {
+        return None;
+    }
+    let mut hand_back = pin!(settle(&sender));
+    while run_for(100, &sender, hand_back.as_mut()).is_none() {
+        // The receive has the lock of the readers.
+        let taken = run_for(1, &reader, receive.as_mut());
+        if taken.is_some() {
+            return taken;
+        }
+    }
+    world.borrow_mut().tcp.carry(End::Second, 1);
+    run(&reader, receive)
+}
+
+#[test]
+fn receiver_that_does_not_wait_finds_octets_that_are_handed_back_meanwhile() {
+    for is_drained in [false, true] {
+        let found: Vec<Taken> = (0..)
+            .map_while(|steps| recv_beside_hand_back(steps, is_drained))
+            .collect();
+        assert!(found.len() > 3, "{found:?}");
+        let is_octet = |taken: &Taken| *taken == Taken::Octets(1);
+        assert!(found.iter().all(is_octet), "{is_drained} {found:?}");
+    }
 }

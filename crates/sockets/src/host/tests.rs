@@ -304,3 +304,20 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
         }
     }
 }
+
+#[test]
+fn octets_that_are_handed_back_do_not_wait_for_an_acknowledgement() {
+    let [one, other] = ends();
+    // From the answer on, `other` delays its acknowledgements, and TCP holds back short segments.
+    assert_eq!(put(&one, b"request"), Some(Ok(7)));
+    assert_eq!(take(&other, 100).unwrap(), b"request");
+    assert_eq!(put(&other, b"answer"), Some(Ok(6)));
+    assert_eq!(take(&one, 100).unwrap(), b"answer");
+    assert_eq!(put(&one, b"first"), Some(Ok(5)));
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    assert_eq!(put(&one, b", second"), Some(Ok(8)));
+    call(&one, |call| Call::run(demote(call)));
+    assert_eq!(take(&other, 100).unwrap(), b"first, second");
+}
