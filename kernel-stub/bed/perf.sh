@@ -1,6 +1,7 @@
 #!/bin/bash
-# perf.sh: runs the same programs in one guest over urdma's module, rdma_rxe, and siw if Debian's
-# archive has its sources; prints a table.
+# perf.sh [COMPARISON...]: runs the same programs in one guest over urdma's module, rdma_rxe, and
+# siw if Debian's archive has its sources; prints tables. With arguments, only those comparisons of
+# perf/ whose names begin with one of them.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,4 +14,4 @@ if "$here/sources.sh" "$sources" && "$here/siw.sh" "$sources"; then
 else
     echo "without siw"
 fi
-exec "$here/test.sh"
+exec "$here/test.sh" "$@"
