@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use nix::fcntl::{fcntl, FcntlArg};
+use nix::sys::eventfd::EventFd;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{umask, Mode};
-use nix::unistd::{chown, Uid};
+use nix::unistd::{chown, close, Uid};
 use urdma_channel::OwnDirectory;
 use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
@@ -84,6 +86,8 @@ fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Dae
 
 /// More descriptors than the sockets of all clients have room for at the kernel's default limits.
 const DESCRIPTORS: u64 = 1 << 19;
+/// Descriptors for which the kernel has a table from the start: those of 800 clients.
+const TABLE: u32 = 1 << 12;
 
 /// Runs an instance until it is stopped.
 ///
@@ -92,6 +96,7 @@ const DESCRIPTORS: u64 = 1 << 19;
 pub fn run(options: &Options) -> Result<(), DaemonError> {
     umask(Mode::from_bits_truncate(0o022));
     raise_descriptor_limit();
+    grow_descriptor_table();
     let signals = block_signals().map_err(system("wait for signals"))?;
     let owned = OwnedRunDir::acquire(&options.run_dir, options.config.access)?;
     let log = log_file(options).map_err(system("write the log"))?;
@@ -287,6 +292,18 @@ fn raise_descriptor_limit() {
     if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
         // A failure only means fewer clients.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// Has the kernel make the table of descriptors large enough, before there are threads: to make it
+/// larger when there are some, the kernel waits for a grace period of RCU, and with it the control
+/// thread and all clients that start meanwhile.
+fn grow_descriptor_table() {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1, |(limit, _)| limit);
+    let last = u64::from(TABLE).min(limit).saturating_sub(1);
+    // A failure only means that the table grows later.
+    if let (Ok(last), Ok(any)) = (last.try_into(), EventFd::new()) {
+        let _ = fcntl(&any, FcntlArg::F_DUPFD_CLOEXEC(last)).and_then(close);
     }
 }
 

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use support::{command, eventually, expect_idle, Daemon, Scratch, LIMIT};
@@ -32,6 +33,19 @@ fn second_instance_of_the_name_is_refused_and_the_first_lives_on() {
     );
     assert!(said.contains(&expected), "{said}");
     assert!(daemon.client().status().is_ok());
+    daemon.stop();
+}
+
+// The kernel makes the table of a process with threads larger after a grace period of RCU only.
+#[test]
+fn table_of_descriptors_is_large_from_the_start() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    let size: usize = size.unwrap().trim().parse().unwrap();
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(size >= usize::try_from(limit.min(4096)).unwrap(), "{size}");
     daemon.stop();
 }
 
