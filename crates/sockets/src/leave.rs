@@ -184,6 +184,9 @@ pub(crate) fn before_close(fd: c_int) {
     }
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
         close_cell(fd, cell);
+    } else if let Some(cell) = table::cell(fd).filter(|_| process::is_home()) {
+        // urdmad may have a copy of a socket that has moved to TCP.
+        sets::part(fd, cell, true);
     }
     if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
         set.end();

@@ -273,9 +273,15 @@ pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
 /// A descriptor is the kernel's from now on, or is about to be closed: the caller has moved its
 /// connection to TCP, if it has one.
 /// `is_removed`: the kernel is to forget it, which it does not when copies of the socket are open.
+/// Else the cell keeps the set, since the program may close the descriptor before the last copy is.
 pub(crate) fn part(fd: c_int, cell: &Cell, is_removed: bool) {
-    if let Some(set) = cell.set.replace(None).and_then(known) {
-        set.with(|members| set.part(members, fd, is_removed));
+    if let Some(set) = cell.set.get().and_then(known) {
+        set.with(|members| {
+            set.part(members, fd, is_removed);
+            if is_removed {
+                cell.set.replace(None);
+            }
+        });
     }
 }
 
@@ -406,13 +412,12 @@ impl Set {
 
     /// A member is the kernel's, or its descriptor is about to be closed.
     fn part(&self, members: &mut Members, fd: c_int, is_removed: bool) {
-        let was_other = members.others.remove(&fd).is_some();
-        let Some((_held, event)) = self.take_rings(members, fd) else {
-            if was_other && is_removed {
-                self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0);
-            }
+        members.others.remove(&fd);
+        let taken = self.take_rings(members, fd);
+        if taken.is_none() && !is_removed {
             return;
-        };
+        }
+        let event = taken.and_then(|(_, event)| event);
         match event.filter(|_| !is_removed) {
             Some(event) => self.ask(libc::EPOLL_CTL_MOD, fd, event.events, event.u64),
             None => self.ask(libc::EPOLL_CTL_DEL, fd, 0, 0),

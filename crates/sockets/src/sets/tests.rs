@@ -4,14 +4,15 @@ use super::*;
 use crate::host::tests::ends;
 use crate::table::State;
 
-#[test]
-fn socket_with_the_number_of_one_that_was_closed_does_not_get_its_rings() {
+/// A set, and a socket that is a member of it: its peer, and its cell.
+fn member() -> (&'static Set, TcpStream, TcpStream, &'static Cell) {
     // SAFETY: no argument but a flag.
     let epfd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
     adopt(epfd);
     let set = known(epfd).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
     let fd = socket.as_raw_fd();
     let cell = table::cell(fd).unwrap();
     cell.begin(fd, false);
@@ -23,11 +24,23 @@ fn socket_with_the_number_of_one_that_was_closed_does_not_get_its_rings() {
     // SAFETY: an event.
     let added = unsafe { set.control(add, cell, None, &raw mut event) };
     assert_eq!(added, (0, true));
-    let is_ringed = || set.with(|members| members.ready.source(fd).is_some());
+    (set, socket, peer, cell)
+}
 
+/// A connection for a descriptor, whose peer is not used.
+fn connection_for(fd: c_int) -> Arc<Connection> {
     let [mut connection, _peer] = ends();
     connection.fd = fd;
-    let connection = Arc::new(connection);
+    Arc::new(connection)
+}
+
+#[test]
+fn socket_with_the_number_of_one_that_was_closed_does_not_get_its_rings() {
+    let (set, socket, _peer, cell) = member();
+    let fd = socket.as_raw_fd();
+    let is_ringed = || set.with(|members| members.ready.source(fd).is_some());
+
+    let connection = connection_for(fd);
     // The agent gave rings to the socket that had the number before.
     assert!(!join(&connection, cell));
     assert!(!is_ringed());
@@ -42,5 +55,36 @@ fn socket_with_the_number_of_one_that_was_closed_does_not_get_its_rings() {
     cell.end(true);
     part(fd, cell, true);
     assert!(!is_ringed());
+    cell.leave();
+}
+
+#[test]
+fn kernel_does_not_report_a_socket_that_was_closed_while_the_agent_moved_it_to_tcp() {
+    let (set, socket, peer, cell) = member();
+    let fd = socket.as_raw_fd();
+    let connection = connection_for(fd);
+    cell.set_connection(Connection::into_raw(Arc::clone(&connection)));
+    assert!(cell.change(cell.seen(), State::Rings));
+    assert!(join(&connection, cell));
+    // That of the connection.
+    let copy = socket.try_clone().unwrap();
+    // The agent.
+    cell.enter();
+    cell.end(false);
+    part(fd, cell, false);
+    // The program.
+    cell.enter();
+    cell.end(true);
+    part(fd, cell, true);
+    cell.leave();
+    drop(socket);
+    // What the socket got.
+    drop(peer);
+    copy.peek(&mut [0]).unwrap();
+    let mut event = epoll_event { events: 0, u64: 0 };
+    // SAFETY: an event.
+    let count = unsafe { real::epoll_pwait(set.fd, &raw mut event, 1, 0, null_mut()) };
+    assert_eq!(count, 0);
+    // The agent.
     cell.leave();
 }
