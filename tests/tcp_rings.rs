@@ -29,6 +29,8 @@ use urdma_tests::{alone, ports, OneHost, SHORT};
 mod diagnosed;
 #[path = "tcp-rings/excluded.rs"]
 mod excluded;
+#[path = "tcp-rings/forks.rs"]
+mod forks;
 
 /// Both ends of a connection of this host.
 fn connection() -> (TcpStream, TcpStream) {

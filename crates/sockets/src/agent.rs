@@ -47,7 +47,7 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let _uncancelled = Disabled::new();
     let _masked = Masked::sleeping();
     let before = real::errno();
-    let is_lent = || cell.is_lent() || sets::is_lent(cell);
+    let is_lent = || cell.is_lent(fd) || sets::is_lent(cell);
     let ends = addresses(fd).filter(|ends| are_of_this_host(*ends));
     let has_reason = |reason| {
         stays_with_tcp(cell, (generation, State::Alone), Some(reason));

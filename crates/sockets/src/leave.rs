@@ -28,11 +28,16 @@ pub(crate) const FOR_GOOD: u64 = 1 << 32;
 /// From now on a descriptor is the kernel's: both directions have moved to TCP. If it is an epoll
 /// set, this is so for its members.
 pub(crate) fn retire(fd: c_int, reason: Reason) {
+    keep_one(fd);
+    retire_here(fd, reason);
+}
+
+/// The same of a descriptor that this process does not hand on.
+fn retire_here(fd: c_int, reason: Reason) {
     let (cell, set) = (table::hit(fd), sets::known(fd));
     if (cell.is_some() || set.is_some()) && !process::is_home() {
         return spawned::hand_on(fd);
     }
-    keep_one(fd);
     if let Some(cell) = cell {
         retire_cell(fd, cell, reason);
     }
@@ -53,7 +58,7 @@ pub(crate) fn give_up(set: &'static Set, reason: Reason) {
 /// A descriptor is about to get another number or process: if a process that has forked this one
 /// made it, it gets no rings there.
 fn keep_one(fd: c_int) {
-    if lent::is_child() && process::is_home() {
+    if lent::is_child() {
         let is_socket = table::cell(fd).is_some_and(table::Cell::is_inherited);
         if is_socket || sets::is_inherited(fd) {
             lent::keep();
@@ -90,7 +95,10 @@ fn retire_cell(fd: c_int, cell: &'static Cell, reason: Reason) {
     if let Begun::Rings(connection) = begun {
         move_to_tcp(connection, FOR_GOOD);
     }
-    count(cell.end(false), reason);
+    let state = cell.end(false);
+    if !cell.is_inherited() {
+        count(state, reason);
+    }
     sets::part(fd, cell, false);
     cell.leave();
     if let Begun::Rings(_) = begun {
@@ -161,8 +169,20 @@ pub(crate) fn pause_all() {
 pub(crate) fn retire_all(reason: Reason) {
     keep_all(reason == Reason::Exec);
     if process::is_home() {
-        table::hits(0, u32::MAX).for_each(|fd| retire(fd, reason));
+        table::hits(0, u32::MAX).for_each(|fd| retire_here(fd, reason));
         sets::known_in(0, u32::MAX).for_each(|set| give_up(set, reason));
+    }
+}
+
+/// This process, which was forked, is about to fork: what another one may have besides gets no
+/// rings in both.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn retire_inherited() {
+    for fd in table::inherited() {
+        let is_lent = |cell: &Cell| cell.is_lent(fd) && cell.is_inherited();
+        if table::hit(fd).is_some_and(is_lent) {
+            retire_here(fd, Reason::Fork);
+        }
     }
 }
 
@@ -179,14 +199,14 @@ pub(crate) fn retire_surviving() {
 
 /// A descriptor is about to be closed.
 pub(crate) fn before_close(fd: c_int) {
-    if let Some(cell) = table::cell(fd).filter(|cell| cell.is_inherited() && process::is_home()) {
-        cell.end_inherited();
-    }
     if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
         close_cell(fd, cell);
     } else if let Some(cell) = table::cell(fd).filter(|_| process::is_home()) {
         // urdmad may have a copy of a socket that has moved to TCP.
         sets::part(fd, cell, true);
+    }
+    if let Some(cell) = table::cell(fd).filter(|cell| cell.is_inherited() && process::is_home()) {
+        cell.end_inherited();
     }
     if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
         set.end();
@@ -210,8 +230,10 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
     if is_known_to_urdmad(state) {
         end_now(fd, closing);
     }
-    if matches!(cell.end(true), State::Offered | State::Waits) {
-        reasons::count(Reason::PeerAbsent);
+    match cell.end(true) {
+        State::Offered | State::Waits => reasons::count(Reason::PeerAbsent),
+        State::Alone => cell.give_back(fd),
+        _ => {}
     }
     sets::part(fd, cell, state != State::Alone);
     cell.leave();

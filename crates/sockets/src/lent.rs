@@ -4,36 +4,55 @@
 //! The child has the write end of a pipe, which closes when the child, and what it forks, have
 //! ended or executed another program; this process looks at the read end. A child that hands an
 //! inherited descriptor on writes an octet: then the descriptors stay lent.
+//!
+//! A socket that this process alone had at the fork is in the [`Share`] of both beside: it is the
+//! child's when this process has closed it, and this process's when the child has.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use urdma_abi::spared::Mark;
 
 use crate::own::{Own, Spin};
 use crate::real;
+use crate::shares::{Share, Side};
+
+/// The number of a fork that happens: what is made meanwhile, its child may have too.
+const HAPPENS: u64 = u64::MAX;
+
+/// How often a close looks whether no fork happens.
+const GIVE_BACK_TRIES: u32 = 1000;
 
 /// Forks of processes above a child that it can tell of a descriptor that it hands on.
 const DEPTH_MAX: usize = 16;
 
 /// A fork whose child may have descriptors.
 struct Lend {
-    /// How many forks there were, this one among them.
+    /// How many forks there were, this one among them; [`HAPPENS`] until it is known.
     number: u64,
     /// `None` if there was no descriptor for it.
     pipe: Option<Own>,
-    /// A child has handed a descriptor on.
-    is_kept: bool,
+    /// `None` without a socket or memory.
+    share: Option<Share>,
 }
 
 static LENDS: Spin<Vec<Lend>> = Spin::new(Vec::new());
-/// Forks at which there were sockets or sets.
+/// Forks that have happened.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The number of the last fork in [`LENDS`]; 0 without one.
 static LATEST: AtomicU64 = AtomicU64::new(0);
+/// The number of the last fork whose child has handed a descriptor on; 0 without one.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+/// Forks that happen now.
+static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// The write end of a fork that is about to happen.
 static NEXT_PIPE: AtomicI32 = AtomicI32::new(-1);
+/// The octets of the share that has sockets for it.
+static NEXT_SHARE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+/// What this process shares with the one that has forked it.
+static OF_PARENT: Spin<Option<Share>> = Spin::new(None);
 /// Write ends of the forks from which this process comes.
 static INHERITED: [AtomicI32; DEPTH_MAX] = [const { AtomicI32::new(-1) }; DEPTH_MAX];
 
@@ -43,58 +62,143 @@ pub(crate) fn forks() -> u64 {
 }
 
 /// Whether another process may have a descriptor that was made after the first `forks` forks.
-pub(crate) fn is_lent(forks: u64) -> bool {
-    if forks >= LATEST.load(SeqCst) {
-        return false;
-    }
-    look();
-    forks < LATEST.load(SeqCst)
+pub(crate) fn is_lent(fd: c_int, forks: u64) -> bool {
+    let is_lent = forks < LATEST.load(SeqCst) && look(fd, forks);
+    is_lent || forks < KEPT.load(SeqCst)
 }
 
-/// Looks whether the last children have ended: the others are of earlier forks.
+/// The same, and the forks whose children have ended are forgotten.
 #[cold]
-fn look() {
-    LENDS.try_with(|lends| {
-        while lends.last_mut().is_some_and(|lend| !lend.is_held()) {
-            lends.pop();
+fn look(fd: c_int, forks: u64) -> bool {
+    let is_lent = LENDS.try_with(|lends| {
+        let mut at = lends.len();
+        while at > 0 && lends[at - 1].number > forks {
+            at -= 1;
+            if lends[at].is_given_back(fd) {
+                continue;
+            }
+            if lends[at].is_held() {
+                return true;
+            }
+            lends.remove(at);
         }
         LATEST.store(lends.last().map_or(0, |lend| lend.number), SeqCst);
+        false
+    });
+    is_lent.unwrap_or(true)
+}
+
+/// Whether the process that has forked this one has closed an inherited socket.
+pub(crate) fn is_left(fd: c_int) -> bool {
+    let is_left = |share: &mut Option<Share>| {
+        let share = share.as_ref();
+        share.is_some_and(|share| share.is_of(fd, Side::Child))
+    };
+    OF_PARENT.try_with(is_left).unwrap_or(false)
+}
+
+/// Whether an inherited socket may be this process's later.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn may_be_left(fd: c_int) -> bool {
+    let may_be = |share: &mut Option<Share>| {
+        let share = share.as_ref();
+        share.is_some_and(|share| share.is_lent(fd, Side::Child))
+    };
+    OF_PARENT.try_with(may_be).unwrap_or(false)
+}
+
+/// The only descriptor of a socket that was made after the first `forks` forks is about to be
+/// closed, and no call on it is in progress. Without effect if another thread forks for long, or
+/// this one, whose handler of a signal closes the socket.
+pub(crate) fn give_back(fd: c_int, forks: u64) {
+    if forks >= LATEST.load(SeqCst) {
+        return;
+    }
+    let is_done = || {
+        let done = LENDS.try_with(|lends| {
+            let lends = lends.iter().filter(|lend| lend.number > forks);
+            let shares = lends.filter_map(|lend| lend.share.as_ref());
+            shares.for_each(|share| share.give_back(fd, Side::Parent));
+        });
+        done.is_some()
+    };
+    for _ in 0..GIVE_BACK_TRIES {
+        if is_done() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The same of an inherited socket.
+pub(crate) fn give_back_inherited(fd: c_int) {
+    OF_PARENT.try_with(|share| {
+        if let Some(share) = share {
+            share.give_back(fd, Side::Child);
+        }
     });
 }
 
 impl Lend {
-    fn is_held(&mut self) -> bool {
-        let Some(pipe) = self.pipe.as_ref().filter(|_| !self.is_kept) else {
-            return true;
+    /// Whether the child has closed a socket.
+    fn is_given_back(&self, fd: c_int) -> bool {
+        let share = self.share.as_ref();
+        share.is_some_and(|share| share.is_of(fd, Side::Parent))
+    }
+
+    /// Whether the child, or what it has forked, may have descriptors. That it hands one on is
+    /// noted apart: a lend takes a descriptor and memory.
+    fn is_held(&self) -> bool {
+        let has_told = match &self.pipe {
+            Some(pipe) => {
+                let events = poll(pipe.as_raw_fd());
+                if events & libc::POLLIN == 0 {
+                    return events == 0;
+                }
+                true
+            }
+            None => true,
         };
-        let mut list = libc::pollfd {
-            fd: pipe.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let before = real::errno();
-        // SAFETY: a list of one entry.
-        unsafe { real::poll(&raw mut list, 1, 0) };
-        real::set_errno(before);
-        self.is_kept = list.revents & libc::POLLIN != 0;
-        self.is_kept || list.revents == 0
+        if has_told && self.number != HAPPENS {
+            KEPT.fetch_max(self.number, SeqCst);
+        }
+        self.number == HAPPENS
     }
 }
 
-/// A fork is about to happen. From now on nothing that there is is offered.
-pub(crate) fn before_fork() {
-    let ends = pipe();
+/// The events that poll(2) reports of the read end of a pipe.
+fn poll(pipe: c_int) -> libc::c_short {
+    let mut list = libc::pollfd {
+        fd: pipe,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let before = real::errno();
+    // SAFETY: a list of one entry.
+    unsafe { real::poll(&raw mut list, 1, 0) };
+    real::set_errno(before);
+    list.revents
+}
+
+/// A fork begins.
+pub(crate) fn begin_fork() {
+    BEGUN.fetch_add(1, SeqCst);
+}
+
+/// A fork is about to happen. From now on nothing that there is is offered. `len`: one more than
+/// the highest descriptor of a socket.
+pub(crate) fn before_fork(len: usize) {
+    let (ends, share) = (pipe(), Share::new(len));
     if let Some((_, write_end)) = &ends {
         NEXT_PIPE.store(*write_end, SeqCst);
     }
     LENDS.with(|lends| {
-        let number = FORKS.fetch_add(1, SeqCst) + 1;
-        LATEST.store(number, SeqCst);
-        lends.retain_mut(Lend::is_held);
+        LATEST.store(HAPPENS, SeqCst);
+        lends.retain(Lend::is_held);
         lends.push(Lend {
-            number,
+            number: HAPPENS,
             pipe: ends.map(|(read_end, _)| read_end),
-            is_kept: false,
+            share,
         });
     });
 }
@@ -118,14 +222,50 @@ fn pipe() -> Option<(Own, c_int)> {
     Some((read_end?, write_end?))
 }
 
-/// The last thing before a fork.
-pub(crate) fn lock() {
+/// The last thing before a fork, whose child may be left these sockets: descriptors, and how many
+/// forks there were when they were made.
+pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
+    // Which of two forks is which is not known.
+    let is_known = BEGUN.load(SeqCst) == 1;
+    LENDS.with(|lends| {
+        let Some((lend, earlier)) = lends.split_last().filter(|_| is_known) else {
+            return;
+        };
+        let Some(share) = &lend.share else {
+            return;
+        };
+        let kept = KEPT.load(SeqCst);
+        for (fd, forks) in sockets.filter(|(_, forks)| *forks >= kept) {
+            let lent = earlier.iter().filter(|lend| lend.number > forks);
+            let mut lent = lent.filter(|lend| !lend.is_given_back(fd)).peekable();
+            if lent.peek().is_none() {
+                share.lend(fd);
+            }
+            let shares = lent.filter_map(|lend| lend.share.as_ref());
+            shares.for_each(|share| share.lend_on(fd));
+        }
+        NEXT_SHARE.store(share.place(), SeqCst);
+    });
     LENDS.lock();
 }
 
 /// A fork has happened, and this is the parent.
 pub(crate) fn after_fork() {
     LENDS.unlock();
+    let place = NEXT_SHARE.swap(null_mut(), SeqCst);
+    LENDS.with(|lends| {
+        let mut shares = lends.iter().filter_map(|lend| lend.share.as_ref());
+        if let Some(share) = shares.find(|share| share.place() == place) {
+            share.keep_from_children();
+        }
+        let number = FORKS.fetch_add(1, SeqCst) + 1;
+        // Which of several forks has happened is not known.
+        if BEGUN.fetch_sub(1, SeqCst) == 1 {
+            let begun = lends.iter_mut().filter(|lend| lend.number == HAPPENS);
+            begun.for_each(|lend| lend.number = number);
+            LATEST.store(lends.last().map_or(0, |lend| lend.number), SeqCst);
+        }
+    });
     let write_end = NEXT_PIPE.swap(-1, SeqCst);
     if write_end >= 0 {
         close(write_end);
@@ -136,8 +276,25 @@ pub(crate) fn after_fork() {
 /// closed with all descriptors of this library.
 pub(crate) fn in_child() {
     LENDS.unlock();
-    LENDS.with(|lends| std::mem::forget(std::mem::take(lends)));
-    LATEST.store(0, SeqCst);
+    let place = NEXT_SHARE.swap(null_mut(), SeqCst);
+    let share = LENDS.with(|lends| {
+        let is_next = |share: &mut Share| share.place() == place;
+        let share = lends
+            .iter_mut()
+            .find_map(|lend| lend.share.take_if(is_next));
+        std::mem::forget(std::mem::take(lends));
+        share
+    });
+    if let Some(share) = &share {
+        share.keep_from_children();
+    }
+    OF_PARENT.unlock();
+    // That of the parent with its own parent is not mapped here.
+    OF_PARENT.with(|of_parent| std::mem::forget(std::mem::replace(of_parent, share)));
+    for of_parent in [&LATEST, &KEPT] {
+        of_parent.store(0, SeqCst);
+    }
+    BEGUN.store(0, SeqCst);
     let write_end = NEXT_PIPE.swap(-1, SeqCst);
     if write_end < 0 {
         return;

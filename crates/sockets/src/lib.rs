@@ -13,10 +13,11 @@
 //! known of each descriptor; `early` offers at connect and accept; `begin` the begin of a call;
 //! `readiness` what a connection is ready for; `sets` epoll sets, `link` which one a socket is in;
 //! `sleepers` threads that wait; `limits` how long; `leave` the ends of rings; `reasons` counts
-//! why; `lent` what forked children have; `spawned` what vforked children hand on; `agent` the
-//! thread that meets urdmad and acts for the process; `calls` sending and receiving; `files`
-//! sendfile; `life` loading, forks and exit; `diagnosis` system calls without the C library,
-//! `diagnosed` whether they are; `hooks` the interposed functions.
+//! why; `lent` what forked children have, `shares` which of both has closed a socket; `spawned`
+//! what vforked children hand on; `agent` the thread that meets urdmad and acts for the process;
+//! `calls` sending and receiving; `files` sendfile; `life` loading, forks and exit; `diagnosis`
+//! system calls without the C library, `diagnosed` whether they are; `hooks` the interposed
+//! functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -25,8 +26,8 @@
 //! - `errno` changes only when a call fails.
 //! - No handler of a signal runs while a lock is held, and no thread is cancelled then. Where a
 //!   thread sleeps for the program it holds nothing.
-//! - A forked child has no rings. A vforked child changes nothing of its parent's: it has its
-//!   parent make the kernel's what it hands on.
+//! - A forked child has rings of no connection that another process has. A vforked child changes
+//!   nothing of its parent's: it has its parent make the kernel's what it hands on.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -66,6 +67,8 @@ mod readiness;
 mod real;
 mod reasons;
 mod sets;
+#[cfg_attr(test, allow(dead_code))]
+mod shares;
 mod signals;
 mod sleepers;
 mod spawned;

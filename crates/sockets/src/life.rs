@@ -29,13 +29,15 @@ extern "C" fn at_exit() {
 }
 
 unsafe extern "C" fn before_fork() {
-    let has_descriptors = table::is_used() || sets::is_used();
+    lent::begin_fork();
+    let has_descriptors = table::len() != 0 || sets::is_used();
     if has_descriptors && process::is_home() && process::run_dir().is_some() {
-        lent::before_fork();
+        leave::retire_inherited();
+        lent::before_fork(table::len());
         leave::pause_all();
     }
     sets::before_fork();
-    lent::lock();
+    lent::lock(table::lendable());
     agent::before_fork();
 }
 

@@ -455,7 +455,7 @@ impl Set {
 
     /// Whether another process may have it.
     fn is_lent(&self) -> bool {
-        lent::is_lent(self.forks.load(SeqCst))
+        lent::is_lent(self.fd, self.forks.load(SeqCst))
     }
 
     /// Whether its members get no rings.

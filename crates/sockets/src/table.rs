@@ -23,7 +23,8 @@ pub(crate) const DESCRIPTORS: usize = 1 << 16;
 pub(crate) enum State {
     /// The kernel's: no TCP socket, inherited, or with TCP for good.
     Kernel = 0,
-    /// A TCP socket that this process has made, and that no other has.
+    /// A TCP socket that this process has made, or may be left by the one that has forked it.
+    /// It is offered if no other process has it.
     Alone = 1,
     /// The agent is to offer it to urdmad, or has.
     Offered = 2,
@@ -122,7 +123,11 @@ pub(crate) fn hits(first: u32, last: u32) -> impl Iterator<Item = c_int> {
 /// This is a forked child.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn in_child() {
-    hits(0, u32::MAX).filter_map(cell).for_each(Cell::inherit);
+    for fd in hits(0, u32::MAX) {
+        if let Some(cell) = cell(fd) {
+            cell.inherit(lent::may_be_left(fd));
+        }
+    }
 }
 
 /// The sockets that this process has from that which has forked it.
@@ -131,10 +136,20 @@ pub(crate) fn inherited() -> impl Iterator<Item = c_int> {
     fds.filter(|fd| cell(*fd).is_some_and(Cell::is_inherited))
 }
 
-/// Whether a descriptor is or was another than the kernel's alone.
+/// The sockets that a forked child may be left: descriptors, and how many forks there were when
+/// they were made.
 #[cfg_attr(test, allow(dead_code))]
-pub(crate) fn is_used() -> bool {
-    HIGHEST.load(SeqCst) != 0
+pub(crate) fn lendable() -> impl Iterator<Item = (c_int, u64)> {
+    hits(0, u32::MAX).filter_map(|fd| {
+        let cell = cell(fd).filter(|cell| cell.is_lendable())?;
+        Some((fd, cell.forks.load(SeqCst)))
+    })
+}
+
+/// One more than the highest descriptor that is or was another than the kernel's alone.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn len() -> usize {
+    usize::try_from(HIGHEST.load(SeqCst)).unwrap_or(0)
 }
 
 impl Cell {
@@ -158,9 +173,34 @@ impl Cell {
         self.is_accepted.load(SeqCst) != 0
     }
 
-    /// Whether another process may have the socket.
-    pub(crate) fn is_lent(&self) -> bool {
-        lent::is_lent(self.forks.load(SeqCst))
+    /// Whether another process may have the socket, whose descriptor is `fd`. An inherited one is
+    /// this process's own from the first call on that finds it so.
+    pub(crate) fn is_lent(&self, fd: c_int) -> bool {
+        if self.is_inherited() && lent::is_left(fd) {
+            self.end_inherited();
+        }
+        self.is_inherited() || lent::is_lent(fd, self.forks.load(SeqCst))
+    }
+
+    /// Whether a forked child may be left the socket: it is not offered, no call on it is in
+    /// progress, and it is in no epoll set.
+    fn is_lendable(&self) -> bool {
+        let seen = self.seen();
+        let is_idle = seen.state() == State::Alone && seen.users() == 0;
+        is_idle && !self.is_inherited() && self.set.get().is_none()
+    }
+
+    /// The socket is about to be closed, by this call on it. If no other call is in progress, and
+    /// it was not offered, the process that has forked this one, or was forked, may use it alone.
+    pub(crate) fn give_back(&self, fd: c_int) {
+        if self.seen().users() != 1 {
+            return;
+        }
+        if self.is_inherited() {
+            lent::give_back_inherited(fd);
+        } else {
+            lent::give_back(fd, self.forks.load(SeqCst));
+        }
     }
 
     /// Whether it is a socket of a process that has forked this one.
@@ -173,7 +213,7 @@ impl Cell {
         self.seen().state() != State::Kernel || self.is_inherited()
     }
 
-    /// An inherited descriptor is about to be closed.
+    /// An inherited descriptor is about to be closed, or is this process's alone.
     pub(crate) fn end_inherited(&self) {
         self.is_inherited.store(0, SeqCst);
     }
@@ -286,13 +326,18 @@ impl Cell {
         }
     }
 
-    /// This is a forked child: the socket is the kernel's, and its connection the parent's.
+    /// This is a forked child: the connection is the parent's, and the socket the kernel's, unless
+    /// it may be left.
     #[cfg_attr(test, allow(dead_code))]
-    fn inherit(&self) {
+    fn inherit(&self, may_be_left: bool) {
+        let is_kept = may_be_left && self.is_lendable();
         self.is_inherited.store(1, SeqCst);
         self.set_connection(null_mut());
         self.set.replace(None);
-        self.change(self.seen(), State::Kernel);
+        self.restart();
+        if !is_kept {
+            self.change(self.seen(), State::Kernel);
+        }
     }
 
     /// The connection; null without one. The caller has entered while the state was `Rings`, or it
