@@ -7,7 +7,7 @@ use crate::physical_qp::InFlight;
 use crate::pool::{release, Pool};
 use crate::queued::{last_offset, Queued, Segment};
 use crate::regions::cut;
-use crate::types::{Operation, Posted, Sge, Transmit, VirtualId};
+use crate::types::{NodeId, Operation, Posted, Sge, Transmit, VirtualId};
 
 /// What a request costs in the order of turns beside its octets.
 const REQUEST_COST: u64 = 512;
@@ -130,12 +130,27 @@ impl Pool {
             is_part: true,
         };
         let wr_id = shared.push(in_flight, start);
-        let physical = shared.id();
         let header = self.part_header(slot, id, queued.len_octets);
         self.list(id);
+        let posted = self.post_message((slot, wr_id), node, header, post);
+        if posted.is_none() {
+            self.take_part_back(slot, id, pieces);
+        }
+        posted.unwrap_or(false)
+    }
+
+    /// Posts a message that is no request, or not all of one, with the elements that the pool has
+    /// listed. `None`: it was refused; else whether more may be posted.
+    fn post_message(
+        &mut self,
+        (slot, wr_id): (u16, u64),
+        node: NodeId,
+        header: Option<[u8; HEADER_OCTETS]>,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> Option<bool> {
         let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
         let work = Transmit {
-            physical,
+            physical: self.physicals[usize::from(slot)].id(),
             node,
             wr_id,
             operation: Operation::Send { immediate: None },
@@ -145,11 +160,10 @@ impl Pool {
             header,
         };
         if post(&work, &self.elements) == Posted::Refused {
-            self.take_part_back(slot, id, pieces);
-            return false;
+            return None;
         }
         self.note_transmitted(slot, work.is_signaled);
-        !is_last
+        Some(!is_last)
     }
 
     /// Whether a work request that is posted now has to be signaled, since it is the last one for
@@ -185,7 +199,6 @@ impl Pool {
         let Some(node) = shared.node else {
             return false;
         };
-        let physical = shared.id();
         let in_flight = InFlight {
             of: OWN,
             node,
@@ -195,26 +208,15 @@ impl Pool {
         let wr_id = shared.push(in_flight, shared.time);
         let header = self.take_own(slot);
         self.list_own(slot);
-        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
-        let work = Transmit {
-            physical,
-            node,
-            wr_id,
-            operation: Operation::Send { immediate: None },
-            remote_addr: 0,
-            rkey: 0,
-            is_signaled: self.is_tail(slot, is_last),
-            header: Some(header),
-        };
-        if post(&work, &[]) == Posted::Refused {
+        self.elements.clear();
+        let posted = self.post_message((slot, wr_id), node, Some(header), post);
+        if posted.is_none() {
             let shared = &mut self.physicals[usize::from(slot)];
             shared.note_refused(self.faults);
             shared.exchange.note_refused();
             self.begin_failing(slot);
-            return false;
         }
-        self.note_transmitted(slot, work.is_signaled);
-        !is_last
+        posted.unwrap_or(false)
     }
 
     /// The queue pair does not take the work request that was to be posted: it has failed, and the
