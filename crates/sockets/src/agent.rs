@@ -28,6 +28,8 @@ use crate::{bell, leave, limits, own, process, real, sets, spawned};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
+/// How often it looks for octets that the peer has handed back.
+const LATES: u32 = 100;
 /// How long it waits for an event that has arrived.
 const EVENT_LIMIT: Duration = Duration::from_millis(1);
 /// Time between two attempts to reach urdmad.
@@ -173,6 +175,10 @@ struct Watched {
     is_watched: bool,
     /// The last attempt to hand back octets found no room.
     is_behind: bool,
+    /// Octets that the peer has handed back are on their way.
+    is_late: bool,
+    /// How often they were.
+    lates: u32,
 }
 
 /// The connection to urdmad. Declared in the order in which they are dropped.
@@ -247,7 +253,8 @@ impl Agent {
             let fd = watched.connection.socket();
             entry(if watched.is_watched { fd } else { -1 }, libc::POLLRDHUP)
         }));
-        let is_behind = self.connections.iter().any(|watched| watched.is_behind);
+        let mut watched = self.connections.iter();
+        let is_behind = watched.any(|watched| watched.is_behind || watched.is_late);
         let limit = if is_behind { LOOK_MS } else { -1 };
         let count = list.len() as libc::nfds_t;
         // SAFETY: a list of `count` entries.
@@ -404,6 +411,8 @@ impl Agent {
             generation,
             is_watched: true,
             is_behind: false,
+            is_late: false,
+            lates: 0,
         });
         Some(())
     }
@@ -476,19 +485,28 @@ impl Watched {
             && refusals != 0
             && !connection.is_in_ring(me)
             && !connection.is_in_ring(me.peer());
-        if is_over && is_state(self.fd, self.generation, &[State::Rings]) {
-            if let Some(cell) = table::cell(self.fd) {
-                cell.enter();
-                if cell.seen().generation() == self.generation {
-                    if refusals < leave::FOR_GOOD {
-                        leave::pause_cell(self.fd, cell);
-                    } else {
-                        cell.end(false);
-                        sets::part(self.fd, cell, false);
-                    }
+        self.is_late = false;
+        if !is_over || !is_state(self.fd, self.generation, &[State::Rings]) {
+            return;
+        }
+        let has_arrived = connection.with_socket(|| connection.has_arrived());
+        if self.lates < LATES && has_arrived == Some(false) {
+            // A receive of the kernel's would not find them.
+            self.lates += 1;
+            self.is_late = true;
+            return;
+        }
+        if let Some(cell) = table::cell(self.fd) {
+            cell.enter();
+            if cell.seen().generation() == self.generation {
+                if refusals < leave::FOR_GOOD {
+                    leave::pause_cell(self.fd, cell);
+                } else {
+                    cell.end(false);
+                    sets::part(self.fd, cell, false);
                 }
-                cell.leave();
             }
+            cell.leave();
         }
     }
 

@@ -421,6 +421,14 @@ impl Connection {
         field(&info, BYTES_RECEIVED_AT).wrapping_sub(u64::from(has_end))
     }
 
+    /// Whether TCP has received what was handed back to it, of which the program may have been told;
+    /// true, too, if an end or an error may keep it from that.
+    pub(crate) fn has_arrived(&self) -> bool {
+        let until = self.load(Word::TcpUntil(self.end.peer()));
+        let missing = until.wrapping_sub(self.tcp_received());
+        missing == 0 || missing > RING_OCTETS as u64 || self.is_known_to_end()
+    }
+
     /// Those that were taken.
     pub(crate) fn tcp_taken(&self) -> u64 {
         loop {

@@ -119,3 +119,24 @@ fn receiver_that_does_not_wait_finds_octets_that_are_handed_back_meanwhile() {
         assert!(found.iter().all(is_octet), "{is_drained} {found:?}");
     }
 }
+
+#[test]
+fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let reader = caller(&world, End::First, 1);
+    let sender = caller(&world, End::Second, 2);
+    for end in [&reader, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    // The reader was told that the ring has an octet.
+    run(&sender, pin!(settle(&sender))).unwrap();
+    let mut receive = pin!(recv(&reader, 1, false));
+    assert_eq!(run_for(50, &reader, receive.as_mut()), None);
+    world.borrow_mut().tcp.carry(End::Second, 1);
+    assert_eq!(run(&reader, receive), Some(Taken::Octets(1)));
+    assert_eq!(
+        run(&reader, pin!(recv(&reader, 1, false))),
+        Some(Taken::Nothing)
+    );
+}
