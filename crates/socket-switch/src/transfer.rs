@@ -180,6 +180,10 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
 /// to TCP and are not taken. The kernel does not always carry them at once.
 async fn are_on_the_way<H: Host>(h: &H) -> bool {
     let peer = h.end().peer();
+    if h.load(Word::Moving(peer)).await != 0 {
+        // The ring is empty, and TCP is not known to have what was in it.
+        return true;
+    }
     if is_ring_next(h).await || h.load(Word::Head(peer)).await == 0 {
         return false;
     }

@@ -421,7 +421,7 @@ impl Connection {
         field(&info, BYTES_RECEIVED_AT).wrapping_sub(u64::from(has_end))
     }
 
-    /// Whether TCP has received what was handed back to it, of which the program may have been told;
+    /// Whether TCP has received what was handed back, of which the program may have been told;
     /// true, too, if an end or an error may keep it from that.
     pub(crate) fn has_arrived(&self) -> bool {
         let until = self.load(Word::TcpUntil(self.end.peer()));

@@ -140,3 +140,40 @@ fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
         Some(Taken::Nothing)
     );
 }
+
+/// A receive that does not wait, which begins `steps` accesses after an octet, of which it was
+/// told, began to be handed back. Returns what it has found, unless that has ended before.
+fn recv_in_hand_back(steps: u32) -> Option<Taken> {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let reader = caller(&world, End::First, 1);
+    let sender = caller(&world, End::Second, 2);
+    for end in [&reader, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    run(&reader, pin!(recv(&reader, 1, true))).unwrap();
+    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    let mut hand_back = pin!(settle(&sender));
+    if run_for(steps, &sender, hand_back.as_mut()).is_some() {
+        return None;
+    }
+    let mut receive = pin!(recv(&reader, 1, false));
+    let mut is_done = false;
+    loop {
+        if let Some(taken) = run_for(20, &reader, receive.as_mut()) {
+            return Some(taken);
+        }
+        is_done = is_done || run_for(1, &sender, hand_back.as_mut()).is_some();
+        if is_done {
+            world.borrow_mut().tcp.carry(End::Second, 1);
+        }
+    }
+}
+
+#[test]
+fn receiver_that_does_not_wait_finds_octets_that_are_being_handed_back() {
+    let found: Vec<Taken> = (0..).map_while(recv_in_hand_back).collect();
+    assert!(found.len() > 3, "{found:?}");
+    let is_octet = |taken: &Taken| *taken == Taken::Octets(1);
+    assert!(found.iter().all(is_octet), "{found:?}");
+}
