@@ -43,6 +43,17 @@ fn caller(world: &Rc<RefCell<World>>, end: End, owner: u64) -> Caller {
     }
 }
 
+/// A thread of each end, both of which have joined.
+fn reader_and_sender() -> (Rc<RefCell<World>>, Caller, Caller) {
+    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
+    let reader = caller(&world, End::First, 1);
+    let sender = caller(&world, End::Second, 2);
+    for end in [&reader, &sender] {
+        run(end, pin!(join(end))).unwrap();
+    }
+    (world, reader, sender)
+}
+
 #[test]
 fn demotions_of_one_end_that_meet_an_empty_ring_all_end() {
     let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
@@ -63,12 +74,7 @@ fn demotions_of_one_end_that_meet_an_empty_ring_all_end() {
 
 #[test]
 fn receiver_that_does_not_wait_is_not_woken() {
-    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
-    let reader = caller(&world, End::First, 1);
-    let sender = caller(&world, End::Second, 2);
-    for end in [&reader, &sender] {
-        run(end, pin!(join(end))).unwrap();
-    }
+    let (world, reader, sender) = reader_and_sender();
     let look = || run(&reader, pin!(recv(&reader, 1, false)));
     assert_eq!(look(), Some(Taken::Nothing));
     let asked = world.borrow_mut().word(Word::ReaderSleeps(End::Second));
@@ -81,12 +87,7 @@ fn receiver_that_does_not_wait_is_not_woken() {
 /// A receive that does not wait, and that was told that the ring has octets. They are handed back
 /// after `steps` accesses. Returns what it has found, unless it ends before.
 fn recv_beside_hand_back(steps: u32, is_drained: bool) -> Option<Taken> {
-    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
-    let reader = caller(&world, End::First, 1);
-    let sender = caller(&world, End::Second, 2);
-    for end in [&reader, &sender] {
-        run(end, pin!(join(end))).unwrap();
-    }
+    let (world, reader, sender) = reader_and_sender();
     if is_drained {
         run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
         run(&reader, pin!(recv(&reader, 1, true))).unwrap();
@@ -122,12 +123,7 @@ fn receiver_that_does_not_wait_finds_octets_that_are_handed_back_meanwhile() {
 
 #[test]
 fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
-    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
-    let reader = caller(&world, End::First, 1);
-    let sender = caller(&world, End::Second, 2);
-    for end in [&reader, &sender] {
-        run(end, pin!(join(end))).unwrap();
-    }
+    let (world, reader, sender) = reader_and_sender();
     run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
     // The reader was told that the ring has an octet.
     run(&sender, pin!(settle(&sender))).unwrap();
@@ -144,12 +140,7 @@ fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
 /// A receive that does not wait, which begins `steps` accesses after an octet, of which it was
 /// told, began to be handed back. Returns what it has found, unless that has ended before.
 fn recv_in_hand_back(steps: u32) -> Option<Taken> {
-    let world = Rc::new(RefCell::new(World::new(Rng::new(1))));
-    let reader = caller(&world, End::First, 1);
-    let sender = caller(&world, End::Second, 2);
-    for end in [&reader, &sender] {
-        run(end, pin!(join(end))).unwrap();
-    }
+    let (world, reader, sender) = reader_and_sender();
     run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
     run(&reader, pin!(recv(&reader, 1, true))).unwrap();
     run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
