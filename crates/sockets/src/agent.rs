@@ -150,12 +150,7 @@ fn are_of_this_host(ends: [SocketAddr; 2]) -> bool {
 /// Whether receives wait for several octets (SO_RCVLOWAT), which the socket may have from its
 /// listener.
 fn has_least_octets(fd: c_int) -> bool {
-    let mut least: c_int = 0;
-    let mut len: libc::socklen_t = 4;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    // SAFETY: the option is an int.
-    let rc = unsafe { libc::getsockopt(fd, level, name, (&raw mut least).cast(), &raw mut len) };
-    rc < 0 || least != 1
+    connection::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) != Some(1)
 }
 
 /// A socket that urdmad knows.

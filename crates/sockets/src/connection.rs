@@ -499,9 +499,10 @@ impl Connection {
     /// Runs `send` while TCP holds nothing back, neither for more octets (TCP_CORK, MSG_MORE) nor
     /// for an acknowledgement (Nagle's algorithm), not even what it has.
     pub(crate) fn uncorked<T>(&self, send: impl FnOnce() -> T) -> T {
-        let is_corked = self.option(libc::TCP_CORK) != 0;
+        let option = |name| int_option(self.socket_fd, libc::IPPROTO_TCP, name);
+        let is_corked = option(libc::TCP_CORK).is_some_and(|value| value != 0);
         self.set_option(libc::TCP_CORK, 0);
-        let is_delayed = self.option(libc::TCP_NODELAY) == 0;
+        let is_delayed = option(libc::TCP_NODELAY) == Some(0);
         if is_delayed {
             self.set_option(libc::TCP_NODELAY, 1);
         }
@@ -513,16 +514,6 @@ impl Connection {
             self.set_option(libc::TCP_CORK, 1);
         }
         result
-    }
-
-    /// An option of TCP that is an int.
-    fn option(&self, name: c_int) -> c_int {
-        let mut value: c_int = 0;
-        let mut len: libc::socklen_t = 4;
-        let at = (&raw mut value).cast();
-        // SAFETY: the option is an int.
-        unsafe { libc::getsockopt(self.socket_fd, libc::IPPROTO_TCP, name, at, &raw mut len) };
-        value
     }
 
     fn set_option(&self, name: c_int, value: c_int) {
@@ -590,14 +581,19 @@ fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {
 
 /// Whether a socket is of TCP.
 pub(crate) fn is_tcp(fd: c_int) -> bool {
+    int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+}
+
+/// An option of a socket that is an int; `None` if it has none. errno stays.
+pub(crate) fn int_option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let before = real::errno();
-    let mut protocol: c_int = 0;
+    let mut value: c_int = 0;
     let mut len: libc::socklen_t = 4;
-    let at = (&raw mut protocol).cast();
-    // SAFETY: the option is an int.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, at, &raw mut len) };
+    let at = (&raw mut value).cast();
+    // SAFETY: the option has at most `len` octets.
+    let rc = unsafe { libc::getsockopt(fd, level, name, at, &raw mut len) };
     real::set_errno(before);
-    rc == 0 && protocol == libc::IPPROTO_TCP
+    (rc == 0).then_some(value)
 }
 
 /// Whether TCP can move octets in both directions.
