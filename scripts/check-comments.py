@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Finds lines of more than 100 columns in the files and folders that the arguments name.
+"""Finds lines of more than 100 columns, and comments that refer to another one for their reason, in
+the files and folders that the arguments name.
 
 rustfmt keeps the code of Rust sources within 100 columns, but neither comments nor string
 literals. A tab counts as far as the next multiple of eight columns. Tables and code blocks in
-Markdown may be wider. Prints one line per finding and exits with status 1 if there is any.
+Markdown may be wider. A comment of Rust code gives its reason itself: one that says "as above"
+stays as it is when the one that it means changes. Prints one line per finding and exits with
+status 1 if there is any.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +19,7 @@ SUFFIXES = {
     ".rs", ".c", ".h", ".lua", ".md", ".py", ".sh", ".toml", ".conf", ".rules", ".service"
 }
 NAMES = {"Makefile", "Kbuild"}
+REFERS = re.compile(r"//+ (SAFETY: )?(otherwise )?as above", re.IGNORECASE)
 SKIPPED_FOLDERS = {".git", "target"}
 
 
@@ -49,6 +54,9 @@ def main():
                 if columns > COLUMNS:
                     found = True
                     print(f"{file}:{number}: {columns} columns, {COLUMNS} at most")
+                if file.suffix == ".rs" and REFERS.search(line):
+                    found = True
+                    print(f"{file}:{number}: says 'as above'; give the reason here")
     return 1 if found else 0
 
 

@@ -172,7 +172,7 @@ pub unsafe fn connect_to_itself(
     let (gid, qp) = unsafe { (gid(context)?, queue_pair(pd, cq, depth)?) };
     // SAFETY: the queue pair was just made.
     let number = unsafe { (*qp).qp_num };
-    // SAFETY: as above.
+    // SAFETY: the queue pair was just made.
     unsafe { connect(qp, &Place { gid, number })? };
     Ok(qp)
 }

@@ -82,13 +82,13 @@ impl Memory {
     /// Stores a half word.
     pub(crate) fn store32(&self, offset: usize, value: u32) {
         fence(Ordering::Release);
-        // SAFETY: as above.
+        // SAFETY: aligned and within the mapping, which its callers made writable.
         unsafe { self.at::<u32>(offset).write_volatile(value) };
     }
 
     /// Stores an octet.
     pub(crate) fn store8(&self, offset: usize, value: u8) {
-        // SAFETY: as above.
+        // SAFETY: aligned and within the mapping, which its callers made writable.
         unsafe { self.at::<u8>(offset).write_volatile(value) };
     }
 

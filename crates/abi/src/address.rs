@@ -25,13 +25,13 @@ pub unsafe fn read(at: *const libc::sockaddr, len: libc::socklen_t) -> Result<So
     let family = unsafe { (&raw const (*at).sa_family).read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET if octets >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: as above.
+            // SAFETY: there are as many octets. C programs may have them at any address.
             let raw = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
             Ok(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
         }
         libc::AF_INET6 if octets >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: as above.
+            // SAFETY: there are as many octets. C programs may have them at any address.
             let raw = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
             let port = u16::from_be(raw.sin6_port);
             let (ip, flow) = (raw.sin6_addr.s6_addr.into(), raw.sin6_flowinfo);

@@ -124,6 +124,6 @@ pub unsafe fn store_text(text: &str, to: *mut c_char, octets: usize) {
     let kept = text.len().min(octets - 1);
     // SAFETY: `kept` octets and one more fit.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, kept) };
-    // SAFETY: as above.
+    // SAFETY: `kept` octets and one more fit.
     unsafe { to.add(kept).write(0) };
 }

@@ -61,7 +61,8 @@ const _: usize = CELL;
 // SAFETY: the word guards the rest: only its region's writer writes it, while the reader does not
 // expect it, and the reader validates what it copies.
 unsafe impl Sync for Cell {}
-// SAFETY: as above.
+// SAFETY: the word guards the rest: only its region's writer writes it, while the reader does not
+// expect it, and the reader validates what it copies.
 unsafe impl Send for Cell {}
 
 #[cfg(loom)]
@@ -146,7 +147,7 @@ impl Cell {
                 // SAFETY: the address is that of our cell's vectors.
                 unsafe { copy_once::<FIRST_LINE_VECTORS>(octets, out) };
             } else {
-                // SAFETY: as above.
+                // SAFETY: the address is that of our cell's vectors.
                 unsafe { copy_once::<VECTORS>(octets, out) };
             }
         });

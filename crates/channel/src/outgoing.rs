@@ -405,7 +405,8 @@ impl<'a, S: Steps> Room<'a, S> {
         let octets = unsafe { &mut *cell.octets() };
         let frame = u32::from(self.frame).checked_sub(1);
         let payload = match frame.and_then(|number| region.layout().frame(number)) {
-            // SAFETY: the octets are in a frame, whose length `begin` compared. Otherwise as above.
+            // SAFETY: the octets are in a frame, whose length `begin` compared. Only this process
+            // writes it, while this borrows the writer's half.
             Some((at, _)) => unsafe {
                 std::slice::from_raw_parts_mut(region.at(at).as_ptr(), self.payload_octets)
             },

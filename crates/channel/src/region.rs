@@ -44,14 +44,14 @@ impl Region {
 
     #[inline(always)]
     pub(crate) fn wake_at(&self) -> &AtomicU32 {
-        // SAFETY: as above.
+        // SAFETY: an aligned word before the ring, within the mapping.
         unsafe { self.mapping.at(WAKE_AT_AT).cast().as_ref() }
     }
 
     /// The word that the writer changes to wake the reader.
     #[inline(always)]
     pub(crate) fn bell(&self) -> &AtomicU32 {
-        // SAFETY: as above.
+        // SAFETY: an aligned word before the ring, within the mapping.
         unsafe { self.mapping.at(BELL_AT).cast().as_ref() }
     }
 

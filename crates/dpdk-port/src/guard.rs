@@ -46,7 +46,7 @@ unsafe extern "C" fn rte_intr_callback_unregister(
     callback: Option<Callback>,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller's arguments are those of DPDK's function, which this one's are too.
     unsafe { urdma_guard_unregister(handle, callback, argument) }
 }
 
@@ -58,6 +58,6 @@ unsafe extern "C" fn rte_intr_callback_unregister_pending(
     argument: *mut c_void,
     ended: Option<Ended>,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller's arguments are those of DPDK's function, which this one's are too.
     unsafe { urdma_guard_unregister_pending(handle, callback, argument, ended) }
 }

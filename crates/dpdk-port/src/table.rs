@@ -104,7 +104,7 @@ unsafe extern "C" fn open(
     // SAFETY: the caller passes valid parameters.
     let params = unsafe { &*params };
     let outcome = guarded(Err(OpenError::Panicked), || {
-        // SAFETY: as above.
+        // SAFETY: the caller passes valid parameters.
         let params = unsafe { Params::new(params) }?;
         open_port(&params)
     });

@@ -40,22 +40,23 @@ impl<T: Copy> Field<T> {
 
     #[inline]
     fn write(&self, mbuf: &mut Mbuf, value: T) {
-        // SAFETY: as above.
+        // SAFETY: the field is inside the buffer's structure, which `mbuf` owns; pools live as long
+        // as the process.
         unsafe { mbuf.0.byte_add(self.0).cast().write(value) }
     }
 }
 
 // SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const BUF_ADDR: Field<*mut u8> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_BUF_ADDR) };
-// SAFETY: as above.
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const BUF_LEN: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_BUF_LEN) };
-// SAFETY: as above.
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const DATA_OFF: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_DATA_OFF) };
-// SAFETY: as above.
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const DATA_LEN: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_DATA_LEN) };
-// SAFETY: as above.
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const NB_SEGS: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_NB_SEGS) };
-// SAFETY: as above.
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
 const PKT_LEN: Field<u32> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_PKT_LEN) };
 
 impl Mbuf {

@@ -35,7 +35,7 @@ pub struct Mempool {
 
 // SAFETY: pools with OPS may be used by several threads at once.
 unsafe impl Send for Mempool {}
-// SAFETY: as above.
+// SAFETY: pools with OPS may be used by several threads at once.
 unsafe impl Sync for Mempool {}
 
 impl Mempool {

@@ -201,7 +201,8 @@ impl Port {
                 )
             };
             Error::check("cannot set up a receive queue", result)?;
-            // SAFETY: as above.
+            // SAFETY: the port is configured with this queue; a null configuration selects the
+            // driver's default; the pool lives as long as DPDK.
             let result = unsafe {
                 dpdk_sys::rte_eth_tx_queue_setup(self.id, index, tx, socket, std::ptr::null())
             };

@@ -164,7 +164,8 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the guard is borrowed exclusively.
+        // SAFETY: this guard exists, so this thread alone holds the lock; the guard is borrowed
+        // exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }

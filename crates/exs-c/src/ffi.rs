@@ -293,7 +293,7 @@ unsafe fn write_address(peer: SocketAddr, [at, len_at]: [usize; 2]) {
     let count = usize::try_from(room).unwrap_or(0).min(size);
     // SAFETY: the address has this many octets, and the application room for them.
     unsafe { at.copy_from_nonoverlapping(address, count) };
-    // SAFETY: as above.
+    // SAFETY: the address has this many octets, and the application room for them.
     unsafe { len_at.write(libc::socklen_t::try_from(size).unwrap_or(room)) };
 }
 

@@ -386,7 +386,7 @@ unsafe fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
-        // SAFETY: message and header as above.
+        // SAFETY: a message with a control buffer, and a header in it.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     fds

@@ -124,12 +124,14 @@ impl Ring {
 
     /// The flags, which the receiver writes.
     fn flags(&self) -> &AtomicU16 {
-        // SAFETY: as above.
+        // SAFETY: the ring is mapped and aligned to a cache line; both ends access the index by
+        // atomic operations only.
         unsafe { AtomicU16::from_ptr(self.start.add(FLAGS_AT).cast()) }
     }
 
     fn tail(&self) -> &AtomicU16 {
-        // SAFETY: as above.
+        // SAFETY: the ring is mapped and aligned to a cache line; both ends access the index by
+        // atomic operations only.
         unsafe { AtomicU16::from_ptr(self.start.add(TAIL_AT).cast()) }
     }
 
@@ -451,7 +453,7 @@ impl Rings {
         let descriptor = self.transmit.descriptor(next);
         // SAFETY: this end owns the slot until it is published.
         unsafe { (&raw mut (*descriptor).length).write_volatile(octets) };
-        // SAFETY: as above.
+        // SAFETY: this end owns the slot until it is published.
         unsafe { (&raw mut (*descriptor).flags).write_volatile(0) };
         self.next = next.wrapping_add(1);
         self.filling = self.filling.saturating_sub(1);

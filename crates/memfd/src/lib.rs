@@ -140,7 +140,8 @@ pub struct Mapping {
 // SAFETY: the memory is mapped until the last owner drops this, whichever thread that is, and a
 // mapping gives only addresses.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the memory is mapped until the last owner drops this, whichever thread that is, and a
+// mapping gives only addresses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

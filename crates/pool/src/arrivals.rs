@@ -125,7 +125,7 @@ impl Pool {
         (is_known || self.faults.has(Fault::EndsUnchecked)).then_some(id)
     }
 
-    /// As above; the Receives of the other end are noted.
+    /// The virtual queue pair that a message is for; notes the Receives of its other end.
     fn find_end(&mut self, from: &Arrival, ends: &Ends) -> Option<VirtualId> {
         let id = self.known_end(from, ends.destination, ends.source)?;
         let end = self.end_mut(id)?;

@@ -202,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// As above, where the first turn may be that of a Send, of the pool itself, or of none.
+    /// [`Pool::first_turn`], where that may be of a Send, of the pool itself, or of none.
     #[inline(never)]
     fn find_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         loop {

@@ -345,7 +345,7 @@ unsafe fn rest_by_kernel(fd: c_int, octets: Octets, done: usize, way: Way) -> ss
             Way::Send(flags) | Way::SendSome(flags) => unsafe {
                 real::sendmsg(fd, &raw const message, flags)
             },
-            // SAFETY: as above.
+            // SAFETY: octets of the caller.
             Way::Recv(flags) => unsafe { real::recvmsg(fd, &raw mut message, flags) },
         };
         match usize::try_from(moved) {
@@ -436,7 +436,7 @@ unsafe fn sleep(
     match slept {
         Some(result) if result == -std::ffi::c_long::from(libc::EINTR) => Slept::Ended(libc::EINTR),
         Some(_) => Slept::Again,
-        // SAFETY: as above.
+        // SAFETY: as for the caller.
         None => unsafe { sleep_for_socket(connection, (event, taken), left) },
     }
 }

@@ -104,7 +104,8 @@ pub(crate) struct Connection {
 // SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
 // only copied from and to.
 unsafe impl Send for Connection {}
-// SAFETY: as above.
+// SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
+// only copied from and to.
 unsafe impl Sync for Connection {}
 
 impl Connection {

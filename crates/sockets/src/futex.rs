@@ -35,7 +35,7 @@ pub(crate) unsafe fn sleep(word: &AtomicU64, value: u64, limit: Option<Duration>
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     // SAFETY: word and limit outlive the call.
     let result = unsafe { wait(address(word), value, limit) };
-    // SAFETY: as above.
+    // SAFETY: the type is the one that the first call has stored.
     unsafe { pthread_setcanceltype(before, &raw mut before) };
     result
 }
@@ -61,7 +61,7 @@ unsafe fn wait(address: *const u32, value: u64, limit: *const libc::timespec) ->
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: a system call, which changes no memory of ours.
     unsafe {
         std::arch::asm!(
             "svc 0",

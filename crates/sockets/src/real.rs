@@ -109,26 +109,26 @@ pub(crate) fn look_up_early() {
     use std::ptr::{null, null_mut};
     // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { read(-1, null_mut(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { write(-1, null(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { send(-1, null(), 0, 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { recv(-1, null_mut(), 0, 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { sendmsg(-1, null(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { recvmsg(-1, null_mut(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { close(-1) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { dup2(-1, -1) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { fcntl(-1, libc::F_GETFD, null_mut()) };
     // SAFETY: signal 0 does not exist.
     unsafe { sigaction(0, null(), null_mut()) };
     // SAFETY: without sets, nothing changes.
     unsafe { sigprocmask(libc::SIG_BLOCK, null(), null_mut()) };
-    // SAFETY: as above.
+    // SAFETY: without sets, nothing changes.
     unsafe { pthread_sigmask(libc::SIG_BLOCK, null(), null_mut()) };
 }

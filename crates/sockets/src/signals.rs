@@ -114,7 +114,7 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
             EACH
         };
         place.ended.fetch_max(ended, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the arguments of the handler.
         unsafe { HANDLERS.call(signal, info, context) };
         // A call of the handler has begun anew.
         place.ended.fetch_max(ended, Ordering::Relaxed);

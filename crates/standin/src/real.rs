@@ -130,26 +130,26 @@ urdma_abi::next! {
 pub(crate) fn look_up_early() {
     // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { read(-1, std::ptr::null_mut(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { write(-1, std::ptr::null(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { close(-1) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { dup(-1) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { dup2(-1, -1) };
     // SAFETY: an empty path fails with ENOENT, without a fault as at address 0.
     unsafe { open(c"".as_ptr(), 0, 0) };
-    // SAFETY: as above.
+    // SAFETY: an empty path fails with ENOENT, without a fault as at address 0.
     unsafe { access(c"".as_ptr(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { sendmsg(-1, std::ptr::null(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { sendto(-1, std::ptr::null(), 0, 0, std::ptr::null(), 0) };
-    // SAFETY: as above.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { send(-1, std::ptr::null(), 0, 0) };
     // SAFETY: signal 0 does not exist; both fail with EINVAL.
     unsafe { sigaction(0, std::ptr::null(), std::ptr::null_mut()) };
-    // SAFETY: as above.
+    // SAFETY: signal 0 does not exist; both fail with EINVAL.
     unsafe { signal(0, libc::SIG_DFL) };
 }

@@ -174,7 +174,7 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
         if phase == TURN && unsafe { place.put_off.put_off(signal, info, context) } {
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: the arguments of the handler.
         unsafe { HANDLERS.call(signal, info, context) };
         if phase == SLEEP {
             place.handled.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +277,7 @@ mod tests {
         // SAFETY: the handler counts.
         let before = unsafe { real::signal(signal, first as *const () as sighandler_t) };
         assert_eq!(HANDLERS.has_installed(signal, before), libc::SIG_IGN);
-        // SAFETY: as above.
+        // SAFETY: the signal's default action needs no handler.
         let before = unsafe { real::signal(signal, libc::SIG_DFL) };
         assert_eq!(
             HANDLERS.has_installed(signal, before),

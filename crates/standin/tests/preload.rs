@@ -759,7 +759,7 @@ fn provider_of_another_version_gives_enodev_and_a_message() {
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), 2) }, 2);
         drop(writer);
         let opened = (open(RDMA_CM, libc::O_RDWR), errno());
-        // SAFETY: as above; it closes the last writer.
+        // SAFETY: dup2 on open descriptors; it closes the last writer.
         assert_eq!(unsafe { libc::dup2(stderr, 2) }, 2);
         assert_eq!(opened, (-1, libc::ENODEV));
         let mut said = String::new();

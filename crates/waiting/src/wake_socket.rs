@@ -124,7 +124,7 @@ mod system {
         let bound = unsafe { libc::bind(fd, (&raw const own).cast(), ADDRESS_OCTETS) };
         check(bound as isize)?;
         let mut length = ADDRESS_OCTETS;
-        // SAFETY: as above, writable.
+        // SAFETY: an address of this length; writable.
         let named = unsafe { libc::getsockname(fd, (&raw mut own).cast(), &raw mut length) };
         check(named as isize)?;
         Ok(own.nl_pid)

@@ -189,7 +189,7 @@ fn parent_domain(
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut attr: verbs::ibv_parent_domain_init_attr = unsafe { std::mem::zeroed() };
     (attr.pd, attr.td) = (pd, td);
-    // SAFETY: as above.
+    // SAFETY: the provider's own function, with its context and attributes that live.
     made("ibv_alloc_parent_domain", unsafe {
         alloc_parent(context, &mut attr)
     })

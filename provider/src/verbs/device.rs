@@ -142,7 +142,7 @@ const NO_DRIVER: u32 = 0;
 unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
     // SAFETY: libibverbs passes a device that it has read; its name is NUL-terminated.
     let name = unsafe { CStr::from_ptr(addr_of_mut!((*sysfs).ibdev_name).cast::<c_char>()) };
-    // SAFETY: as above.
+    // SAFETY: libibverbs passes a device that it has read; its name is NUL-terminated.
     match unsafe { (*sysfs).driver_id } {
         DRIVER_ID => true,
         NO_DRIVER => name.to_bytes().starts_with(DEVICE_PREFIX),

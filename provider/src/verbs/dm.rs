@@ -29,8 +29,8 @@ pub(super) struct DevicePages {
 
 // SAFETY: the value owns the pages, which are only copied to and from.
 unsafe impl Send for DevicePages {}
-// SAFETY: as above; concurrent copies of the same octets are the application's responsibility, as
-// with any memory.
+// SAFETY: the value owns the pages, which are only copied to and from; concurrent copies of the
+// same octets are the application's responsibility, as with any memory.
 unsafe impl Sync for DevicePages {}
 
 impl DevicePages {

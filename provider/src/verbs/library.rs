@@ -131,7 +131,7 @@ impl Library {
     pub(super) unsafe fn free_context(&self, public: *mut ibv_context) {
         // SAFETY: by the caller's promise.
         let context = unsafe { self.verbs_context(public) };
-        // SAFETY: as above.
+        // SAFETY: this copy of libibverbs has initialised the context, which is not used again.
         unsafe { (self.uninit_context)(context) };
         // SAFETY: libibverbs allocated it with calloc.
         unsafe { libc::free(context.cast()) };

@@ -270,7 +270,8 @@ impl PacketPort for Dpdk {
         let mut total = 0;
         for queue in 0..self.queues {
             let first = frames.as_mut_ptr().cast();
-            // SAFETY: as above; there is room for `most` frames.
+            // SAFETY: the port is open, and `&mut self` excludes other calls; there is room for
+            // `most` frames.
             let count = unsafe { (self.table.receive)(port, queue, first, most) };
             if count == 0 {
                 continue;
@@ -283,7 +284,8 @@ impl PacketPort for Dpdk {
                 // SAFETY: the frame is valid until it is released.
                 sink(unsafe { std::slice::from_raw_parts(frame.data, octets) });
             }
-            // SAFETY: as above; the frames are not used any more.
+            // SAFETY: the port is open, and `&mut self` excludes other calls; the frames are not
+            // used any more.
             unsafe { (self.table.release)(port) };
             total += count;
         }
@@ -317,7 +319,8 @@ impl PacketPort for Dpdk {
     fn flush(&mut self) -> bool {
         let count = u32::try_from(self.filled.len()).unwrap_or(0);
         if count > 0 {
-            // SAFETY: as above; the frames are complete, and in buffers that this port owns.
+            // SAFETY: the port is open, and `&mut self` excludes other calls; the frames are
+            // complete, and in buffers that this port owns.
             let sent =
                 unsafe { (self.table.send)(self.port.as_ptr(), self.filled.as_ptr(), count) };
             self.filled
@@ -329,7 +332,8 @@ impl PacketPort for Dpdk {
     fn discard(&mut self) -> usize {
         let count = self.filled.len();
         let frames = u32::try_from(count).unwrap_or(0);
-        // SAFETY: as above; the frames are not used any more.
+        // SAFETY: the port is open, and `&mut self` excludes other calls; the frames are in buffers
+        // that this port owns, and not used any more.
         unsafe { (self.table.free)(self.port.as_ptr(), self.filled.as_ptr(), frames) };
         self.filled.clear();
         count
@@ -337,7 +341,8 @@ impl PacketPort for Dpdk {
 
     fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), QueueError> {
         let note = said(|message, octets| {
-            // SAFETY: as above; the message has room for `octets`.
+            // SAFETY: the port is open, and `&mut self` excludes other calls; the message has room
+            // for `octets`.
             unsafe { (self.table.lend)(self.port.as_ptr(), queue, udp_port, message, octets) }
         })
         .map_err(QueueError::Driver)?;
@@ -349,7 +354,8 @@ impl PacketPort for Dpdk {
 
     fn reclaim(&mut self, queue: u16) -> Result<(), QueueError> {
         let note = said(|message, octets| {
-            // SAFETY: as above; the message has room for `octets`.
+            // SAFETY: the port is open, and `&mut self` excludes other calls; the message has room
+            // for `octets`.
             unsafe { (self.table.reclaim)(self.port.as_ptr(), queue, message, octets) }
         })
         .map_err(QueueError::Driver)?;
@@ -362,7 +368,8 @@ impl PacketPort for Dpdk {
     fn report(&mut self) -> PortReport {
         let mut state = PortState::default();
         let mut pools = vec![PoolState::default(); usize::from(self.queues)];
-        // SAFETY: as above; there is room for the state, and for that of each queue's pool.
+        // SAFETY: the port is open, and `&mut self` excludes other calls; there is room for the
+        // state, and for that of each queue's pool.
         unsafe {
             (self.table.report)(
                 self.port.as_ptr(),

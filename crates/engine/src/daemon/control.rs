@@ -85,7 +85,7 @@ impl Engine {
             }
             Ok(Some((Event::CountWanted, _))) => {
                 self.shard.lock().store_totals();
-                // As above.
+                // If it cannot be sent, the next event says why.
                 let _ = control.counted();
                 true
             }

@@ -34,7 +34,7 @@ unsafe fn transfer(place: Place, direction: Direction, len: usize) -> Result<(),
         (Place::Memory(at), Direction::Out(to)) => unsafe {
             std::ptr::copy_nonoverlapping(pointer(at).cast_const(), to, len);
         },
-        // SAFETY: as above.
+        // SAFETY: registered memory, and the caller's promise.
         (Place::Memory(at), Direction::In(from)) => unsafe {
             std::ptr::copy_nonoverlapping(from, pointer(at), len);
         },

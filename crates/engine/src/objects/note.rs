@@ -22,6 +22,7 @@ pub(crate) enum Note {
     /// The process that had a slot in this generation has ended. What it sent before is in notes
     /// before this one.
     SlotGone(SlotId, u32),
-    /// There is no channel to the process that had a slot. What it sent before is as above.
+    /// There is no channel to the process that had a slot. What it sent before is in notes before
+    /// this one.
     Refused(SlotId),
 }

@@ -103,7 +103,7 @@ unsafe extern "C" fn route_open(
     route: *const LeaseRoute,
     number: *mut u32,
 ) -> c_int {
-    // SAFETY: a lease of this file, as for all functions below.
+    // SAFETY: the engine passes its lease, which is of `leased_pair`, in one call at a time.
     let end = unsafe { end_of(lease) };
     let next = u32::try_from(end.routes.len()).unwrap_or(u32::MAX);
     // SAFETY: the caller passes a valid route.
@@ -125,7 +125,7 @@ unsafe extern "C" fn tx_alloc(
     buffers: *mut TxBuffer,
     count: u32,
 ) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: the engine passes its lease, which is of `leased_pair`, in one call at a time.
     let end = unsafe { end_of(lease) };
     let mut free = end.free.borrow_mut();
     if free.len() < count as usize {
@@ -147,7 +147,7 @@ unsafe extern "C" fn tx_alloc(
 }
 
 unsafe extern "C" fn tx_burst(lease: *mut Lease, datagrams: *const TxDatagram, count: u32) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: the engine passes its lease, which is of `leased_pair`, in one call at a time.
     let end = unsafe { end_of(lease) };
     // SAFETY: the caller passes `count` datagrams.
     let datagrams = unsafe { std::slice::from_raw_parts(datagrams, count as usize) };
@@ -165,7 +165,7 @@ unsafe extern "C" fn tx_burst(lease: *mut Lease, datagrams: *const TxDatagram, c
 }
 
 unsafe extern "C" fn rx_burst(lease: *mut Lease, datagrams: *mut RxDatagram, count: u32) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: the engine passes its lease, which is of `leased_pair`, in one call at a time.
     let end = unsafe { end_of(lease) };
     let mut line = end.into.borrow_mut();
     let count = line.len().min(count as usize);
@@ -193,7 +193,7 @@ unsafe extern "C" fn tx_free(lease: *mut Lease, buffers: *const *mut c_void, cou
 }
 
 unsafe extern "C" fn rx_free(lease: *mut Lease, buffers: *const *mut c_void, count: u32) {
-    // SAFETY: as above.
+    // SAFETY: the engine passes its lease, which is of `leased_pair`, in one call at a time.
     let end = unsafe { end_of(lease) };
     // SAFETY: the caller passes `count` buffers.
     let buffers = unsafe { std::slice::from_raw_parts(buffers, count as usize) };

@@ -28,7 +28,7 @@ fn prefetch_read(at: *const u8) {
 #[inline(always)]
 pub(crate) fn prefetch_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
+    // SAFETY: a prefetch of any address has no effect that a program can see.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
     }
@@ -109,10 +109,12 @@ impl<'a> PacketBody<'a> {
             // not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, SHORT) };
         } else if self.readable >= HEAD_OCTETS {
-            // SAFETY: as above with HEAD_OCTETS.
+            // SAFETY: HEAD_OCTETS octets are readable, and `head` has as many; a datagram and a
+            // local array do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, HEAD_OCTETS) };
         } else {
-            // SAFETY: as above with `len`.
+            // SAFETY: `len` octets are readable and fit in `head`; a datagram and a local array do
+            // not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         len
@@ -154,7 +156,8 @@ impl<'a> PacketBody<'a> {
             // array do not overlap. A fixed length is a few vector moves.
             unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
         } else {
-            // SAFETY: as above; less than the array.
+            // SAFETY: `readable` octets are readable from there, fewer than the array has; a
+            // datagram and a local array do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, readable) };
         }
     }

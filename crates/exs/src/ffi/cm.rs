@@ -81,7 +81,7 @@ pub(crate) struct Id {
 
 // SAFETY: librdmacm permits calls for an identifier from all threads.
 unsafe impl Send for Id {}
-// SAFETY: as above.
+// SAFETY: librdmacm permits calls for an identifier from all threads.
 unsafe impl Sync for Id {}
 
 impl Id {
@@ -176,7 +176,7 @@ impl Id {
     }
 
     pub(crate) fn accept(&self, private: &[u8]) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives; the parameters are read during the call.
         let status = unsafe { rdmacm::rdma_accept(self.raw, &mut parameters(private)) };
         called("rdma_accept", status)
     }
@@ -208,7 +208,8 @@ impl Id {
         }
         // SAFETY: the call has given an event, which lives until it is acknowledged.
         let (kind, id, status) = unsafe { ((*event).event, (*event).id, (*event).status) };
-        // SAFETY: as above; an identifier of RDMA_PS_TCP has the parameters of connections.
+        // SAFETY: the call has given an event, which lives until it is acknowledged; an identifier
+        // of RDMA_PS_TCP has the parameters of connections.
         let private = unsafe { private_data(&(*event).param.conn) };
         // SAFETY: the event is not used again.
         called("rdma_ack_cm_event", unsafe {

@@ -23,7 +23,8 @@ pub(crate) struct Pages {
 // SAFETY: the pages belong to no thread. They are read and written through `Buffer`s, each of which
 // is the only one of its octets.
 unsafe impl Send for Pages {}
-// SAFETY: as above; a shared reference gives the address only.
+// SAFETY: the pages belong to no thread. They are read and written through `Buffer`s, each of which
+// is the only one of its octets; a shared reference gives the address only.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -172,7 +173,7 @@ impl Buffer {
         );
         // SAFETY: the range was checked.
         let source = unsafe { from.first().add(from_at) };
-        // SAFETY: as above.
+        // SAFETY: the range was checked.
         let target = unsafe { self.first().add(at) };
         // SAFETY: both ranges were checked; buffers of a copy have no octet in common, since one
         // of them is the ring.
@@ -192,7 +193,8 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the range is in the allocation, initialised, and no other buffer's; a buffer of
+        // which work requests are in progress is the driver's.
         unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.len_octets) }
     }
 }
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(buffer.addr(), start.as_ptr() as u64 + 95);
         buffer.copy_from(0, &ring, 0, 5);
         for (at, len) in [(0, 101), (100, 1), (usize::MAX, 2)] {
-            // SAFETY: as above.
+            // SAFETY: the octets are not accessed in another way.
             assert!(unsafe { memory.buffer(at, len) }.is_none());
         }
         drop((buffer, memory));

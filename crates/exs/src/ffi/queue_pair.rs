@@ -58,7 +58,8 @@ pub(crate) struct Batch {
 // SAFETY: the pointers of the requests are to the batch itself, and none is used but in the call
 // for which `chain` has set all of them.
 unsafe impl Send for Batch {}
-// SAFETY: as above; a shared reference reads no pointer.
+// SAFETY: the pointers of the requests are to the batch itself, and none is used but in the call
+// for which `chain` has set all of them; a shared reference reads no pointer.
 unsafe impl Sync for Batch {}
 
 impl fmt::Debug for Batch {

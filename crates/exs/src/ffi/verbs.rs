@@ -26,7 +26,7 @@ pub(crate) struct Domain {
 
 // SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Sync for Domain {}
 
 impl Domain {
@@ -85,7 +85,7 @@ pub(crate) struct Region {
 
 // SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -186,7 +186,7 @@ pub(crate) struct CompletionQueue {
 
 // SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits calls for an object from all threads.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
@@ -198,7 +198,7 @@ impl CompletionQueue {
         if channel.is_null() {
             return Err(Error::of("ibv_create_comp_channel"));
         }
-        // SAFETY: as above; the channel was just made.
+        // SAFETY: the domain keeps the context open; the channel was just made.
         let cq = unsafe { verbs::ibv_create_cq(context, entries, ptr::null_mut(), channel, 0) };
         if cq.is_null() {
             let error = Error::of("ibv_create_cq");

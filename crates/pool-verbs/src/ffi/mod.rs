@@ -230,14 +230,14 @@ impl Id {
     /// Refuses a request.
     pub(crate) fn reject(&self, private: &[u8]) -> Result<(), Error> {
         let len = u8::try_from(private.len()).unwrap_or(0);
-        // SAFETY: as above.
+        // SAFETY: the identifier lives; the parameters are read during the call.
         called("rdma_reject", unsafe {
             rdmacm::rdma_reject(self.raw, private.as_ptr().cast(), len)
         })
     }
 
     pub(crate) fn accept(&self, private: &[u8]) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives; the parameters are read during the call.
         called("rdma_accept", unsafe {
             rdmacm::rdma_accept(self.raw, &mut parameters(private, 0))
         })
@@ -245,7 +245,7 @@ impl Id {
 
     /// Answers a question with the number of a queue pair.
     pub(crate) fn answer(&self, private: &[u8], number: u32) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives; the parameters are read during the call.
         called("rdma_accept", unsafe {
             rdmacm::rdma_accept(self.raw, &mut parameters(private, number))
         })
@@ -392,7 +392,8 @@ impl Id {
         }
         // SAFETY: the call has given an event, which lives until it is acknowledged.
         let (kind, id) = unsafe { ((*event).event, (*event).id) };
-        // SAFETY: as above; its identifier lives.
+        // SAFETY: the call has given an event, which lives until it is acknowledged; its identifier
+        // lives.
         let said = unsafe { said(&*event) };
         // SAFETY: the event is not used again.
         called("rdma_ack_cm_event", unsafe {

@@ -46,7 +46,7 @@ enum Trouble {
     None,
     /// Connections break, and cannot be made for a while.
     Breaks,
-    /// As above, and sides begin anew.
+    /// Connections break as in `Breaks`, and sides begin anew.
     Restarts,
     /// The messages of one side are changed on their way.
     Lies,

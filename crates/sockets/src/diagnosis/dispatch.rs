@@ -105,7 +105,7 @@ unsafe extern "C-unwind" fn on_call(signal: c_int, info: *mut siginfo_t, context
     }
     choose(ALLOW);
     let errno = real::errno();
-    // SAFETY: as above.
+    // SAFETY: the kernel's argument of a handler with `SA_SIGINFO`.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     let registers = Registers::of(context);
     report(&registers);
@@ -137,7 +137,7 @@ unsafe extern "C-unwind" fn on_call(signal: c_int, info: *mut siginfo_t, context
 
 /// SIGTRAP: the system call is done, unless the program itself has trapped.
 unsafe extern "C-unwind" fn on_trap(signal: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: as above.
+    // SAFETY: the kernel's argument of a handler with `SA_SIGINFO`.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     let flags = &mut context.uc_mcontext.gregs[libc::REG_EFL as usize];
     if *flags & TRAP_FLAG != 0 {

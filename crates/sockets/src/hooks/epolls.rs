@@ -187,7 +187,7 @@ impl Wait {
         }
         let time = limit.map(limits::timespec);
         let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-        // SAFETY: as above.
+        // SAFETY: the arguments of the caller.
         unsafe { real::epoll_pwait2(epfd, events, room, time, mask) }
     }
 
@@ -231,7 +231,7 @@ impl Wait {
         let glance = || {
             // SAFETY: the array of the caller.
             let found = unsafe { Events::new(events, len) };
-            // SAFETY: as above.
+            // SAFETY: the array of the caller.
             unsafe { self.glance(set, found) }
         };
         if set.is_order_unknown() {
@@ -258,7 +258,7 @@ impl Wait {
         loop {
             // SAFETY: the array of the caller.
             let found = unsafe { Events::new(events, len) };
-            // SAFETY: as above.
+            // SAFETY: the array of the caller.
             if let Some(result) = unsafe { self.attempt(set, found, limit) } {
                 return result;
             }
@@ -279,7 +279,7 @@ impl Wait {
             let looked = unsafe { self.attempt(set, found, Some(Duration::ZERO)) };
             return looked.unwrap_or(0);
         }
-        // SAFETY: as above.
+        // SAFETY: guaranteed by the caller.
         let result = unsafe { self.ask(set, &mut found, Some(Duration::ZERO)) };
         match found.count() {
             0 => result.min(0),

@@ -29,11 +29,11 @@ const MANY_BELLS: usize = 257;
 unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the arguments of the caller.
     if !unsafe { has_hit(list, count) } {
-        // SAFETY: as above.
+        // SAFETY: the arguments of the caller.
         return unsafe { real::poll(list, count, timeout_ms) };
     }
     let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    // SAFETY: as above.
+    // SAFETY: the arguments of the caller.
     unsafe { poll_ours(list, entries(count), limit, null()) }
 }
 
@@ -48,11 +48,11 @@ unsafe extern "C-unwind" fn ppoll(
     let limit = unsafe { timeout.as_ref() }.map(duration);
     // SAFETY: the arguments of the caller.
     match (limit, unsafe { has_hit(list, count) }) {
-        // SAFETY: as above.
+        // SAFETY: the arguments of the caller.
         (None, true) => unsafe { poll_ours(list, entries(count), None, mask) },
-        // SAFETY: as above.
+        // SAFETY: the arguments of the caller.
         (Some(Some(limit)), true) => unsafe { poll_ours(list, entries(count), Some(limit), mask) },
-        // SAFETY: as above.
+        // SAFETY: the arguments of the caller.
         _ => unsafe { real::ppoll(list, count, timeout, mask) },
     }
 }
@@ -149,16 +149,16 @@ pub(super) unsafe fn poll_ours(
         // SAFETY: guaranteed by the caller.
         let mut attempt = unsafe { try_poll::<FEW, FEW_BELLS>(list, count, left, mask) };
         if matches!(attempt, Attempt::Impossible) {
-            // SAFETY: as above.
+            // SAFETY: guaranteed by the caller.
             attempt = unsafe { try_poll::<MANY, MANY_BELLS>(list, count, left, mask) };
         }
         match attempt {
             Attempt::Returns(result) => return result,
             Attempt::Again => {}
             Attempt::Impossible => {
-                // SAFETY: as above.
+                // SAFETY: guaranteed by the caller.
                 unsafe { retire_list(list, count, Reason::Poll) };
-                // SAFETY: as above.
+                // SAFETY: guaranteed by the caller.
                 return unsafe { ask(list, count, left, mask) };
             }
         }
@@ -225,7 +225,7 @@ unsafe fn try_poll<const ENTRIES: usize, const BELLS: usize>(
         lists.leave();
         return Attempt::Impossible;
     }
-    // SAFETY: as above.
+    // SAFETY: the list of the caller.
     unsafe { lists.sleep(list, left, mask) }
 }
 

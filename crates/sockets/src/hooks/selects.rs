@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn select(
     };
     // SAFETY: the timeout and the sets of the caller.
     let limit = unsafe { timeout.as_ref() }.map(limit_of);
-    // SAFETY: as above.
+    // SAFETY: the timeout and the sets of the caller.
     if limit == Some(None) || !unsafe { named.has_hit() } {
         // SAFETY: the arguments of the caller; a cancellation point.
         return unsafe { real::select(count, read, write, except, timeout) };
@@ -76,7 +76,7 @@ unsafe extern "C-unwind" fn pselect(
         // SAFETY: the arguments of the caller; a cancellation point.
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     }
-    // SAFETY: as above.
+    // SAFETY: the sets and the mask of the caller.
     unsafe { named.run(limit.flatten(), mask) }
 }
 
@@ -122,7 +122,7 @@ impl Named {
                 leave::give_up(set, Reason::Epoll);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: guaranteed by the caller.
         table::hits(0, last).any(|fd| unsafe { self.events(fd) } != 0)
     }
 
@@ -145,16 +145,16 @@ impl Named {
         // SAFETY: guaranteed by the caller.
         let named = unsafe { self.fds() }.count();
         if named <= FEW {
-            // SAFETY: as above.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.poll::<FEW>(limit, mask) };
         }
         if named <= MANY {
-            // SAFETY: as above.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.poll::<MANY>(limit, mask) };
         }
-        // SAFETY: as above.
+        // SAFETY: guaranteed by the caller.
         unsafe { retire_sets(self.count, self.sets, Reason::Poll) };
-        // SAFETY: as above.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ask(limit, mask) }
     }
 

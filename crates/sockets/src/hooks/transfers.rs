@@ -140,7 +140,7 @@ unsafe fn retire_passed(message: &msghdr) {
                 leave::retire(unsafe { fds.add(index).read_unaligned() }, Reason::Passed);
             }
         }
-        // SAFETY: message and header as above.
+        // SAFETY: a message with a control buffer, and a header in it.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
 }

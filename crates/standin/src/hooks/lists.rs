@@ -165,7 +165,7 @@ unsafe extern "C" fn look<L: List>(this: *mut c_void, limit_ns: i64, mask: u64) 
     let result = list.call().result;
     let is_done = result != 0 || (sleep.is_last && !is_woken);
     if is_done && result >= 0 {
-        // SAFETY: as above.
+        // SAFETY: the caller of `wait_for` guarantees it.
         unsafe { list.store() };
     }
     let woken = if is_woken { looked::WOKEN } else { 0 };

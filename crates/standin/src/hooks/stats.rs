@@ -24,7 +24,8 @@ macro_rules! by_path {
                 };
                 // SAFETY: the caller passes a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
-                    // SAFETY: as above, and the caller passes room for the answer.
+                    // SAFETY: the caller passes a C string, as the C library's function asks; the
+                    // caller passes room for the answer.
                     return unsafe { look_closer(path, buf, fill, call) };
                 }
                 call(path)
@@ -91,7 +92,8 @@ macro_rules! by_either {
                 };
                 // SAFETY: the caller passes a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
-                    // SAFETY: as above, and the caller passes room for the answer.
+                    // SAFETY: the caller passes a C string, as the C library's function asks; the
+                    // caller passes room for the answer.
                     return unsafe { look_closer(path, buf, fill, call) };
                 }
                 call(path)
@@ -126,7 +128,8 @@ unsafe extern "C-unwind" fn statx(
     };
     // SAFETY: the caller passes a C string, as the C library's function asks.
     if unsafe { is_candidate(path) } {
-        // SAFETY: as above, and the caller passes room for the answer.
+        // SAFETY: the caller passes a C string, as the C library's function asks; the caller passes
+        // room for the answer.
         return unsafe { look_closer(path, buf, fill_statx, call) };
     }
     call(path)

@@ -35,7 +35,7 @@ impl Shared {
         let context = unsafe { (*id).verbs };
         // SAFETY: the context is open.
         let pd = made("ibv_alloc_pd", unsafe { verbs::ibv_alloc_pd(context) })?;
-        // SAFETY: as above; no user context and no channel is given.
+        // SAFETY: the context is open; no user context and no channel is given.
         let cq = unsafe { verbs::ibv_create_cq(context, 1, ptr::null_mut(), ptr::null_mut(), 0) };
         let cq = made("ibv_create_cq", cq)?;
         Ok(Self { pd, cq })

@@ -47,7 +47,7 @@ impl Endpoint {
         let context = unsafe { (*id).verbs };
         // SAFETY: the context is open.
         let pd = made("ibv_alloc_pd", unsafe { verbs::ibv_alloc_pd(context) })?;
-        // SAFETY: as above.
+        // SAFETY: the context is open.
         let channel = unsafe { verbs::ibv_create_comp_channel(context) };
         let channel = made("ibv_create_comp_channel", channel)?;
         // SAFETY: context and channel are valid; no user context is given.

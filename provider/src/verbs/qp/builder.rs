@@ -152,7 +152,7 @@ mod tests {
         let counts: Vec<_> = draft.requests.iter().map(|r| r.wr.num_sge).collect();
         assert_eq!(counts, [1, 3, 1]);
         let read = |request: &Request| {
-            // SAFETY: `finish` has set the pointer to an element, whose address is in the draft.
+            // SAFETY: `finish` has set the pointer to the third element of the draft's list.
             unsafe {
                 let sge = *request.wr.sg_list;
                 std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
@@ -160,7 +160,7 @@ mod tests {
         };
         assert_eq!(read(&draft.requests[0]), b"abcd");
         assert_eq!(read(&draft.requests[2]), b"efg");
-        // SAFETY: as above.
+        // SAFETY: `finish` has set the pointer to the third element of the draft's list.
         assert_eq!(unsafe { (*draft.requests[1].wr.sg_list.add(2)).addr }, 3);
         draft.clear();
         assert!(draft.requests.is_empty() && draft.inline.is_empty());

@@ -138,7 +138,7 @@ impl Both {
         }
         let ours = events.count();
         let (at, room) = (lists[1].as_mut_ptr(), MEMBERS as c_int);
-        // SAFETY: as above.
+        // SAFETY: an array of `MEMBERS` entries.
         let kernels = unsafe { libc::epoll_wait(self.kernel, at, room, 0) };
         let counts = [ours, kernels as usize];
         [0, 1].map(|index| {
