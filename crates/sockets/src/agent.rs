@@ -164,8 +164,6 @@ struct Offered {
 struct Watched {
     connection: Arc<Connection>,
     offer: u64,
-    fd: c_int,
-    generation: u64,
     /// Until the peer is gone.
     is_watched: bool,
     /// The last attempt to hand back octets found no room.
@@ -399,16 +397,8 @@ impl Agent {
             drop(unsafe { Connection::from_raw(pointer) });
             return None;
         }
-        self.connections.push(Watched {
-            connection,
-            offer: joined.offer,
-            fd,
-            generation,
-            is_watched: true,
-            is_behind: false,
-            is_late: false,
-            lates: 0,
-        });
+        self.connections
+            .push(Watched::new(connection, joined.offer));
         Some(())
     }
 
@@ -465,6 +455,17 @@ impl Agent {
 }
 
 impl Watched {
+    fn new(connection: Arc<Connection>, offer: u64) -> Self {
+        Self {
+            connection,
+            offer,
+            is_watched: true,
+            is_behind: false,
+            is_late: false,
+            lates: 0,
+        }
+    }
+
     fn attend(&mut self) {
         let connection = &self.connection;
         let nothing = Window::NONE;
@@ -481,9 +482,11 @@ impl Watched {
             && !connection.is_in_ring(me)
             && !connection.is_in_ring(me.peer());
         self.is_late = false;
-        if !is_over || !is_state(self.fd, self.generation, &[State::Rings]) {
+        // Another connection may have the descriptor by now.
+        let cell = table::cell(connection.fd).filter(|cell| cell.has(connection));
+        let Some(cell) = cell.filter(|_| is_over) else {
             return;
-        }
+        };
         let has_arrived = connection.with_socket(|| connection.has_arrived());
         if self.lates < LATES && has_arrived == Some(false) {
             // A receive of the kernel's would not find them.
@@ -491,18 +494,16 @@ impl Watched {
             self.is_late = true;
             return;
         }
-        if let Some(cell) = table::cell(self.fd) {
-            cell.enter();
-            if cell.seen().generation() == self.generation {
-                if refusals < leave::FOR_GOOD {
-                    leave::pause_cell(self.fd, cell);
-                } else {
-                    cell.end(false);
-                    sets::part(self.fd, cell, false);
-                }
+        cell.enter();
+        if cell.has(connection) {
+            if refusals < leave::FOR_GOOD {
+                leave::pause_cell(connection.fd, cell);
+            } else {
+                cell.end(false);
+                sets::part(connection.fd, cell, false);
             }
-            cell.leave();
         }
+        cell.leave();
     }
 
     /// The peer has closed its socket, or was killed: what the outgoing ring has is given to TCP,
@@ -598,3 +599,6 @@ fn program() -> String {
         .to_string_lossy()
         .into_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,7 @@ impl Seen {
         self.0 & USERS
     }
 
-    /// How often the descriptor was closed, modulo 2^24.
+    /// How often the descriptor was closed, or got a new socket, modulo 2^24.
     pub(crate) fn generation(self) -> u64 {
         self.0 >> GENERATION_SHIFT
     }
@@ -231,7 +231,8 @@ impl Cell {
         calls.fetch_add(1, SeqCst).saturating_add(1)
     }
 
-    /// A new TCP socket has the descriptor.
+    /// A new TCP socket has the descriptor, and another generation, also if the earlier one was the
+    /// kernel's when it was closed: what is known of that one is not this one's.
     pub(crate) fn begin(&self, fd: c_int, is_accepted: bool) {
         self.restart();
         self.forks.store(lent::forks(), SeqCst);
@@ -243,7 +244,7 @@ impl Cell {
         // Not while a call on an earlier file is in progress: this one is the kernel's then.
         let seen = self.seen();
         if seen.state() == State::Kernel {
-            self.change(seen, State::Alone);
+            self.exchange(seen, seen.with(State::Alone).next_generation());
         }
     }
 

@@ -30,6 +30,7 @@ fn change_is_refused_after_another_call_has_begun() {
 #[test]
 fn descriptor_is_the_kernels_when_the_last_call_has_ended() {
     let cell = alone();
+    let before = cell.seen().generation();
     cell.enter();
     cell.enter();
     cell.end(false);
@@ -37,7 +38,7 @@ fn descriptor_is_the_kernels_when_the_last_call_has_ended() {
     assert_eq!(cell.seen().state(), State::Ending);
     cell.leave();
     assert_eq!(cell.seen().state(), State::Kernel);
-    assert_eq!(cell.seen().generation(), 0);
+    assert_eq!(cell.seen().generation(), before);
 }
 
 #[test]
@@ -74,7 +75,8 @@ fn paused_descriptor_is_offered_again_when_the_last_call_has_ended() {
 fn paused_descriptor_is_the_kernels_if_it_moves_to_tcp_for_good() {
     for is_first in [true, false] {
         let cell = alone();
-        cell.advance(0, State::Alone, State::Offered);
+        let generation = cell.seen().generation();
+        cell.advance(generation, State::Alone, State::Offered);
         cell.enter();
         if is_first {
             cell.pause();
@@ -102,6 +104,7 @@ fn new_socket_is_the_kernels_while_a_call_on_the_earlier_one_is_in_progress() {
 #[test]
 fn generations_do_not_reach_into_the_state() {
     let cell = alone();
+    let before = cell.seen().generation();
     for _ in 0..3 {
         cell.enter();
         cell.end(true);
@@ -109,5 +112,22 @@ fn generations_do_not_reach_into_the_state() {
         cell.begin(0, false);
     }
     assert_eq!(cell.seen().state(), State::Alone);
-    assert_eq!(cell.seen().generation(), 3);
+    assert_eq!(cell.seen().generation(), before + 6);
+}
+
+#[test]
+fn socket_has_another_generation_than_one_that_was_the_kernels_when_it_was_closed() {
+    let cell = alone();
+    let before = cell.seen().generation();
+    // It is shut down while it is offered, and closed.
+    assert!(cell.advance(before, State::Alone, State::Offered).is_some());
+    cell.enter();
+    cell.end(false);
+    cell.leave();
+    assert_eq!(cell.seen().state(), State::Kernel);
+    // The answer to the offer arrives when another socket of the number is offered.
+    cell.begin(0, true);
+    let now = cell.seen().generation();
+    assert!(cell.advance(now, State::Alone, State::Offered).is_some());
+    assert!(cell.advance(before, State::Offered, State::Waits).is_none());
 }
