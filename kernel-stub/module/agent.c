@@ -8,6 +8,7 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/poll.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -29,6 +30,8 @@ struct urdma_agent {
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	kuid_t owner;
+	/* In which it numbers processes; with a reference. */
+	struct pid_namespace *pids;
 	/* Invalid if there is none. */
 	kgid_t group;
 	u32 gid_count;
@@ -103,6 +106,18 @@ bool urdma_agent_grants(struct urdma_dev *dev, u32 qpn)
 	ret = dev->agent && dev->agent->slots[qpn >> URDMA_SLOT_SHIFT] == task_tgid(current);
 	spin_unlock(&urdma_agents_lock);
 	return ret;
+}
+
+/* The calling process as the device's urdmad numbers it; 0 if urdmad cannot see it. */
+u32 urdma_agent_pid(struct urdma_dev *dev)
+{
+	u32 pid = 0;
+
+	spin_lock(&urdma_agents_lock);
+	if (dev->agent)
+		pid = pid_nr_ns(task_tgid(current), dev->agent->pids);
+	spin_unlock(&urdma_agents_lock);
+	return pid;
 }
 
 /* Asks urdmad for the counters of the port, unless they are new, and says how long to wait. */
@@ -191,6 +206,7 @@ static int urdma_agent_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	INIT_LIST_HEAD(&agent->notes);
 	init_waitqueue_head(&agent->wait);
+	agent->pids = get_pid_ns(task_active_pid_ns(current));
 	file->private_data = agent;
 	return nonseekable_open(inode, file);
 }
@@ -217,6 +233,7 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 		kfree(note);
 	for (slot = 0; slot < URDMA_SLOTS; slot++)
 		put_pid(agent->slots[slot]);
+	put_pid_ns(agent->pids);
 	if (dev) {
 		urdma_cm_agent_gone(dev);
 		fatal.device = &dev->ib;

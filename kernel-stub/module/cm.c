@@ -389,6 +389,7 @@ int urdma_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 	}
 	urdma_put_address(&cm_id->local_addr, note->message.local, &note->message.local_port);
 	note->message.backlog = max(backlog, 1);
+	note->message.pid = urdma_agent_pid(to_urdma_dev(cm_id->device));
 	ret = urdma_ep_announce(ep, NULL, note);
 	if (ret) {
 		urdma_ep_discard(ep);

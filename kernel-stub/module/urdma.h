@@ -159,6 +159,7 @@ int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
 void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16]);
 bool urdma_agent_grants(struct urdma_dev *dev, u32 qpn);
 void urdma_agent_port_counters(struct urdma_dev *dev, struct urdma_port_counters *counters);
+u32 urdma_agent_pid(struct urdma_dev *dev);
 int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note);
 void urdma_agent_dev_gone(struct urdma_dev *dev);
 

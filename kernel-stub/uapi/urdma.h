@@ -15,7 +15,7 @@
  * Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse
  * it.
  */
-#define URDMA_KERNEL_ABI 7
+#define URDMA_KERNEL_ABI 8
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -193,6 +193,8 @@ struct urdma_cm_message {
 	/* IPv6 addresses, or IPv4-mapped ones. */
 	__u8 local[16];
 	__u8 remote[16];
+	/* Of LISTEN: the process that listens, as urdmad numbers it; 0 if it is not visible. */
+	__u32 pid;
 	__u8 private_data[URDMA_PRIVATE_OCTETS];
 };
 

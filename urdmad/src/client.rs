@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) tally: Option<Tally>,
     /// The slots whose processes it has offered a channel to.
     pub(crate) offered: SlotSet,
+    /// Those that it was told to offer one to.
+    pub(crate) introduced: SlotSet,
     /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
     /// What its socket has no room for.
@@ -98,6 +100,7 @@ impl Client {
             delayed: None,
             tally: None,
             offered: SlotSet::default(),
+            introduced: SlotSet::default(),
             is_capturing: false,
             waiting: VecDeque::new(),
             waiting_with_fds: 0,

@@ -18,7 +18,7 @@ use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
 use urdma_kernel::abi::{cm_kind, CmMessage};
 use urdma_trace::Recorder;
-use urdma_types::{Ip16, PortSpace, RawQpn, SlotId, Time};
+use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId, Time};
 
 use crate::listeners::{Binder, BindingId};
 use crate::shared::Shared;
@@ -65,6 +65,8 @@ impl ModuleId {
 pub(crate) enum Output {
     /// Send a message to the module.
     Kernel(Box<CmMessage>),
+    /// A listener of this process has a request (see [`KernelCm::askers`]).
+    Requested(u32),
     /// Have the owner of a queue pair set it.
     SetQp(RawQpn, QpTarget),
     /// Have the owner of a queue pair move it to the error state.
@@ -81,12 +83,21 @@ struct Wait {
 }
 
 #[derive(Debug)]
+struct Listener {
+    listener: ListenId,
+    /// The process that listens; 0 if it is not visible.
+    pid: u32,
+}
+
+#[derive(Debug)]
 struct Connection {
     conn: ConnId,
     /// The queue pair, [`RawQpn::NONE`] before an accept.
     qpn: RawQpn,
     /// The listener of a request.
     listener: Option<ModuleId>,
+    /// The address that a request is from, and the slot of its queue pair.
+    asker: Option<(IpAddr, SlotId)>,
     /// Until the queue pair is set, or a request without a listener is decided.
     wait: Option<Wait>,
     /// The REP, reported when the queue pair is set.
@@ -98,7 +109,7 @@ struct Connection {
 pub(crate) struct KernelCm {
     engine: ConnectionManager,
     path_mtu: u8,
-    listeners: HashMap<ModuleId, ListenId>,
+    listeners: HashMap<ModuleId, Listener>,
     connections: HashMap<ModuleId, Connection>,
     /// The module's numbers by the engine's identifiers.
     of_listener: HashMap<ListenId, ModuleId>,
@@ -203,6 +214,19 @@ impl KernelCm {
         self.tell(reply);
     }
 
+    /// Where the requests are from that listeners of a process have and it has not accepted yet:
+    /// their addresses, and the slots of their queue pairs if the addresses are of this host.
+    pub(crate) fn askers(&self, pid: u32) -> Vec<(IpAddr, SlotId)> {
+        let is_of = |connection: &&Connection| {
+            let listener = connection.listener.and_then(|id| self.listeners.get(&id));
+            connection.qpn == RawQpn::NONE && listener.is_some_and(|by| by.pid == pid)
+        };
+        let undecided = self.connections.values().filter(is_of);
+        undecided
+            .filter_map(|connection| connection.asker)
+            .collect()
+    }
+
     /// The module has not accepted a message of [`Output::Kernel`]. A request without room (ENOMEM)
     /// is retransmitted by its sender; with another error its listener is closed.
     pub(crate) fn not_taken(&mut self, now: Time, message: &CmMessage, errno: i32) {
@@ -268,6 +292,7 @@ impl KernelCm {
             conn,
             qpn,
             listener,
+            asker: None,
             wait: None,
             response: None,
         };
@@ -309,7 +334,8 @@ impl KernelCm {
         match listened {
             Ok(listener) => {
                 self.of_listener.insert(listener, id);
-                self.listeners.insert(id, listener);
+                let pid = request.pid;
+                self.listeners.insert(id, Listener { listener, pid });
             }
             Err(reason) => {
                 tracing::info!("the kernel cannot listen: {reason}");
@@ -320,7 +346,7 @@ impl KernelCm {
     }
 
     fn unlisten(&mut self, id: ModuleId, shared: &Shared) {
-        if let Some(listener) = self.listeners.remove(&id) {
+        if let Some(Listener { listener, .. }) = self.listeners.remove(&id) {
             self.of_listener.remove(&listener);
             self.engine.close_listener(listener);
             // Bound in `listen`, so the release succeeds.
@@ -515,6 +541,10 @@ impl KernelCm {
         let id = self.last_request.next_request();
         self.last_request = id;
         self.add(id, request.conn, RawQpn::NONE, Some(listener));
+        let slot = request.req.qp.qpn.to_qpn().map(Qpn::slot);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.asker = slot.map(|slot| (request.req.src.ip(), slot));
+        }
         self.engine.take_request(request.conn);
         let mut asked = message(cm_kind::REQUEST, id);
         asked.listener = listener.0;
@@ -524,6 +554,10 @@ impl KernelCm {
         asked.ird = request.req.qp.responder_resources;
         set_private(&mut asked, &request.private_data);
         self.tell(asked);
+        let pid = self.listeners.get(&listener).map_or(0, |by| by.pid);
+        if pid != 0 {
+            self.outputs.push_back(Output::Requested(pid));
+        }
     }
 }
 

@@ -238,6 +238,14 @@ pub enum Event {
         /// The user of the process, from the kernel; none for root and the receiver's own user.
         stranger: Option<u32>,
     },
+    /// The process in a slot and this one are about to be connected by the kernel's rdma_cm: offer
+    /// it a channel, unless there is one.
+    ChannelWanted {
+        /// The slot, never the receiver's own.
+        slot: u8,
+        /// The slot's generation.
+        generation: u32,
+    },
     /// An offer of this process was passed on.
     ChannelPassed {
         /// The slot.

@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of all layouts here that are not the kernel's own.
-pub const KERNEL_ABI: u32 = 7;
+pub const KERNEL_ABI: u32 = 8;
 /// `URDMA_DRIVER_ID`: the driver number that libibverbs reads for a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, including the terminating zero.
@@ -111,6 +111,8 @@ pub struct CmMessage {
     pub local: [u8; 16],
     /// The peer's address.
     pub remote: [u8; 16],
+    /// Of a listen: the process that listens, as urdmad numbers it; 0 if it is not visible.
+    pub pid: u32,
     /// The private data of the applications.
     pub private_data: [u8; PRIVATE_OCTETS],
 }
@@ -381,8 +383,8 @@ const _: () = {
     assert!(size_of::<Serve>() == 424);
     assert!(offset_of!(Serve, gids) == 184);
     assert!(offset_of!(Serve, run_dir) == 80);
-    assert!(size_of::<CmMessage>() == 320);
-    assert!(offset_of!(CmMessage, private_data) == 64);
+    assert!(size_of::<CmMessage>() == 324);
+    assert!(offset_of!(CmMessage, private_data) == 68);
     assert!(size_of::<CommandHead>() == 8);
     assert!(size_of::<GetContextAnswer>() == 8 + 112);
     assert!(size_of::<RegMr>() == 40 + 8);

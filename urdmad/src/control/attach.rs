@@ -10,7 +10,7 @@ use urdma_types::SlotId;
 
 use super::attaches::PER_SECOND;
 use super::state::{refuse, Control};
-use crate::client::AttachRequest;
+use crate::client::{AttachRequest, Client};
 use crate::slots::{NoSlot, Owner, Token};
 use crate::users;
 
@@ -116,6 +116,9 @@ impl Control {
             );
         }
         self.counters.attached += 1;
+        if let Some(pid) = self.clients.get(&token).and_then(Client::pid) {
+            self.introduce_askers(pid);
+        }
     }
 
     /// Assigns a slot, and gives the data thread a region for its process: user, slot, and the

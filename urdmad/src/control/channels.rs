@@ -134,6 +134,24 @@ impl Control {
     pub(super) fn forget_offers_to(&mut self, slot: SlotId) {
         for client in self.clients.values_mut() {
             client.offered.remove(slot.number());
+            client.introduced.remove(slot.number());
+        }
+    }
+
+    /// Has the processes in two slots offer channels to each other, each once.
+    pub(super) fn introduce(&mut self, one: SlotId, other: SlotId) {
+        if one == other || self.client_in(Some(other)).is_none() {
+            return;
+        }
+        for (from, to) in [(one, other), (other, one)] {
+            let generation = self.directory.0.generation(to.number());
+            let Some(client) = self.client_in(Some(from)) else {
+                return;
+            };
+            if !client.offered.contains(to) && client.introduced.insert(to.number()) {
+                let slot = to.number();
+                client.tell(Event::ChannelWanted { slot, generation });
+            }
         }
     }
 

@@ -35,6 +35,7 @@ impl Control {
         while let Some(output) = self.kernel.cm.next_output(now) {
             match output {
                 Output::Kernel(message) => self.tell_kernel(now, &message),
+                Output::Requested(pid) => self.introduce_askers(pid),
                 Output::SetQp(qpn, target) => {
                     if !self.tell_owner(qpn, Event::SetQp(target)) {
                         self.kernel.cm.qp_is_set(now, qpn, false);
@@ -46,6 +47,21 @@ impl Control {
                     self.tell_owner(qpn, event);
                 }
                 Output::Send(to, datagram) => self.send_cm(now, to, &datagram),
+            }
+        }
+    }
+
+    /// Has the process, if it has a slot, and those of this host that wait for its answer open the
+    /// channels for their connections, while it decides.
+    pub(super) fn introduce_askers(&mut self, pid: u32) {
+        let askers = self.kernel.cm.askers(pid);
+        let is_it = |client: &&Client| client.pid() == Some(pid);
+        let Some(slot) = self.clients.values().filter(is_it).find_map(Client::slot) else {
+            return;
+        };
+        for (ip, asker) in askers {
+            if self.identity.owns(ip) {
+                self.introduce(slot, asker);
             }
         }
     }

@@ -24,6 +24,7 @@ impl Control {
         let pid = client.peer.pid();
         client.report = None;
         client.offered = SlotSet::default();
+        client.introduced = SlotSet::default();
         // First, so that no process sends to the slot any more.
         let generation = self.directory.0.generation(slot.number());
         self.directory.0.release(slot.number());

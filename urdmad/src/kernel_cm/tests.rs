@@ -5,6 +5,7 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 1));
 const ACTIVE_QPN: RawQpn = RawQpn::new(0x01_0001).unwrap();
 const SECOND_QPN: RawQpn = RawQpn::new(0x01_0002).unwrap();
 const PASSIVE_QPN: RawQpn = RawQpn::new(0x02_0001).unwrap();
+const LISTENING_PID: u32 = 77;
 const LISTENER: ModuleId = ModuleId(1);
 const ACTIVE: ModuleId = ModuleId(2);
 const SECOND: ModuleId = ModuleId(3);
@@ -39,6 +40,7 @@ impl Bed {
             match output {
                 Output::Kernel(message) => self.told.push(*message),
                 Output::SetQp(_, target) => self.targets.push(target),
+                Output::Requested(pid) => assert_eq!(pid, LISTENING_PID),
                 Output::EndQp(qpn) => self.ended.push(qpn),
                 Output::Send(to, datagram) => {
                     assert_eq!((to.ip, to.slot), (HOST, SlotId::DAEMON));
@@ -68,6 +70,7 @@ impl Bed {
     fn listen(&mut self) {
         let mut listen = message(cm_kind::LISTEN, LISTENER);
         (listen.local, listen.local_port) = octets(SocketAddr::new(HOST, 7174));
+        listen.pid = LISTENING_PID;
         self.ask(listen);
         assert_eq!(self.last().status, 0);
     }
@@ -141,6 +144,19 @@ fn connect_to_a_listener_sets_both_queue_pairs_before_either_end_hears_of_it() {
     let mut both = [ACTIVE_QPN, PASSIVE_QPN];
     both.sort_unstable();
     assert_eq!(bed.ended, both);
+}
+
+#[test]
+fn askers_of_a_process_are_those_whose_requests_it_has_not_accepted() {
+    let mut bed = Bed::new();
+    bed.listen();
+    assert_eq!(bed.cm.askers(LISTENING_PID), []);
+    bed.connect();
+    let slot = SlotId::new(1).unwrap();
+    assert_eq!(bed.cm.askers(LISTENING_PID), [(HOST, slot)]);
+    assert_eq!(bed.cm.askers(LISTENING_PID + 1), []);
+    bed.accept();
+    assert_eq!(bed.cm.askers(LISTENING_PID), []);
 }
 
 /// The passive end's queue pair is not set: both ends hear of it.

@@ -66,6 +66,12 @@ impl Engine {
                 }
                 true
             }
+            Ok(Some((Event::ChannelWanted { slot, generation }, _))) => {
+                if let Some(slot) = SlotId::new(slot) {
+                    self.channel_wanted(slot, generation);
+                }
+                true
+            }
             Ok(Some((Event::ChannelPassed { .. }, _))) => true,
             // Outcomes of offers that another connection makes.
             Ok(Some((

@@ -105,6 +105,15 @@ impl Engine {
         peer.take_offer(own, generation, offer.into_fds());
     }
 
+    /// This process and the one that has `slot` in a generation are about to be connected: offers
+    /// it a channel, unless there is one.
+    pub(crate) fn channel_wanted(&self, slot: SlotId, generation: u32) {
+        if !self.shard.lock().channels.is_with_later(slot, generation) {
+            // If there can be none, the connection fails when its queue pair is set.
+            let _ = self.open_channel_to(slot, Some(generation));
+        }
+    }
+
     /// The process that has `slot` in a generation offers a channel: the descriptors of its region,
     /// its page, and the socket that wakes it, if it has one. `stranger` is
     /// its user, unless that is root or this process' own.
@@ -201,6 +210,22 @@ mod tests {
 
     use super::*;
     use crate::rig::{instance, parts};
+
+    #[test]
+    fn wanted_channel_is_offered_to_the_process_that_is_meant_only() {
+        let instance = instance();
+        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
+        let [one, other] = [1, 2].map(start);
+        let slot = other.info.slot;
+        let generation = one.directory.generation(slot.number());
+        let has = |engine: &Engine, slot| engine.shard.lock().channels.has(slot);
+        one.channel_wanted(slot, generation);
+        one.channel_wanted(slot, generation);
+        assert!(has(&one, slot) && has(&other, one.info.slot));
+        // The process that was meant has ended.
+        one.channel_wanted(slot, generation.wrapping_sub(1));
+        assert!(has(&one, slot));
+    }
 
     // Regression: the REJ of a process that rejected a request and ended was lost.
     #[test]

@@ -21,6 +21,8 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT: u16 = 7174;
 const LISTENER: u32 = 1;
 const ACTIVE: u32 = 2;
+/// The process in slot 3.
+const LISTENING_PID: u32 = 3;
 /// Queue pairs of the processes in slots 1 and 2.
 const ACTIVE_QPN: u32 = 0x01_0001;
 const PASSIVE_QPN: u32 = 0x02_0001;
@@ -91,8 +93,10 @@ impl Rig {
         let listener = PacketListener::bind(&path).unwrap();
         let socket = PacketSocket::connect(&path).unwrap();
         let accepted = listener.accept().unwrap();
-        let peer = accepted.peer().unwrap();
-        let mut client = Client::new(accepted, peer);
+        // Each process has a number of its own, that of its slot.
+        let (uid, gid) = (accepted.peer().unwrap().uid(), 0);
+        let pid = slot.into();
+        let mut client = Client::new(accepted, libc::ucred { pid, uid, gid }.into());
         client.attach(SlotId::new(slot).unwrap());
         let token = Token::from(slot);
         self.control.clients.insert(token, client);
@@ -117,6 +121,7 @@ impl Rig {
     fn listen(&mut self) {
         let mut listen = message(cm_kind::LISTEN, LISTENER);
         (listen.local, listen.local_port) = (Ip16::new(HOST).0, PORT);
+        listen.pid = LISTENING_PID;
         self.say(&listen);
         assert_eq!(self.told().unwrap().status, 0);
     }
@@ -192,6 +197,44 @@ fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
     for (process, qpn) in [(active, ACTIVE_QPN), (passive, PASSIVE_QPN)] {
         assert_eq!(process.hears(), Some(Event::EndQp { qpn }));
     }
+}
+
+/// What both ends hear when a request and the listener's process have come, in this order or the
+/// other.
+fn is_introduced(test: &str, attaches_first: bool) {
+    let mut rig = Rig::new(test);
+    let (active, _other) = (rig.attach(1), rig.attach(2));
+    let mut listening = attaches_first.then(|| rig.attach(3));
+    rig.listen();
+    rig.connect();
+    if listening.is_none() {
+        assert_eq!(active.hears(), None);
+        listening = Some(rig.attach(3));
+        rig.control.introduce_askers(LISTENING_PID);
+    }
+    let listening = listening.unwrap();
+    for (process, slot) in [(&active, 3), (&listening, 1)] {
+        let generation = rig.control.directory.0.generation(slot);
+        let wanted = Event::ChannelWanted { slot, generation };
+        assert_eq!(process.hears(), Some(wanted));
+    }
+    // Once.
+    rig.control.introduce_askers(LISTENING_PID);
+    assert_eq!((active.hears(), listening.hears()), (None, None));
+    // The next process of the slot is another one.
+    rig.control.forget_offers_to(SlotId::new(3).unwrap());
+    rig.control.introduce_askers(LISTENING_PID);
+    assert!(active.hears().is_some());
+}
+
+#[test]
+fn process_with_a_slot_meets_the_asker_with_the_request() {
+    is_introduced("meets", true);
+}
+
+#[test]
+fn process_meets_the_askers_of_its_listeners_when_it_attaches() {
+    is_introduced("attaches", false);
 }
 
 #[test]
