@@ -1,7 +1,6 @@
 //! The calls of users and of the driver.
 
 use crate::config::Transport;
-use crate::credit::Grant;
 use crate::error::{CallError, PostError};
 use crate::exchange::OWN;
 use crate::fault::Fault;
@@ -87,7 +86,8 @@ impl Pool {
     ) -> Result<VirtualId, CallError> {
         self.check_open(depth)?;
         let physical = self.choose_physical(node)?;
-        let opened = VirtualQp::new(user, node, physical, depth, operations);
+        let limits = (depth, self.config.in_flight_max);
+        let opened = VirtualQp::new(user, node, physical, limits, operations);
         self.bind(opened)
     }
 
@@ -103,6 +103,9 @@ impl Pool {
         }
         if let Some(known) = self.nodes.get_mut(node.0) {
             known.members += 1;
+        }
+        if let Some(switch) = &mut self.switch {
+            switch.add_member(physical, VirtualId(id), &self.virtuals);
         }
         Ok(VirtualId(id))
     }
@@ -124,7 +127,11 @@ impl Pool {
         let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
         let (reaching, most, only) = match self.config.transport {
             Transport::Connections { per_node } => (&mut known.physicals, per_node, Some(node)),
-            Transport::Initiators { count } => (&mut self.initiators, count, None),
+            Transport::Initiators { count } => match known.physicals.first() {
+                // It was switched to a connection.
+                Some(connection) => return Ok(*connection),
+                None => (&mut self.initiators, count, None),
+            },
         };
         let members = |slot: &u16| self.physicals[usize::from(*slot)].members;
         let least = reaching.iter().copied().min_by_key(members);
@@ -186,6 +193,7 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(slot)];
         if shared.members == 0 {
             shared.idle_since = self.idle.tick();
+            self.retire_left(slot);
         }
         if let Some(node) = self.nodes.get_mut(id.0) {
             node.members -= 1;
@@ -223,28 +231,6 @@ impl Pool {
         self.forget_exchange(slot);
         self.retire_physical(slot);
         Ok(slot)
-    }
-
-    /// Destroys a shared queue pair without members, if there is one in the slot.
-    pub(crate) fn retire_physical(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        match shared.state {
-            PhysicalState::Down | PhysicalState::Failing => {}
-            PhysicalState::Connecting | PhysicalState::Accepting | PhysicalState::Ready => {
-                self.stats.retired += 1;
-                if self.faults.has(Fault::ConnectionsKept) {
-                    shared.renew();
-                    shared.in_flight.clear();
-                    shared.locals.clear();
-                    shared.state = PhysicalState::Down;
-                    return;
-                }
-                shared.state = PhysicalState::Failing;
-                // What still arrives is not from the node that gets its place.
-                shared.exchange.grant = Grant::default();
-                self.actions.push_back(Action::Destroy(shared.id()));
-            }
-        }
     }
 
     /// Makes a virtual queue pair ready again after an error.
@@ -304,7 +290,12 @@ impl Pool {
         taken: Result<(), PostError>,
     ) -> Result<(), PostError> {
         match taken {
-            Ok(()) => self.list(id),
+            Ok(()) => {
+                if self.switch.is_some() {
+                    self.note_use(id);
+                }
+                self.list(id);
+            }
             Err(_) => self.stats.refused += 1,
         }
         taken
@@ -365,6 +356,7 @@ impl Pool {
         ) {
             self.physicals[usize::from(id.slot)].state = PhysicalState::Ready;
             self.activate(id.slot);
+            self.note_switchable(id.slot);
         }
     }
 
@@ -373,6 +365,8 @@ impl Pool {
         if self.physical_state(id) == Some(PhysicalState::Connecting) {
             self.physicals[usize::from(id.slot)].state = PhysicalState::Down;
             self.fail_waiting(id.slot);
+            self.begin_ending(id.slot);
+            self.end_connection(id.slot);
         }
     }
 

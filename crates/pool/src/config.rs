@@ -1,5 +1,7 @@
 //! The configuration of a pool.
 
+use std::time::Duration;
+
 use crate::credit::{SHARE_MAX, SHARE_MIN};
 use crate::error::ConfigError;
 use crate::header::HEADER_OCTETS;
@@ -20,6 +22,36 @@ pub enum Transport {
     },
 }
 
+/// When a pool of initiators connects to a node, and uses the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switching {
+    /// Connections at a time, 1 or more. The completion queue has places for them beside those for
+    /// the initiators.
+    pub connections_max: u16,
+    /// Requests to a node within a window, for which it is connected to, 1 or more. A node that
+    /// gets fewer than a quarter of them is quiet.
+    pub requests: u32,
+    /// The window, after each of which the driver calls [`crate::Pool::end_windows`]; not 0.
+    pub window: Duration,
+    /// Windows in a row in which a node is quiet whose connection is given up, 1 or more.
+    pub quiet_windows: u32,
+    /// Windows between the failure of a connection and the next attempt, 1 or more. Each further
+    /// failure in a row doubles them, up to 64 times.
+    pub retry_windows: u32,
+}
+
+impl Default for Switching {
+    fn default() -> Self {
+        Self {
+            connections_max: 16,
+            requests: 256,
+            window: Duration::from_millis(10),
+            quiet_windows: 100,
+            retry_windows: 100,
+        }
+    }
+}
+
 /// Limits. The driver creates its queues with these depths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -30,6 +62,8 @@ pub struct Config {
     pub cq_depth: u32,
     /// What they are.
     pub transport: Transport,
+    /// Of initiators, whether nodes that are used much are connected to, and when.
+    pub switching: Option<Switching>,
     /// Nodes that are known, 1 or more.
     pub nodes_max: u32,
     /// Virtual queue pairs, 1 or more.
@@ -57,6 +91,7 @@ impl Default for Config {
             sq_depth: 128,
             cq_depth: 4096,
             transport: Transport::Connections { per_node: 1 },
+            switching: None,
             nodes_max: 16_384,
             virtual_max: 65_536,
             in_flight_max: 32,
@@ -109,7 +144,36 @@ impl Config {
                 sq: self.sq_depth,
             });
         }
-        Ok(())
+        self.switching
+            .map_or(Ok(()), |switching| self.check_switching(&switching))
+    }
+
+    fn check_switching(&self, switching: &Switching) -> Result<(), ConfigError> {
+        let Transport::Initiators { count } = self.transport else {
+            return Err(ConfigError::SwitchTransport);
+        };
+        let limits = [
+            ("connections_max", switching.connections_max.into()),
+            ("requests", switching.requests),
+            ("window", switching.window.subsec_nanos()),
+            ("quiet_windows", switching.quiet_windows),
+            ("retry_windows", switching.retry_windows),
+        ];
+        let is_zero = |(name, limit): &(&str, u32)| {
+            *limit == 0 && (*name != "window" || switching.window.is_zero())
+        };
+        if let Some((name, _)) = limits.iter().find(|limit| is_zero(limit)) {
+            return Err(ConfigError::Zero(name));
+        }
+        let shared = u64::from(count) + u64::from(switching.connections_max);
+        match shared * u64::from(self.sq_depth) <= u64::from(self.cq_depth) {
+            true => Ok(()),
+            false => Err(ConfigError::SwitchPlaces {
+                cq: self.cq_depth,
+                shared,
+                sq: self.sq_depth,
+            }),
+        }
     }
 }
 

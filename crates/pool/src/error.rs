@@ -26,6 +26,22 @@ pub enum ConfigError {
         /// The depth of a send queue.
         sq: u32,
     },
+    /// A pool of connections has nothing to switch between.
+    #[error("only a pool of initiators switches to connections")]
+    SwitchTransport,
+    /// The completion queue cannot serve the connections beside the initiators.
+    #[error(
+        "a completion queue of {cq} entries cannot serve {shared} queue pairs of {sq} requests: \
+         cq_depth has to be at least their product"
+    )]
+    SwitchPlaces {
+        /// Its depth.
+        cq: u32,
+        /// Initiators and connections.
+        shared: u64,
+        /// The depth of a send queue.
+        sq: u32,
+    },
     /// A share of buffers is too small or too large.
     #[error("a share of {0} buffers does not work: it has to be {SHARE_MIN} to {SHARE_MAX}")]
     Share(u16),

@@ -110,6 +110,21 @@ pub(crate) enum Fault {
     RefusalUntold,
     /// After a failure, a Send goes on behind its segments that were posted.
     SegmentsNotRepeated,
+    /// A virtual queue pair switches while it has requests in flight.
+    SwitchedInFlight,
+    /// A virtual queue pair keeps the turn that it has at the queue pair which it leaves.
+    SwitchTurnsKept,
+    /// The requests of a connection that has failed stay with it.
+    SwitchForgotten,
+    /// A node that is not used any more keeps its connection.
+    SwitchedForever,
+    /// There are more connections than configured.
+    SwitchUnbounded,
+    /// A node that cannot be connected to is connected to again after each window.
+    SwitchRetriedAtOnce,
+    /// The requests of a virtual queue pair that was about to switch wait for a connection that
+    /// has failed.
+    SwitchNotCancelled,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

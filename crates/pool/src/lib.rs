@@ -10,11 +10,12 @@
 //!   `error`, `config` and `fault`; `regions`, the memory that requests may name;
 //! - `queued`, a request; `end`, what a virtual queue pair has for Sends and Receives;
 //!   `virtual_qp`; `exchange`, what a shared queue pair has for messages; `physical_qp`; `idle`,
-//!   nodes by their last use; `services`, and virtual queue pairs by their other ends;
+//!   nodes by their last use; `services`, and virtual queue pairs by their other ends; `switch`,
+//!   connections of a pool of initiators;
 //! - `pool`, turns and failures; `transmit`, what is posted; `calls`, of users and of the driver;
-//!   `settle`, what becomes of requests when a queue pair fails; `removal`, of nodes; `messages`,
-//!   the calls for Sends and Receives; `connects`, connections that nodes ask for; `arrivals`,
-//!   messages that arrive.
+//!   `switching`, which nodes initiators are left for, and when; `settle`, what becomes of requests
+//!   when a queue pair fails; `removal`, of nodes; `messages`, the calls for Sends and Receives;
+//!   `connects`, connections that nodes ask for; `arrivals`, messages that arrive.
 //!
 //! `check` holds the checker: users, a device and faults under random schedules against a plain
 //! model, and several pools that exchange messages.
@@ -43,11 +44,13 @@ mod removal;
 mod services;
 mod settle;
 mod slots;
+mod switch;
+mod switching;
 mod transmit;
 mod types;
 mod virtual_qp;
 
-pub use config::{Config, MessageConfig, Transport};
+pub use config::{Config, MessageConfig, Switching, Transport};
 pub use credit::{Announced, Class, Covered, Credit, Grant, SHARE_MAX, SHARE_MIN};
 pub use error::{CallError, ConfigError, PostError};
 pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};

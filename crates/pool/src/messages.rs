@@ -126,7 +126,8 @@ impl Pool {
         if waiting >= self.config.virtual_max as usize {
             return Err(CallError::Limit("messages that wait for the node"));
         }
-        let opened = VirtualQp::new(user, node, physical, depths.requests, operations);
+        let limits = (depths.requests, self.config.in_flight_max);
+        let opened = VirtualQp::new(user, node, physical, limits, operations);
         let id = self.bind(opened)?;
         self.add_end(id, service, depths.receives);
         self.send_own(physical, Control::Open(id));
@@ -173,7 +174,7 @@ impl Pool {
             user,
             node,
             slot,
-            depths.requests,
+            (depths.requests, self.config.in_flight_max),
             operations,
         ))?;
         self.add_end(id, service, depths.receives);

@@ -235,6 +235,13 @@ impl PhysicalQp {
         }
     }
 
+    /// Takes all turns.
+    pub(crate) fn take_turns(&mut self) -> impl Iterator<Item = VirtualId> + use<> {
+        self.stale_turns = 0;
+        let turns = std::mem::take(&mut self.turns).into_iter();
+        turns.map(|Reverse((_, slot, generation))| VirtualId(Id { slot, generation }))
+    }
+
     /// Notes that the turn of a closed one has come.
     pub(crate) fn skip_closed_turn(&mut self) {
         self.stale_turns = self.stale_turns.saturating_sub(1);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::config::Config;
-use crate::credit::Class;
+use crate::credit::{Class, Grant};
 use crate::end::End;
 use crate::error::ConfigError;
 use crate::exchange::{Control, OWN};
@@ -14,6 +14,7 @@ use crate::physical_qp::PhysicalQp;
 use crate::regions::Regions;
 use crate::services::Messages;
 use crate::slots::Slots;
+use crate::switch::{Phase, Switch};
 use crate::types::{
     Action, BufferAction, EndState, LocalRegionId, NodeId, PhysicalState, Sge, Status, VirtualId,
     VirtualState,
@@ -46,6 +47,12 @@ pub struct Stats {
     pub dropped: u64,
     /// Sends that were dropped, since they had been delivered before.
     pub duplicates: u64,
+    /// Virtual queue pairs that have switched from an initiator to a connection.
+    pub switched_to_connections: u64,
+    /// Those that have switched back.
+    pub switched_back: u64,
+    /// Connections of a pool of initiators that could not be made, or have failed.
+    pub switches_failed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) physicals: Vec<u16>,
     /// Virtual queue pairs to it.
     pub(crate) members: u32,
+    /// Requests to it in this window, if nodes may be switched to connections.
+    pub(crate) requests: u32,
     /// When it was added, or the last of them was closed.
     pub(crate) idle_since: u64,
     /// Whether it is among those that may be idle.
@@ -78,6 +87,8 @@ pub struct Pool {
     pub(crate) active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) messages: Messages,
+    /// None if each virtual queue pair stays with its transport.
+    pub(crate) switch: Option<Box<Switch>>,
     /// The scatter-gather list of the work request that is being posted.
     pub(crate) elements: Vec<Sge>,
     pub(crate) stats: Stats,
@@ -102,6 +113,7 @@ impl Pool {
             active: VecDeque::new(),
             actions: VecDeque::new(),
             messages: Messages::default(),
+            switch: config.switching.map(|config| Box::new(Switch::new(config))),
             elements: Vec::new(),
             stats: Stats::default(),
             faults: Faults::default(),
@@ -118,7 +130,13 @@ impl Pool {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return;
         };
-        if member.is_listed || member.next(&self.config, self.faults).is_none() {
+        if member.is_listed {
+            return;
+        }
+        if member.next(self.faults).is_none() {
+            if member.moving.is_some() {
+                self.try_rebind(id);
+            }
             return;
         }
         member.is_listed = true;
@@ -162,6 +180,67 @@ impl Pool {
         self.break_end(id, EndState::Closed, true);
     }
 
+    /// Binds a virtual queue pair to the queue pair to which it switches, if it has no turn at the
+    /// one before, and nothing in flight.
+    #[cold]
+    pub(crate) fn try_rebind(&mut self, id: VirtualId) {
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return;
+        };
+        let is_drained = member.in_flight() == 0 || self.faults.has(Fault::SwitchedInFlight);
+        let has_turn = member.is_listed && !self.faults.has(Fault::SwitchTurnsKept);
+        if !is_drained || has_turn {
+            return;
+        }
+        let Some(to) = member.end_move(self.config.in_flight_max) else {
+            return;
+        };
+        let from = std::mem::replace(&mut member.physical, to);
+        // The virtual time of the other one differs.
+        (member.finish, member.is_listed) = (0, false);
+        self.physicals[usize::from(from)].members -= 1;
+        let shared = &mut self.physicals[usize::from(to)];
+        shared.members += 1;
+        match shared.node {
+            Some(_) => self.stats.switched_to_connections += 1,
+            None => self.stats.switched_back += 1,
+        }
+        self.retire_left(from);
+        self.list(id);
+    }
+
+    /// Destroys a connection that all virtual queue pairs have left.
+    pub(crate) fn retire_left(&mut self, slot: u16) {
+        let switch = self.switch.as_deref_mut();
+        let switched = switch.and_then(|switch| switch.in_slot(slot));
+        let is_leaving = switched.is_some_and(|switched| switched.phase == Phase::Leaving);
+        if is_leaving && self.physicals[usize::from(slot)].members == 0 {
+            self.retire_physical(slot);
+        }
+    }
+
+    /// Destroys a shared queue pair without members, if there is one in the slot.
+    pub(crate) fn retire_physical(&mut self, slot: u16) {
+        let shared = &mut self.physicals[usize::from(slot)];
+        match shared.state {
+            PhysicalState::Down | PhysicalState::Failing => {}
+            PhysicalState::Connecting | PhysicalState::Accepting | PhysicalState::Ready => {
+                self.stats.retired += 1;
+                if self.faults.has(Fault::ConnectionsKept) {
+                    shared.renew();
+                    shared.in_flight.clear();
+                    shared.locals.clear();
+                    shared.state = PhysicalState::Down;
+                    return;
+                }
+                shared.state = PhysicalState::Failing;
+                // What still arrives is not from the node that gets its place.
+                shared.exchange.grant = Grant::default();
+                self.actions.push_back(Action::Destroy(shared.id()));
+            }
+        }
+    }
+
     #[cold]
     pub(crate) fn begin_failing(&mut self, slot: u16) {
         let shared = &mut self.physicals[usize::from(slot)];
@@ -196,7 +275,7 @@ impl Pool {
     pub(crate) fn first_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
         let (start, id) = self.physicals[usize::from(slot)].first_turn()?;
         let member = self.virtuals.get(id.0);
-        match member.and_then(|member| member.next(&self.config, self.faults)) {
+        match member.and_then(|member| member.next(self.faults)) {
             Some(next) if !next.request.operation.is_send() => Some((start, id)),
             _ => self.find_turn(slot),
         }
@@ -218,7 +297,7 @@ impl Pool {
                 }
                 continue;
             };
-            match member.next(&self.config, self.faults) {
+            match member.next(self.faults) {
                 Some(next) if !next.request.operation.is_send() => return Some((start, id)),
                 Some(next) => {
                     let segment = member.next_segment(next, self.messages.segment_octets_max());
@@ -232,10 +311,13 @@ impl Pool {
                 }
                 None => {}
             }
-            // Its requests that are posted have to be complete first, or a Send has no credit or is
-            // not taken, or it has failed.
+            // Its requests that are posted have to be complete first, or it switches, or a Send has
+            // no credit or is not taken, or it has failed.
             member.is_listed = false;
             shared.end_turn();
+            if member.moving.is_some() {
+                self.try_rebind(id);
+            }
         }
     }
 

@@ -18,7 +18,8 @@ impl Pool {
     pub fn remove_idle_node(&mut self) -> Option<NodeId> {
         let id = self.longest_idle()?;
         let removed = self.nodes.remove(id.0)?;
-        for slot in removed.physicals {
+        let is_switched = self.drop_connection(id);
+        for slot in removed.physicals.into_iter().filter(|_| !is_switched) {
             self.forget_exchange(slot);
             self.retire_physical(slot);
             self.idle.vacant.push(slot);

@@ -53,6 +53,7 @@ impl Pool {
             culprit: cause.and_then(|cause| cause.of),
             executed: cause.map_or(Executed::Any, |cause| cause.executed),
         };
+        self.begin_ending(id.slot);
         let failed_node = left.front().map(|first| first.node);
         for in_flight in left.drain(..) {
             let is_other_node = Some(in_flight.node) != failed_node;
@@ -68,6 +69,10 @@ impl Pool {
         // Its memory is used again.
         (shared.in_flight, shared.locals) = (left, locals);
         shared.exchange.reset();
+        if self.end_connection(id.slot) {
+            return;
+        }
+        let shared = &mut self.physicals[usize::from(id.slot)];
         if is_refusing {
             shared.refusals = 0;
             self.fail_waiting(id.slot);

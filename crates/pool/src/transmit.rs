@@ -43,7 +43,7 @@ impl Pool {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return self.transmit_own(slot, post);
         };
-        let Some(&queued) = member.next(&self.config, self.faults) else {
+        let Some(&queued) = member.next(self.faults) else {
             return false;
         };
         let Queued { request, rkey, .. } = queued;

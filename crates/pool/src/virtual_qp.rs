@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::config::Config;
 use crate::end::End;
 use crate::error::PostError;
 use crate::fault::{Fault, Faults};
@@ -45,6 +44,10 @@ pub(crate) struct VirtualQp {
     completed_sends: u32,
     completions: VecDeque<Completion>,
     depth: u32,
+    /// Requests that may be posted; none while it is to switch.
+    in_flight_max: u32,
+    /// The slot of the shared queue pair to which it switches when nothing is in flight.
+    pub(crate) moving: Option<u16>,
     /// When its last request ends in the virtual time of the shared queue pair.
     pub(crate) finish: u64,
     /// Whether it is in the shared queue pair's queue of those that have something to send.
@@ -58,7 +61,7 @@ impl VirtualQp {
         user: UserId,
         node: NodeId,
         physical: u16,
-        depth: u32,
+        (depth, in_flight_max): (u32, u32),
         operations: Access,
     ) -> Self {
         Self {
@@ -78,6 +81,8 @@ impl VirtualQp {
             completed_sends: 0,
             completions: VecDeque::new(),
             depth,
+            in_flight_max,
+            moving: None,
             finish: 0,
             is_listed: false,
             end: None,
@@ -134,10 +139,21 @@ impl VirtualQp {
     }
 
     /// The request that would be posted next, if one may be.
-    pub(crate) fn next(&self, config: &Config, faults: Faults) -> Option<&Queued> {
+    pub(crate) fn next(&self, faults: Faults) -> Option<&Queued> {
         let next = self.queue.get(self.posted as usize)?;
-        let has_credit = self.posted < config.in_flight_max;
-        (has_credit || faults.has(Fault::InFlightUnbounded)).then_some(next)
+        let is_unbounded = faults.has(Fault::InFlightUnbounded) && self.moving.is_none();
+        (self.posted < self.in_flight_max || is_unbounded).then_some(next)
+    }
+
+    /// Posts nothing until it has switched to another shared queue pair.
+    pub(crate) fn begin_move(&mut self, to: u16) {
+        (self.moving, self.in_flight_max) = (Some(to), 0);
+    }
+
+    /// Posts again, to the queue pair to which it is bound; the one to which it was to switch.
+    pub(crate) fn end_move(&mut self, in_flight_max: u32) -> Option<u16> {
+        self.in_flight_max = in_flight_max;
+        self.moving.take()
     }
 
     /// What the next message has of the Send that would be posted next, if none has more than

@@ -3,14 +3,15 @@
 use super::world::{World, NODES};
 use super::{choose, finds, for_each_seed, Finding, Rng};
 use crate::fault::Fault;
-use crate::{Config, Transport};
+use crate::{Config, Switching, Transport};
+use std::time::Duration;
 
 const STEPS: u64 = 500;
-const ACTIONS: usize = 13;
+const ACTIONS: usize = 14;
 
 fn random_config(rng: &mut Rng) -> Config {
     let sq_depth = rng.between(1, 8) as u32;
-    Config {
+    let mut config = Config {
         sq_depth,
         cq_depth: sq_depth * rng.between(1, 4) as u32,
         transport: match rng.percent(50) {
@@ -21,6 +22,7 @@ fn random_config(rng: &mut Rng) -> Config {
                 count: rng.between(1, 3) as u16,
             },
         },
+        switching: None,
         nodes_max: NODES as u32,
         virtual_max: 12,
         in_flight_max: rng.between(1, 6) as u32,
@@ -30,7 +32,23 @@ fn random_config(rng: &mut Rng) -> Config {
         read_elements_max: rng.between(1, 4) as u32,
         message_octets_max: 1 << 20,
         signal_every: rng.between(1, 6) as u32,
+    };
+    if let Transport::Initiators { count } = config.transport {
+        if rng.percent(70) {
+            let connections_max = rng.between(1, NODES) as u16;
+            config.switching = Some(Switching {
+                connections_max,
+                requests: rng.between(1, 6) as u32,
+                window: Duration::from_millis(1),
+                quiet_windows: rng.between(1, 4) as u32,
+                retry_windows: rng.between(1, 4) as u32,
+            });
+            config.cq_depth = config
+                .cq_depth
+                .max(sq_depth * u32::from(count + connections_max));
+        }
     }
+    config
 }
 
 /// Runs one schedule, with a fault if one is given.
@@ -46,6 +64,7 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<World, Finding> {
     weights[10] = breaks;
     weights[11] = breaks / 2;
     weights[12] = rng.below(20);
+    weights[13] = rng.below(60);
     for _ in 0..STEPS {
         step(&mut world, &weights, rng)?;
     }
@@ -80,6 +99,7 @@ fn step(world: &mut World, weights: &[u64; ACTIONS], rng: &mut Rng) -> Result<()
         9 => world.break_any(rng)?,
         10 => world.change_memory(rng)?,
         12 => world.replace_idle_node()?,
+        13 => world.end_windows(rng.between(1, 2) as u32),
         _ => world.refuses_next = true,
     }
     world.transmit()
@@ -104,6 +124,9 @@ fn random_schedules_reach_what_they_are_for() {
         all.refused += stats.refused;
         all.removed += stats.removed;
         all.retired += stats.retired;
+        all.switched_to_connections += stats.switched_to_connections;
+        all.switched_back += stats.switched_back;
+        all.switches_failed += stats.switches_failed;
         all.signaled += stats.posted - stats.signaled;
     }
     // The last is the number of work requests that are not signaled.
@@ -115,6 +138,9 @@ fn random_schedules_reach_what_they_are_for() {
         all.refused,
         all.removed,
         all.retired,
+        all.switched_to_connections,
+        all.switched_back,
+        all.switches_failed,
         all.signaled,
     ];
     assert!(counts.iter().all(|count| *count > 10), "{all:?}");
@@ -154,4 +180,11 @@ finds! {
     finds_nodes_that_are_removed_in_any_order: NodesRemovedInAnyOrder,
     finds_connections_that_are_taken_in_use: ConnectionsTakenInUse,
     finds_connections_that_are_not_destroyed: ConnectionsKept,
+    finds_a_switch_with_requests_in_flight: SwitchedInFlight,
+    finds_turns_that_outlive_a_switch: SwitchTurnsKept,
+    finds_requests_that_stay_with_a_failed_connection: SwitchForgotten,
+    finds_nodes_that_never_go_back: SwitchedForever,
+    finds_too_many_connections: SwitchUnbounded,
+    finds_attempts_without_a_pause: SwitchRetriedAtOnce,
+    finds_requests_that_wait_for_a_failed_connection: SwitchNotCancelled,
 }

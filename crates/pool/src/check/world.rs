@@ -43,6 +43,10 @@ pub(super) struct World {
     refused: Vec<PhysicalId>,
     /// Those that could not be connected.
     unreached: Vec<PhysicalId>,
+    /// Windows that have ended.
+    window: u64,
+    /// Nodes of a pool of initiators whose connections could not be made, and when.
+    failures: Vec<(NodeId, u64)>,
     /// When each node was added, or the last virtual queue pair to it was closed.
     idle_since: [u64; NODES as usize],
     /// Counts these.
@@ -70,6 +74,8 @@ impl World {
             refuses_all: false,
             refused: Vec::new(),
             unreached: Vec::new(),
+            window: 0,
+            failures: Vec::new(),
             idle_since: std::array::from_fn(|at| at as u64),
             clock: NODES,
             next_serial: 1,
@@ -469,8 +475,17 @@ impl World {
         has_faults: bool,
         rng: &mut Rng,
     ) -> Result<(), Finding> {
-        if has_faults && rng.percent(10) {
-            self.excuse_node(node, Status::RetryExceeded);
+        let switched = node.filter(|_| self.config.switching.is_some());
+        if let Some(node) = switched {
+            self.check_attempt(node)?;
+        }
+        let likely = if switched.is_some() { 30 } else { 10 };
+        if has_faults && rng.percent(likely) {
+            match switched {
+                // Requests go on over initiators.
+                Some(node) => self.failures.push((node, self.window)),
+                None => self.excuse_node(node, Status::RetryExceeded),
+            }
             self.pool.handle_unreachable(id);
             self.unreached.push(id);
             return Ok(());
@@ -480,11 +495,67 @@ impl World {
         let reaching = self.device.queue_pairs.iter().filter(|qp| qp.node == node);
         let most = match self.config.transport {
             Transport::Connections { per_node } => node.map(|_| per_node),
-            Transport::Initiators { count } => node.is_none().then_some(count),
+            Transport::Initiators { count } => match node {
+                Some(_) => self.config.switching.map(|_| 1),
+                None => Some(count),
+            },
         };
-        match most.is_some_and(|most| reaching.count() <= usize::from(most)) {
+        let connections = self
+            .device
+            .queue_pairs
+            .iter()
+            .filter(|qp| qp.node.is_some());
+        let is_many = self
+            .config
+            .switching
+            .is_some_and(|switching| connections.count() > usize::from(switching.connections_max));
+        match most.is_some_and(|most| reaching.count() <= usize::from(most)) && !is_many {
             true => Ok(()),
             false => fail("there are more queue pairs than configured, or of another transport"),
+        }
+    }
+
+    /// A pool of initiators connects to a node: not soon after a failure.
+    fn check_attempt(&mut self, node: NodeId) -> Result<(), Finding> {
+        let last = self
+            .failures
+            .iter()
+            .rev()
+            .find(|(failed, _)| *failed == node);
+        let pause = self
+            .config
+            .switching
+            .map_or(0, |switching| switching.retry_windows);
+        match last {
+            Some((_, window)) if self.window < window + u64::from(pause) => {
+                fail("a node is connected to too soon after a failure")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Windows end.
+    pub(super) fn end_windows(&mut self, windows: u32) {
+        self.window += u64::from(windows);
+        self.pool.end_windows(windows);
+    }
+
+    /// No node is used any more: those of a pool of initiators go back to these.
+    fn go_back(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let Some(switching) = self.config.switching else {
+            return Ok(());
+        };
+        for _ in 0..=switching.quiet_windows {
+            self.end_windows(1);
+            self.transmit()?;
+            while !self.actions.is_empty() {
+                self.act(rng, false)?;
+                self.transmit()?;
+            }
+        }
+        match self.device.queue_pairs.iter().any(|qp| qp.node.is_some()) {
+            true => fail("a node that is not used keeps its connection"),
+            false => Ok(()),
         }
     }
 
@@ -748,6 +819,7 @@ impl World {
             }
         }
         self.model.all_done()?;
+        self.go_back(rng)?;
         for open in self.model.virtuals.iter().filter(|open| open.is_open) {
             if self.pool.outstanding(open.id) > 0 {
                 return fail("the place of a request is not given back");
