@@ -14,7 +14,7 @@
 //! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and
 //!    [`Engine::create_qp`] make the objects. Each is ended by a call of its own.
 //! 3. [`Engine::modify_qp`] connects a queue pair: the caller exchanges the peer's number, GID and
-//!    first PSN ([`QpModify::steps_to_rts`]), or rdma_cm does ([`Engine::ucma`]).
+//!    first PSN ([`QpModify::steps_to_rts`]), or rdma_cm does ([`Engine::manage_connections`]).
 //! 4. [`Engine::post_send`], [`Engine::post_recv`] and [`Engine::poll_cq`] move data.
 //!
 //! All calls may be made from any thread. An engine that attached to an urdmad lives until the
@@ -88,6 +88,7 @@ mod waiting;
 
 pub use clock::StoppedClock;
 pub use daemon::attach::{Host, Parts, PlayedDaemon};
+pub use engine::manager::ConnectionManagement;
 pub use engine::Engine;
 pub use objects::cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use objects::events::{

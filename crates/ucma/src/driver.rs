@@ -48,7 +48,7 @@ pub struct Device {
     pub path_mtu: u8,
 }
 
-/// The functions that [`crate::Ucma`] calls; the engine implements them.
+/// The functions that [`crate::Ucma`] calls; the process implements them by its engine.
 ///
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
 /// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for a thread

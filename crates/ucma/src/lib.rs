@@ -34,5 +34,4 @@ mod user;
 pub use driver::{Device, Driver, Errno, PortRequest, Sharing};
 pub use handle::{CmId, FileHandle};
 pub use ucma::Ucma;
-pub use urdma_cm::wire::{is_req, ReqRoute};
 pub use urdma_cm::Peer;

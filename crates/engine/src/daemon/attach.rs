@@ -311,7 +311,7 @@ pub(super) fn start(
         run_dir,
         lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
-        ucma: OnceLock::new(),
+        cm: OnceLock::new(),
         recorder,
         reported: Mutex::default(),
         delivery: Mutex::default(),

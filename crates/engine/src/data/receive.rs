@@ -6,8 +6,8 @@
 
 use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
+use urdma_cm::wire::{is_req, ReqRoute};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
-use urdma_ucma::{is_req, ReqRoute};
 
 use crate::clock;
 use crate::objects::entry::QpEntry;

@@ -5,8 +5,8 @@
 
 use proto_trp::conn::{Connection, Host, Time, TransmitPlan};
 use proto_trp::wire::{Meta, PacketHead};
+use urdma_cm::wire::ReqRoute;
 use urdma_types::{Qpn, SlotId};
-use urdma_ucma::ReqRoute;
 
 use super::daemon_path::DaemonPath;
 use super::packet_room::NoRoom;

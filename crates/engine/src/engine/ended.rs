@@ -23,7 +23,7 @@ impl Engine {
             shard.flush();
             self.sleep_control.wake_if_due(&mut shard);
         }
-        if self.ucma.get().is_some() {
+        if self.cm.get().is_some() {
             // After the datagrams that the process has sent, which may be among the notes.
             shard.process.notes.push(Note::SlotGone(slot, generation));
             shard
@@ -71,8 +71,8 @@ impl Engine {
             });
         }
         drop(sinks);
-        if let Some(ucma) = self.ucma.get() {
-            ucma.device_removed();
+        if let Some(cm) = self.cm.get() {
+            cm.device_removed();
         }
         // The background thread may end.
         self.sleep_control.kick();

@@ -180,7 +180,7 @@ impl Engine {
         // before is handled first.
         shard.drain(&self.info);
         let closed = shard.end_channel(slot);
-        if self.ucma.get().is_some() {
+        if self.cm.get().is_some() {
             shard.process.notes.push(Note::Refused(slot));
         }
         self.sleep_control.wake_if_due(&mut shard);
@@ -206,10 +206,46 @@ fn no_memory(_: MemoryError) -> EngineError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::Arc;
+
+    use proto_trp::conn::Time;
+    use urdma_types::{Psn, Qpn, RawQpn};
 
     use super::*;
+    use crate::engine::manager::ConnectionManagement;
     use crate::rig::{instance, parts};
+
+    /// Connection management that does nothing.
+    struct Unmanaged;
+
+    impl ConnectionManagement for Unmanaged {
+        fn handle_datagram(&self, _: IpAddr, _: &[u8]) {}
+
+        fn qp_ready(&self, _: Qpn) {}
+
+        fn qp_data(&self, _: Qpn) {}
+
+        fn qp_gone(&self, _: Qpn) {}
+
+        fn slot_gone(&self, _: SlotId, _: &dyn Fn() -> bool) {}
+
+        fn device_removed(&self) {}
+
+        fn has_peer(&self, _: RawQpn, _: Psn) -> bool {
+            false
+        }
+
+        fn next_deadline(&self) -> Option<Time> {
+            None
+        }
+
+        fn handle_timeout(&self) {}
+
+        fn is_unused(&self) -> bool {
+            true
+        }
+    }
 
     #[test]
     fn wanted_channel_is_offered_to_the_process_that_is_meant_only() {
@@ -233,7 +269,7 @@ mod tests {
         let instance = instance();
         let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
         let [ended, other] = [1, 2].map(start);
-        other.ucma.get_or_init(|| other.make_ucma());
+        assert!(other.cm.set(Arc::new(Unmanaged)).is_ok());
         let send = || {
             let (ip, to) = (Ipv4Addr::LOCALHOST.into(), other.info.slot);
             let mut datagram = [0; 32];

@@ -8,7 +8,7 @@
 //! | `datagrams`, `dc` | queue pairs of the other services, address handles |
 //! | `resolve` | addresses of peers |
 //! | `introduce` | opening of channels |
-//! | `cm` | connection management: its interface to the engine |
+//! | `manager`, `cm` | connection management beside the engine: what it is told, what it calls |
 //! | `lanes` | objects that all lanes have |
 //! | `ended` | what ends with a process |
 //! | `unmapped` | registered memory that the program has unmapped |
@@ -20,6 +20,7 @@ mod ended;
 mod introduce;
 mod kinds;
 mod lanes;
+pub(crate) mod manager;
 mod qps;
 mod queues;
 mod regions;
@@ -36,9 +37,9 @@ use urdma_channel::Directory;
 use urdma_ipc::{ControlClient, RunDir};
 use urdma_trace::Recorder;
 use urdma_types::SlotId;
-use urdma_ucma::Ucma;
 
 use self::control_socket::ControlSocket;
+use self::manager::ConnectionManagement;
 use crate::clock;
 use crate::lock::{Guard, SpinLock};
 use crate::objects::events::EventSink;
@@ -71,7 +72,8 @@ pub struct Engine {
     pub(super) run_dir: Option<RunDir>,
     pub(super) lanes: Arc<Lanes>,
     pub(super) sinks: Mutex<Vec<Weak<dyn EventSink>>>,
-    pub(super) ucma: OnceLock<Arc<Ucma>>,
+    /// Connection management, once the process uses it.
+    pub(super) cm: OnceLock<Arc<dyn ConnectionManagement>>,
     /// Held while notes are delivered.
     pub(super) delivery: Mutex<()>,
     pub(super) background: Background,

@@ -130,7 +130,7 @@ impl Engine {
         let shard = self.shard.lock();
         let is_flushed = shard.is_dead && shard.process.notes.is_empty();
         drop(shard);
-        is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
+        is_flushed && self.cm.get().is_none_or(|cm| cm.is_unused())
     }
 }
 

@@ -211,7 +211,7 @@ impl Engine {
     /// at a time finds one after the other without a wait; it drives all the same, as one that
     /// polls does. Otherwise the background thread would take the seat, and the two would wait for
     /// each other's locks and processor.
-    pub(crate) fn progress_between_events(&self) {
+    pub fn progress_between_events(&self) {
         let control = &self.sleep_control;
         if !control.seat.is_away() {
             return;

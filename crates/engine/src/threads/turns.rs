@@ -289,20 +289,20 @@ impl Engine {
         if notes.is_empty() {
             return;
         }
-        let ucma = self.cm_in_use();
+        let cm = self.cm_in_use();
         for note in notes {
-            match (note, &ucma) {
+            match (note, &cm) {
                 (Note::Offer(slot, offer), _) => self.make_offer(slot, offer),
                 (Note::Closed(channel), _) => drop(channel),
                 (_, None) => {}
-                (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
-                (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
-                (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
-                (Note::SlotGone(slot, generation), Some(ucma)) => {
-                    self.cm_slot_gone(ucma, slot, generation);
+                (Note::QpData(qpn), Some(cm)) => cm.qp_data(qpn),
+                (Note::QpGone(qpn), Some(cm)) => cm.qp_gone(qpn),
+                (Note::Cm(from, datagram), Some(cm)) => cm.handle_datagram(from, &datagram),
+                (Note::SlotGone(slot, generation), Some(cm)) => {
+                    self.cm_slot_gone(cm.as_ref(), slot, generation);
                 }
-                (Note::Refused(slot), Some(ucma)) => {
-                    ucma.slot_gone(slot, || self.directory.has_process(slot.number()));
+                (Note::Refused(slot), Some(cm)) => {
+                    cm.slot_gone(slot, &|| self.directory.has_process(slot.number()));
                 }
             }
         }
@@ -310,16 +310,16 @@ impl Engine {
     }
 
     pub(super) fn cm_deadline_ns(&self) -> u64 {
-        self.ucma
+        self.cm
             .get()
-            .and_then(|ucma| ucma.next_deadline())
+            .and_then(|cm| cm.next_deadline())
             .map_or(FOREVER, |time| time.as_ns())
     }
 
     #[cold]
     pub(super) fn cm_timeout(&self) {
-        if let Some(ucma) = self.ucma.get() {
-            ucma.handle_timeout();
+        if let Some(cm) = self.cm.get() {
+            cm.handle_timeout();
         }
     }
 

@@ -1,19 +1,21 @@
 //! The rdma_cm files that are open.
 
+mod beside;
+
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use urdma_engine::{Driven, Engine};
+use urdma_engine::{Driven, Engine, EngineError};
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
 use super::answer::answer;
 use super::attach::attach;
 
-/// The engine that connection management used last; it saves a lookup by run directory in each
-/// call.
-static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+/// The engine that has connection management, with it. It is used until its urdmad has ended, which
+/// saves a lookup by run directory in each call.
+static MANAGED: Mutex<(Weak<Engine>, Weak<Ucma>)> = Mutex::new((Weak::new(), Weak::new()));
 
 /// An open rdma_cm file. It stays with the engine for which it was opened, also after that engine
 /// has lost its urdmad.
@@ -47,21 +49,24 @@ pub(super) fn engines() -> Vec<Arc<dyn Driven>> {
     open.map(|engine| engine as Arc<dyn Driven>).collect()
 }
 
-fn cm_engine() -> Result<Arc<Engine>, Errno> {
-    let mut cached = CM_ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = match cached.upgrade().filter(|engine| engine.is_usable()) {
-        Some(engine) => engine,
-        None => attach()?,
-    };
-    *cached = Arc::downgrade(&engine);
-    Ok(engine)
+/// The engine of this process with its connection management, which begins with the first file.
+fn managed() -> Result<(Arc<Engine>, Arc<Ucma>), Errno> {
+    let mut managed = MANAGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(engine), Some(ucma)) = (managed.0.upgrade(), managed.1.upgrade()) {
+        if engine.is_usable() {
+            return Ok((engine, ucma));
+        }
+    }
+    let engine = attach()?;
+    let ucma = beside::start(&engine).map_err(EngineError::errno)?;
+    *managed = (Arc::downgrade(&engine), Arc::downgrade(&ucma));
+    Ok((engine, ucma))
 }
 
 pub(super) unsafe extern "C" fn cm_open(set_fd: c_int) -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(0);
     answer(|| {
-        let engine = cm_engine()?;
-        let ucma = Arc::clone(engine.ucma().map_err(|error| error.errno())?);
+        let (engine, ucma) = managed()?;
         let file = CmFile {
             handle: ucma.open(set_fd)?,
             engine: Arc::downgrade(&engine),
