@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// One of the two ends of a connection. An end is a socket: all processes that have a descriptor of
 /// it belong to the end.
@@ -161,6 +162,25 @@ impl Block {
             },
             directions: Default::default(),
         }
+    }
+
+    fn load(&self, word: Word) -> u64 {
+        self.word(word).load(SeqCst)
+    }
+
+    /// Octets that the ring of a sender has.
+    pub fn in_ring(&self, sender: End) -> u64 {
+        let head = self.load(Word::Head(sender));
+        head.wrapping_sub(self.load(Word::Tail(sender)))
+    }
+
+    /// Whether TCP was drained and the direction is its ring's: TCP has no octets, and gets none
+    /// while that holds. Octets that are handed back end it before they leave the ring, so that a
+    /// receiver that finds the ring empty and then TCP quiet misses none.
+    pub fn is_tcp_quiet(&self, sender: End) -> bool {
+        let until = self.load(Word::TcpUntil(sender));
+        self.load(Word::Drained(sender)) == until.wrapping_add(1)
+            && self.load(Word::Mode(sender)) == RING
     }
 
     /// Where the word [`Word::Head`] of a direction is in the block: what an observer reads.

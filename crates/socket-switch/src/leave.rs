@@ -1,6 +1,6 @@
 //! The calls that begin, suspend and end the use of rings.
 
-use crate::block::{Word, TCP};
+use crate::block::{End, Word, TCP};
 use crate::fault::{has, Fault};
 use crate::host::{Event, Host, Refused};
 use crate::lock::{lock_reader, lock_writer, release_locks, unlock, wake_sleepers};
@@ -99,6 +99,35 @@ pub async fn attend<H: Host>(h: &H) {
     if !is_ring_wanted(h).await && !has(Fault::DeafAgent) {
         settle(h).await;
     }
+}
+
+/// Whether a connection whose peer refuses rings is TCP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The peer does not refuse rings, or a direction is its ring's.
+    No,
+    /// A sender that may have seen no refusal is at work.
+    NotYet,
+    /// Both directions are TCP's, and stay so until the peer calls [`resume`].
+    Yes,
+}
+
+/// Whether both directions are TCP's for as long as the peer refuses rings. No lock is waited for:
+/// a sender that takes its lock when the refusal is there does not upgrade, so each direction is
+/// looked at when its lock has been seen free since.
+pub async fn is_over<H: Host>(h: &H) -> Over {
+    if h.load(Word::Refusals(h.end().peer())).await == 0 {
+        return Over::No;
+    }
+    for sender in [End::First, End::Second] {
+        if h.load(Word::Writer(sender)).await != 0 {
+            return Over::NotYet;
+        }
+        if h.load(Word::Mode(sender)).await != TCP {
+            return Over::No;
+        }
+    }
+    Over::Yes
 }
 
 /// Gives the octets of the outgoing ring to TCP.

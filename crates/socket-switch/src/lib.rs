@@ -27,5 +27,7 @@ mod transfer;
 
 pub use block::{Block, End, Owner, Word};
 pub use host::{Event, Host, Received, Refused};
-pub use leave::{attend, close, demote, join, resume, settle, shutdown_write, Closing, Demotion};
+pub use leave::{
+    attend, close, demote, is_over, join, resume, settle, shutdown_write, Closing, Demotion, Over,
+};
 pub use transfer::{peek, recv, send, Taken};

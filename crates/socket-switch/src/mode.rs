@@ -91,8 +91,9 @@ async fn empty_ring<H: Host>(h: &H) -> Result<(), Refused> {
         if is_late {
             begin_move(h, tail, until).await;
         }
-        h.store(Word::Tail(me), tail.wrapping_add(moved)).await;
+        // A receiver asks TCP before the ring is empty: see [`crate::Block::is_tcp_quiet`].
         h.store(Word::TcpUntil(me), until.wrapping_add(moved)).await;
+        h.store(Word::Tail(me), tail.wrapping_add(moved)).await;
         h.store(Word::Moving(me), 0).await;
     }
 }

@@ -158,22 +158,28 @@ pub async fn recv<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
             Received::End => return Taken::End,
             Received::Octets(_) | Received::WouldBlock => {}
         }
-        if !does_wait && !has_octets(h).await {
-            if had_octets && looks < LOOKS {
-                // The peer may have handed them back since TCP was asked.
-                looks += 1;
-                continue;
-            }
-            if looks < WAY_LOOKS && are_on_the_way(h).await {
-                looks += 1;
-                h.relax().await;
-                continue;
-            }
+        if does_wait {
+            sleep(h, &mut looks).await;
+        } else if !looks_again(h, had_octets, &mut looks).await {
             // The peer does not wake a thread that does not sleep.
             return Taken::Nothing;
         }
-        sleep(h, &mut looks).await;
     }
+}
+
+/// Whether a receive that does not wait, and has found nothing, is to look again. `had_octets`: the
+/// ring had some before.
+async fn looks_again<H: Host>(h: &H, had_octets: bool, looks: &mut u32) -> bool {
+    // The peer may have handed them back since TCP was asked.
+    let is_at_once = had_octets && *looks < LOOKS;
+    if !is_at_once {
+        if *looks >= WAY_LOOKS || !are_on_the_way(h).await {
+            return false;
+        }
+        h.relax().await;
+    }
+    *looks += 1;
+    true
 }
 
 /// Whether octets that were in the ring, of which the program may have been told, have been given
@@ -218,6 +224,7 @@ pub async fn peek<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
     let peer = h.end().peer();
     let (mut looks, mut ends) = (0, 0);
     loop {
+        let had_octets = has_octets(h).await;
         // The ring's octets stay there meanwhile.
         lock_reader(h, peer).await;
         let received = look(h, len_octets).await;
@@ -234,10 +241,11 @@ pub async fn peek<H: Host>(h: &H, len_octets: u64, does_wait: bool) -> Taken {
             Received::End => return Taken::End,
             Received::WouldBlock => {}
         }
-        if !does_wait && !has_octets(h).await {
+        if does_wait {
+            sleep(h, &mut looks).await;
+        } else if !looks_again(h, had_octets, &mut looks).await {
             return Taken::Nothing;
         }
-        sleep(h, &mut looks).await;
     }
 }
 

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use libc::pollfd;
 use urdma_abi::cancel::Disabled;
 use urdma_ipc::{ControlClient, Event, JoinedSocket, RunDir};
-use urdma_socket_switch::{attend, End, Word};
+use urdma_socket_switch::{attend, is_over, End, Over, Word};
 
 use crate::begin::joined;
-use crate::connection::{self, Connection, Parts};
+use crate::connection::{self, Connection, Parts, ARRIVAL_LIMIT};
 use crate::host::Call;
 use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
@@ -28,8 +28,6 @@ use crate::{bell, leave, limits, own, process, real, sets, spawned};
 
 /// How long the agent waits for room in TCP, milliseconds.
 const LOOK_MS: c_int = 1;
-/// How often it looks for octets that the peer has handed back.
-const LATES: u32 = 100;
 /// How long it waits for an event that has arrived.
 const EVENT_LIMIT: Duration = Duration::from_millis(1);
 /// Time between two attempts to reach urdmad.
@@ -168,10 +166,11 @@ struct Watched {
     is_watched: bool,
     /// The last attempt to hand back octets found no room.
     is_behind: bool,
-    /// Octets that the peer has handed back are on their way.
+    /// The connection is TCP's soon: a sender is at work, or octets that were handed back are on
+    /// their way.
     is_late: bool,
-    /// How often they were.
-    lates: u32,
+    /// Since when they are on their way.
+    late_since: Option<Instant>,
 }
 
 /// The connection to urdmad. Declared in the order in which they are dropped.
@@ -462,7 +461,7 @@ impl Watched {
             is_watched: true,
             is_behind: false,
             is_late: false,
-            lates: 0,
+            late_since: None,
         }
     }
 
@@ -472,28 +471,30 @@ impl Watched {
         let call = Call::new(connection, &nothing, 0);
         let done = connection.with_socket(|| Call::run(attend(&call)));
         self.is_behind = matches!(done, Some(None));
-        // A peer that has used rings and refuses them now does not use these again.
-        let me = connection.end;
-        let was_used =
-            connection.was_in_ring.load(SeqCst) || connection.load(Word::Head(me.peer())) != 0;
-        let refusals = connection.load(Word::Refusals(me.peer()));
-        let is_over = was_used
-            && refusals != 0
-            && !connection.is_in_ring(me)
-            && !connection.is_in_ring(me.peer());
         self.is_late = false;
-        // Another connection may have the descriptor by now.
+        // A peer that has used rings and refuses them now does not use these again. Another
+        // connection may have the descriptor by now.
+        let was_used = connection.was_in_ring.load(SeqCst)
+            || connection.load(Word::Head(connection.end.peer())) != 0;
         let cell = table::cell(connection.fd).filter(|cell| cell.has(connection));
-        let Some(cell) = cell.filter(|_| is_over) else {
+        let Some(cell) = cell.filter(|_| was_used) else {
             return;
         };
+        match Call::run(is_over(&call)) {
+            Some(Over::Yes) => {}
+            over => {
+                self.is_late = over == Some(Over::NotYet);
+                return;
+            }
+        }
         let has_arrived = connection.with_socket(|| connection.has_arrived());
-        if self.lates < LATES && has_arrived == Some(false) {
+        let since = *self.late_since.get_or_insert_with(Instant::now);
+        if has_arrived == Some(false) && since.elapsed() < ARRIVAL_LIMIT {
             // A receive of the kernel's would not find them.
-            self.lates += 1;
             self.is_late = true;
             return;
         }
+        let refusals = connection.load(Word::Refusals(connection.end.peer()));
         cell.enter();
         if cell.has(connection) {
             if refusals < leave::FOR_GOOD {

@@ -7,7 +7,7 @@ use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
@@ -39,6 +39,11 @@ const SEND_QUEUED: usize = 5;
 const INFO_OCTETS: usize = 136;
 const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
+
+/// How long TCP may carry octets that were handed back, and the time between two looks of a call
+/// that waits for them.
+pub(crate) const ARRIVAL_LIMIT: Duration = Duration::from_secs(1);
+const ARRIVAL_PAUSE: Duration = Duration::from_micros(20);
 
 /// What a new connection has.
 pub(crate) struct Parts {
@@ -340,12 +345,9 @@ impl Connection {
         self.info()[0] == CLOSED
     }
 
-    /// Whether TCP was drained and the direction of the peer is its ring's: TCP has no octets, and
-    /// gets none while that holds.
+    /// Whether TCP is quiet ([`Block::is_tcp_quiet`]) in the direction of the peer.
     pub(crate) fn is_tcp_quiet(&self) -> bool {
-        let peer = self.end.peer();
-        let until = self.load(Word::TcpUntil(peer));
-        self.load(Word::Drained(peer)) == until.wrapping_add(1) && self.is_in_ring(peer)
+        self.block().is_tcp_quiet(self.end.peer())
     }
 
     /// Whether the octets of `sender` go to its ring.
@@ -360,8 +362,13 @@ impl Connection {
 
     /// Octets that the ring of `sender` has.
     pub(crate) fn in_ring(&self, sender: End) -> u64 {
-        self.load(Word::Head(sender))
-            .wrapping_sub(self.load(Word::Tail(sender)))
+        self.block().in_ring(sender)
+    }
+
+    /// Whether octets of the incoming ring are being handed back: counts of the ring and of TCP may
+    /// both have them.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.load(Word::Moving(self.end.peer())) != 0
     }
 
     /// The place in a ring of a position, and how many octets there are to its end.
@@ -460,10 +467,19 @@ impl Connection {
         let queued = self.queued(libc::FIONREAD);
         let until = self.load(Word::TcpUntil(peer));
         let is_next = || self.tcp_taken().wrapping_add(queued) == until;
-        if self.is_in_ring(peer) && is_next() {
+        if self.is_in_ring(peer) && is_next() && !self.is_moving() {
             queued.saturating_add(self.in_ring(peer))
         } else {
             queued
+        }
+    }
+
+    /// Waits until TCP has received what was handed back, of which the program may have been told:
+    /// a call of the kernel's finds it then.
+    pub(crate) fn wait_for_arrival(&self) {
+        let begin = Instant::now();
+        while !self.has_arrived() && begin.elapsed() < ARRIVAL_LIMIT && !self.is_tcp_reset() {
+            std::thread::sleep(ARRIVAL_PAUSE);
         }
     }
 

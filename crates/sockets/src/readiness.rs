@@ -28,9 +28,10 @@ pub(crate) fn is_out_of_ring(connection: &Connection) -> bool {
 pub(crate) fn of_rings(connection: &Connection, events: c_short) -> c_short {
     let mut ready = 0;
     let peer = connection.end.peer();
-    let is_next = || connection.is_tcp_quiet() || is_drained(connection);
-    if events & IN != 0 && connection.is_in_ring(peer) && connection.in_ring(peer) != 0 && is_next()
-    {
+    let has_octets = || connection.is_in_ring(peer) && connection.in_ring(peer) != 0;
+    // Octets that are handed back are TCP's, and may have been taken.
+    let is_drained = || is_drained(connection) && !connection.is_moving() && has_octets();
+    if events & IN != 0 && has_octets() && (connection.is_tcp_quiet() || is_drained()) {
         ready |= events & IN;
     }
     if events & OUT != 0 && is_out_of_ring(connection) && has_room(connection) {

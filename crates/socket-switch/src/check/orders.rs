@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::world::{Caller, World};
 use super::Rng;
-use crate::{demote, join, recv, send, settle, Demotion, End, Owner, Taken, Word};
+use crate::{
+    demote, is_over, join, peek, recv, send, settle, Demotion, End, Over, Owner, Taken, Word,
+};
 
 /// Runs a call until it returns or sleeps.
 fn run<T>(caller: &Caller, call: Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -167,4 +169,57 @@ fn receiver_that_does_not_wait_finds_octets_that_are_being_handed_back() {
     assert!(found.len() > 3, "{found:?}");
     let is_octet = |taken: &Taken| *taken == Taken::Octets(1);
     assert!(found.iter().all(is_octet), "{found:?}");
+}
+
+#[test]
+fn look_that_does_not_wait_finds_octets_that_tcp_carries_late() {
+    let (world, reader, sender) = reader_and_sender();
+    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    run(&sender, pin!(settle(&sender))).unwrap();
+    let mut look = pin!(peek(&reader, 1, false));
+    assert_eq!(run_for(50, &reader, look.as_mut()), None);
+    world.borrow_mut().tcp.carry(End::Second, 1);
+    assert_eq!(run(&reader, look), Some(Taken::Octets(1)));
+}
+
+#[test]
+fn ring_whose_octets_are_handed_back_is_not_empty_while_tcp_is_quiet() {
+    let (world, reader, sender) = reader_and_sender();
+    let send_one = || run(&sender, pin!(send(&sender, 1, true)));
+    send_one().unwrap().unwrap();
+    run(&reader, pin!(recv(&reader, 1, true))).unwrap();
+    assert!(world.borrow().block.is_tcp_quiet(End::Second));
+    send_one().unwrap().unwrap();
+    let mut hand_back = pin!(settle(&sender));
+    while run_for(1, &sender, hand_back.as_mut()).is_none() {
+        let world = world.borrow();
+        let is_empty = world.block.in_ring(End::Second) == 0;
+        assert!(!(is_empty && world.block.is_tcp_quiet(End::Second)));
+    }
+}
+
+/// An agent looks at a connection whose peer refuses rings, while a send of its end has made
+/// `steps` accesses. Returns what it has seen, and whether the send has used the ring since, unless
+/// the send ends before.
+fn over_beside_send(steps: u32) -> Option<(Over, bool)> {
+    let (world, sender, peer) = reader_and_sender();
+    let agent = caller(&world, End::First, 3);
+    let mut sending = pin!(send(&sender, 1, true));
+    if run_for(steps, &sender, sending.as_mut()).is_some() {
+        return None;
+    }
+    let mut demotion = pin!(demote(&peer));
+    run_for(100, &peer, demotion.as_mut());
+    let over = run(&agent, pin!(is_over(&agent))).unwrap();
+    run(&sender, sending).unwrap().unwrap();
+    let is_used = world.borrow().word(Word::Mode(End::First)) != 0;
+    Some((over, is_used))
+}
+
+#[test]
+fn connection_is_not_over_while_a_send_may_use_its_ring() {
+    let seen: Vec<(Over, bool)> = (0..).map_while(over_beside_send).collect();
+    assert!(seen.iter().any(|(_, is_used)| *is_used), "{seen:?}");
+    assert!(seen.contains(&(Over::Yes, false)), "{seen:?}");
+    assert!(!seen.contains(&(Over::Yes, true)), "{seen:?}");
 }
