@@ -65,8 +65,9 @@ impl ModuleId {
 pub(crate) enum Output {
     /// Send a message to the module.
     Kernel(Box<CmMessage>),
-    /// A listener of this process has a request (see [`KernelCm::askers`]).
-    Requested(u32),
+    /// A listener of this process has a request (see [`KernelCm::askers`]) from an address, of a
+    /// queue pair in this slot if the address is of this host.
+    Requested(u32, (IpAddr, SlotId)),
     /// Have the owner of a queue pair set it.
     SetQp(RawQpn, QpTarget),
     /// Have the owner of a queue pair move it to the error state.
@@ -542,8 +543,9 @@ impl KernelCm {
         self.last_request = id;
         self.add(id, request.conn, RawQpn::NONE, Some(listener));
         let slot = request.req.qp.qpn.to_qpn().map(Qpn::slot);
+        let asker = slot.map(|slot| (request.req.src.ip(), slot));
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.asker = slot.map(|slot| (request.req.src.ip(), slot));
+            connection.asker = asker;
         }
         self.engine.take_request(request.conn);
         let mut asked = message(cm_kind::REQUEST, id);
@@ -555,8 +557,8 @@ impl KernelCm {
         set_private(&mut asked, &request.private_data);
         self.tell(asked);
         let pid = self.listeners.get(&listener).map_or(0, |by| by.pid);
-        if pid != 0 {
-            self.outputs.push_back(Output::Requested(pid));
+        if let Some(asker) = asker.filter(|_| pid != 0) {
+            self.outputs.push_back(Output::Requested(pid, asker));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel module's requests, and the outputs of connection management for it.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use urdma_cm::wire::ReqRoute;
@@ -35,7 +36,7 @@ impl Control {
         while let Some(output) = self.kernel.cm.next_output(now) {
             match output {
                 Output::Kernel(message) => self.tell_kernel(now, &message),
-                Output::Requested(pid) => self.introduce_askers(pid),
+                Output::Requested(pid, asker) => self.introduce_to(pid, &[asker]),
                 Output::SetQp(qpn, target) => {
                     if !self.tell_owner(qpn, Event::SetQp(target)) {
                         self.kernel.cm.qp_is_set(now, qpn, false);
@@ -51,15 +52,20 @@ impl Control {
         }
     }
 
-    /// Has the process, if it has a slot, and those of this host that wait for its answer open the
-    /// channels for their connections, while it decides.
+    /// Introduces the process, which has attached, to all that wait for its answer.
     pub(super) fn introduce_askers(&mut self, pid: u32) {
         let askers = self.kernel.cm.askers(pid);
+        self.introduce_to(pid, &askers);
+    }
+
+    /// Has the process, if it has a slot, and those of this host that wait for its answer open the
+    /// channels for their connections, while it decides.
+    fn introduce_to(&mut self, pid: u32, askers: &[(IpAddr, SlotId)]) {
         let is_it = |client: &&Client| client.pid() == Some(pid);
         let Some(slot) = self.clients.values().filter(is_it).find_map(Client::slot) else {
             return;
         };
-        for (ip, asker) in askers {
+        for &(ip, asker) in askers {
             if self.identity.owns(ip) {
                 self.introduce(slot, asker);
             }

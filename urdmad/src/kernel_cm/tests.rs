@@ -40,7 +40,7 @@ impl Bed {
             match output {
                 Output::Kernel(message) => self.told.push(*message),
                 Output::SetQp(_, target) => self.targets.push(target),
-                Output::Requested(pid) => assert_eq!(pid, LISTENING_PID),
+                Output::Requested(pid, _) => assert_eq!(pid, LISTENING_PID),
                 Output::EndQp(qpn) => self.ended.push(qpn),
                 Output::Send(to, datagram) => {
                     assert_eq!((to.ip, to.slot), (HOST, SlotId::DAEMON));
