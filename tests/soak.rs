@@ -38,13 +38,18 @@ const ANONYMOUS_SLACK_KB: u64 = 4096;
 /// What urdmad may have read of the last process of each of 253 slots: its delivery records (a
 /// header and 8 octets for each of 65,536 queue pairs), of which each process uses others.
 const SHARED_SLACK_KB: u64 = 253 * (4 + 512);
+/// Flight recordings: of processes that have ended, which urdmad keeps for 15 minutes
+/// (doc/tracing.md), and its own.
+const RECORDINGS_MAX: usize = 64 + 1;
 /// Two files of 1 MB, and a line each.
 const LOG_OCTETS_MAX: u64 = (2 << 20) + 8192;
 
 /// The resources of a urdmad.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
+    /// All but those of flight recordings.
     descriptors: usize,
+    recordings: usize,
     threads: usize,
     anonymous_kb: u64,
     /// Channels, pages, the directory and delivery records, as far as urdmad has touched them.
@@ -54,23 +59,28 @@ struct Holdings {
 impl Holdings {
     fn of(host: &Instance) -> Self {
         let proc = Path::new("/proc").join(host.daemon_pid().unwrap().to_string());
-        let count = |folder: &str| fs::read_dir(proc.join(folder)).unwrap().count();
         let status = fs::read_to_string(proc.join("status")).unwrap();
         let resident_kb = |kind| {
             let mut lines = status.lines();
             first_number(lines.find_map(|line| line.strip_prefix(kind)).unwrap())
         };
+        let files = fs::read_dir(proc.join("fd")).unwrap();
+        let files = files.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        let is_recording = |file: &Path| file.starts_with("/memfd:urdma-recording (deleted)");
+        let (recordings, others): (Vec<_>, Vec<_>) = files.partition(|file| is_recording(file));
         Self {
-            descriptors: count("fd"),
-            threads: count("task"),
+            descriptors: others.len(),
+            recordings: recordings.len(),
+            threads: fs::read_dir(proc.join("task")).unwrap().count(),
             anonymous_kb: resident_kb("RssAnon:"),
             shared_kb: resident_kb("RssShmem:"),
         }
     }
 
-    /// Whether these resources are at most those of `before`.
+    /// Whether these resources are at most those of `before`, but for what urdmad is to keep.
     fn fits(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
+            && self.recordings <= RECORDINGS_MAX
             && self.threads <= before.threads
             && self.anonymous_kb <= before.anonymous_kb + ANONYMOUS_SLACK_KB
             && self.shared_kb <= before.shared_kb + SHARED_SLACK_KB

@@ -289,7 +289,14 @@ fn postgresql_and_pgbench_keep_balances() {
     client("pgbench", "-i|-q");
     let before = ring_octets(&one.host);
     let ended = client("pgbench", &format!("-c4|-j2|-t{TRANSACTIONS}"));
-    expect_carried(&one, before, 4 * TRANSACTIONS * OCTETS);
+    // Connections that are offered at once meet while the server forks: those stay with TCP.
+    let is_offered_at_once = std::env::var("URDMA_SOCKETS_FROM").as_deref() == Ok("0");
+    let least = if is_offered_at_once {
+        0
+    } else {
+        4 * TRANSACTIONS * OCTETS
+    };
+    expect_carried(&one, before, least);
     servers::read_pgbench(&ended).unwrap();
     let sum = |column: &str, table: &str| format!("(select sum({column}) from pgbench_{table})");
     let [accounts, branches, tellers, history] = [
