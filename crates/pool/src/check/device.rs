@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use super::Finding;
 use crate::types::{NodeId, PhysicalId, Sge, Status, Transmit};
+use crate::{Config, Transport};
 
 /// Why a queue pair is in ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,30 @@ impl Device {
             broken: None,
             posted: VecDeque::new(),
         });
+    }
+
+    /// Queue pairs as the one to `node` are as many as configured at most, as are connections.
+    pub(super) fn check_count(&self, config: &Config, node: Option<NodeId>) -> Result<(), Finding> {
+        let most = match (config.transport, node) {
+            (Transport::Connections { per_node }, Some(_)) => Some(per_node),
+            (Transport::Connections { .. }, None) => None,
+            (Transport::Initiators { count }, None) => Some(count),
+            (Transport::Initiators { .. }, Some(_)) => config.switching.map(|_| 1),
+        };
+        let count = |is_meant: &dyn Fn(&QueuePair) -> bool| {
+            self.queue_pairs.iter().filter(|qp| is_meant(qp)).count()
+        };
+        let reaching = count(&|qp| qp.node == node);
+        let connections = count(&|qp| qp.node.is_some());
+        let is_many = config
+            .switching
+            .is_some_and(|switching| connections > usize::from(switching.connections_max));
+        match most.is_some_and(|most| reaching <= usize::from(most)) && !is_many {
+            true => Ok(()),
+            false => {
+                Err("there are more queue pairs than configured, or of another transport".into())
+            }
+        }
     }
 
     /// Posts a work request. One that is in ERR flushes it.

@@ -1,13 +1,15 @@
 //! The checker: a pool with users and a device under random schedules, against a plain model.
 //!
-//! `device` has the queue pairs: it executes work requests, loses answers, refuses, breaks.
-//! `model` knows what each request may still become; `work` checks each work request by it. `world`
-//! carries out the pool's actions between the two and watches every step; `schedules` runs it with
-//! random configurations and asserts that it finds each deliberate fault; `shares` has a user that
-//! takes what it gets. For Sends, `pools` has several pools with connections between them,
-//! `connects` how these are made, `ends` their users and what these may receive, and `exchanges`
-//! the schedules. A failing seed is printed; `URDMA_SEED` runs it alone.
+//! `device` has the queue pairs: it executes work requests, loses answers, refuses, breaks. `model`
+//! knows what each request may still become; `work` checks each work request by it. `world` carries
+//! out the pool's actions between the two and watches every step; `schedules` runs it with random
+//! configurations and asserts that it finds each deliberate fault; `attempts` knows when a node may
+//! be connected to; `shares` has a user that takes what it gets. For Sends, `pools` has several
+//! pools with connections between them, `connects` how these are made, `ends` their users and what
+//! these may receive, and `exchanges` the schedules. A failing seed is printed; `URDMA_SEED` runs
+//! it alone.
 
+mod attempts;
 mod blocked;
 mod connects;
 mod device;

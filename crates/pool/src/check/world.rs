@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::attempts::Attempts;
 use super::device::{Broken, Device};
 use super::model::Model;
 use super::work::{check_work, excuse_flushed, fail, Local, Remote, STRIDE};
@@ -9,7 +10,7 @@ use super::{Finding, Rng};
 use crate::fault::Fault;
 use crate::{
     Access, Action, Config, Element, LocalRegion, NodeId, Operation, PhysicalId, Pool, PostError,
-    Posted, RemoteRegion, Request, Status, Transport, UserId, ELEMENTS_MAX,
+    Posted, RemoteRegion, Request, Status, UserId, ELEMENTS_MAX,
 };
 
 /// Of each region.
@@ -43,10 +44,7 @@ pub(super) struct World {
     refused: Vec<PhysicalId>,
     /// Those that could not be connected.
     unreached: Vec<PhysicalId>,
-    /// Windows that have ended.
-    window: u64,
-    /// Nodes of a pool of initiators whose connections could not be made, and when.
-    failures: Vec<(NodeId, u64)>,
+    attempts: Attempts,
     /// When each node was added, or the last virtual queue pair to it was closed.
     idle_since: [u64; NODES as usize],
     /// Counts these.
@@ -74,8 +72,7 @@ impl World {
             refuses_all: false,
             refused: Vec::new(),
             unreached: Vec::new(),
-            window: 0,
-            failures: Vec::new(),
+            attempts: Attempts::default(),
             idle_since: std::array::from_fn(|at| at as u64),
             clock: NODES,
             next_serial: 1,
@@ -475,15 +472,15 @@ impl World {
         has_faults: bool,
         rng: &mut Rng,
     ) -> Result<(), Finding> {
-        let switched = node.filter(|_| self.config.switching.is_some());
-        if let Some(node) = switched {
-            self.check_attempt(node)?;
+        let switched = node.zip(self.config.switching);
+        if let Some((node, switching)) = switched {
+            self.attempts.check(node, &switching)?;
         }
         let likely = if switched.is_some() { 30 } else { 10 };
         if has_faults && rng.percent(likely) {
             match switched {
                 // Requests go on over initiators.
-                Some(node) => self.failures.push((node, self.window)),
+                Some((node, _)) => self.attempts.note_failure(node),
                 None => self.excuse_node(node, Status::RetryExceeded),
             }
             self.pool.handle_unreachable(id);
@@ -492,51 +489,12 @@ impl World {
         }
         self.device.create(id, node);
         self.pool.handle_connected(id);
-        let reaching = self.device.queue_pairs.iter().filter(|qp| qp.node == node);
-        let most = match self.config.transport {
-            Transport::Connections { per_node } => node.map(|_| per_node),
-            Transport::Initiators { count } => match node {
-                Some(_) => self.config.switching.map(|_| 1),
-                None => Some(count),
-            },
-        };
-        let connections = self
-            .device
-            .queue_pairs
-            .iter()
-            .filter(|qp| qp.node.is_some());
-        let is_many = self
-            .config
-            .switching
-            .is_some_and(|switching| connections.count() > usize::from(switching.connections_max));
-        match most.is_some_and(|most| reaching.count() <= usize::from(most)) && !is_many {
-            true => Ok(()),
-            false => fail("there are more queue pairs than configured, or of another transport"),
-        }
-    }
-
-    /// A pool of initiators connects to a node: not soon after a failure.
-    fn check_attempt(&mut self, node: NodeId) -> Result<(), Finding> {
-        let last = self
-            .failures
-            .iter()
-            .rev()
-            .find(|(failed, _)| *failed == node);
-        let pause = self
-            .config
-            .switching
-            .map_or(0, |switching| switching.retry_windows);
-        match last {
-            Some((_, window)) if self.window < window + u64::from(pause) => {
-                fail("a node is connected to too soon after a failure")
-            }
-            _ => Ok(()),
-        }
+        self.device.check_count(&self.config, node)
     }
 
     /// Windows end.
     pub(super) fn end_windows(&mut self, windows: u32) {
-        self.window += u64::from(windows);
+        self.attempts.window += u64::from(windows);
         self.pool.end_windows(windows);
     }
 

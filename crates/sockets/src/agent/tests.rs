@@ -1,23 +1,9 @@
 //! What the agent does for connections, both ends in this process.
 
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
-
 use super::*;
 use crate::connection::Connection;
-use crate::host::tests::{call, ends, put};
+use crate::host::tests::{call, ends, put, socket};
 use urdma_socket_switch::join;
-
-/// A socket of this process: what keeps it open, its descriptor, and its cell.
-fn socket() -> ([OwnedFd; 2], c_int, &'static Cell) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    let fd = socket.as_raw_fd();
-    let cell = table::cell(fd).unwrap();
-    cell.begin(fd, false);
-    ([socket.into(), peer.into()], fd, cell)
-}
 
 /// Both ends of a connection, the first of which has a descriptor.
 fn ends_of(fd: c_int) -> [Arc<Connection>; 2] {
@@ -46,7 +32,8 @@ fn refuse(peer: &Connection) {
 
 #[test]
 fn connection_that_is_closed_does_not_take_the_rings_of_the_next_one() {
-    let (_open, fd, cell) = socket();
+    let (open, _peer, cell) = socket();
+    let fd = open.as_raw_fd();
     let [before, peer] = ends_of(fd);
     assert_eq!(put(&peer, b"octets"), Some(Ok(6)));
     refuse(&peer);

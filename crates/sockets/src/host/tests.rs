@@ -1,7 +1,7 @@
 //! Calls of the switch over sockets and memory of the kernel, both ends in this process.
 
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use urdma_socket_switch::layout::{first_octets, MEMORY_OCTETS};
@@ -11,6 +11,7 @@ use super::*;
 use crate::connection::Parts;
 use crate::octets::Octets;
 use crate::own::Own;
+use crate::table::{self, Cell};
 
 /// Names of processes.
 const NUMBERS: [u64; 2] = [7, 9];
@@ -34,11 +35,26 @@ fn memory() -> OwnedFd {
     file.into()
 }
 
-/// Both ends of a connection, neither of which has joined.
-pub(crate) fn ends() -> [Connection; 2] {
+/// Both sockets of a connection of TCP.
+fn tcp_pair() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (passive, _) = listener.accept().unwrap();
+    [active, passive]
+}
+
+/// A new socket of this process, its peer, and its cell.
+pub(crate) fn socket() -> (TcpStream, TcpStream, &'static Cell) {
+    let [socket, peer] = tcp_pair();
+    let fd = socket.as_raw_fd();
+    let cell = table::cell(fd).unwrap();
+    cell.begin(fd, false);
+    (socket, peer, cell)
+}
+
+/// Both ends of a connection, neither of which has joined.
+pub(crate) fn ends() -> [Connection; 2] {
+    let [active, passive] = tcp_pair();
     let memory = memory();
     let bells = [Own::bell().unwrap(), Own::bell().unwrap()];
     let [first, second] = [(active, false), (passive, true)];

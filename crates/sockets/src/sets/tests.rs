@@ -1,7 +1,7 @@
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
 use super::*;
-use crate::host::tests::ends;
+use crate::host::tests::{ends, socket};
 use crate::table::State;
 
 /// A set, and a socket that is a member of it: its peer, and its cell.
@@ -10,12 +10,8 @@ fn member() -> (&'static Set, TcpStream, TcpStream, &'static Cell) {
     let epfd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
     adopt(epfd);
     let set = known(epfd).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (peer, _) = listener.accept().unwrap();
+    let (socket, peer, cell) = socket();
     let fd = socket.as_raw_fd();
-    let cell = table::cell(fd).unwrap();
-    cell.begin(fd, false);
     let mut event = epoll_event {
         events: libc::EPOLLIN.cast_unsigned(),
         u64: 1,
