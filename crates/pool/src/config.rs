@@ -155,14 +155,11 @@ impl Config {
         let limits = [
             ("connections_max", switching.connections_max.into()),
             ("requests", switching.requests),
-            ("window", switching.window.subsec_nanos()),
+            ("window", u32::from(!switching.window.is_zero())),
             ("quiet_windows", switching.quiet_windows),
             ("retry_windows", switching.retry_windows),
         ];
-        let is_zero = |(name, limit): &(&str, u32)| {
-            *limit == 0 && (*name != "window" || switching.window.is_zero())
-        };
-        if let Some((name, _)) = limits.iter().find(|limit| is_zero(limit)) {
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == 0) {
             return Err(ConfigError::Zero(name));
         }
         let shared = u64::from(count) + u64::from(switching.connections_max);
