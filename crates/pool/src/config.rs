@@ -132,9 +132,7 @@ impl Config {
             ("message_octets_max", self.message_octets_max),
             ("signal_every", self.signal_every),
         ];
-        if let Some((name, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
-            return Err(ConfigError::Zero(name));
-        }
+        check_not_zero(&limits)?;
         if self.elements_max as usize > ELEMENTS_MAX {
             return Err(ConfigError::Elements(self.elements_max));
         }
@@ -159,9 +157,7 @@ impl Config {
             ("quiet_windows", switching.quiet_windows),
             ("retry_windows", switching.retry_windows),
         ];
-        if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == 0) {
-            return Err(ConfigError::Zero(name));
-        }
+        check_not_zero(&limits)?;
         let shared = u64::from(count) + u64::from(switching.connections_max);
         match shared * u64::from(self.sq_depth) <= u64::from(self.cq_depth) {
             true => Ok(()),
@@ -211,5 +207,12 @@ impl MessageConfig {
             0 => Err(ConfigError::Zero("backlog")),
             _ => Ok(()),
         }
+    }
+}
+
+fn check_not_zero(limits: &[(&'static str, u32)]) -> Result<(), ConfigError> {
+    match limits.iter().find(|(_, limit)| *limit == 0) {
+        Some((name, _)) => Err(ConfigError::Zero(name)),
+        None => Ok(()),
     }
 }

@@ -164,7 +164,8 @@ impl Block {
         }
     }
 
-    fn load(&self, word: Word) -> u64 {
+    /// The value of a word.
+    pub fn load(&self, word: Word) -> u64 {
         self.word(word).load(SeqCst)
     }
 

@@ -178,7 +178,7 @@ impl Connection {
     }
 
     pub(crate) fn load(&self, word: Word) -> u64 {
-        self.block().word(word).load(SeqCst)
+        self.block().load(word)
     }
 
     /// The socket; after [`Self::close`] a number that may be another file's.
