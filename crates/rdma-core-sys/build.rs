@@ -1,6 +1,7 @@
 //! Generates bindings of the public headers of the installed libibverbs and librdmacm. It links
 //! nothing: the plugin calls the copy that opens its device.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,7 +21,7 @@ const RDMACM_FUNCTIONS: &str = "rdma_(accept|ack_cm_event|bind_addr|connect|crea
      create_id|create_qp|destroy_event_channel|destroy_id|destroy_qp|disconnect|event_str|\
      get_cm_event|get_src_port|listen|migrate_id|reject|resolve_addr|resolve_route)";
 
-fn configure() -> Result<(), String> {
+fn configure() -> Result<(), Box<dyn Error>> {
     let verbs = bindings("libibverbs", "infiniband/verbs.h")?
         .allowlist_file(".*/infiniband/(verbs|verbs_api|ib_user_ioctl_verbs)\\.h")
         // The types of the libc crate, so that its functions accept the fields.
@@ -43,7 +44,7 @@ fn configure() -> Result<(), String> {
 }
 
 /// Bindings of a header of an installed library.
-fn bindings(library: &str, header: &str) -> Result<bindgen::Builder, String> {
+fn bindings(library: &str, header: &str) -> Result<bindgen::Builder, Box<dyn Error>> {
     let found = pkg_config::Config::new()
         .cargo_metadata(false)
         .probe(library)
@@ -67,13 +68,13 @@ fn bindings(library: &str, header: &str) -> Result<bindgen::Builder, String> {
 }
 
 /// Writes the declarations to `$OUT_DIR/{file}`.
-fn write(bindings: bindgen::Builder, file: &str) -> Result<(), String> {
+fn write(bindings: bindgen::Builder, file: &str) -> Result<(), Box<dyn Error>> {
     let bindings = bindings.generate().map_err(|error| {
         format!("writing {file} failed: {error}; is libclang there? apt-get install libclang-dev")
     })?;
-    let out =
-        PathBuf::from(std::env::var("OUT_DIR").map_err(|error| error.to_string())?).join(file);
+    let out = PathBuf::from(std::env::var("OUT_DIR")?).join(file);
     bindings
         .write_to_file(&out)
-        .map_err(|error| format!("cannot write {}: {error}", out.display()))
+        .map_err(|error| format!("cannot write {}: {error}", out.display()))?;
+    Ok(())
 }

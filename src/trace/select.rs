@@ -17,10 +17,15 @@ pub(super) enum Selection {
     Peer(IpAddr),
 }
 
-impl FromStr for Selection {
-    type Err = String;
+/// A text that selects no connections.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("neither a number nor an IP address")]
+pub(super) struct NoSelection;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Selection {
+    type Err = NoSelection;
+
+    fn from_str(text: &str) -> Result<Self, NoSelection> {
         let number = match text.strip_prefix("0x") {
             Some(digits) => u32::from_str_radix(digits, 16).ok(),
             None => text.parse().ok(),
@@ -29,7 +34,7 @@ impl FromStr for Selection {
         number
             .map(Selection::Number)
             .or_else(peer)
-            .ok_or_else(|| "neither a number nor an IP address".to_owned())
+            .ok_or(NoSelection)
     }
 }
 

@@ -175,7 +175,7 @@ impl Connection {
 struct Scraped {
     run_dir: RunDir,
     client: Option<ControlClient>,
-    text: Option<(Instant, Result<String, String>)>,
+    text: Option<(Instant, Result<String, ControlError>)>,
 }
 
 impl Scraped {
@@ -189,17 +189,14 @@ impl Scraped {
 
     /// The metrics, or why there are none. Both are kept for [`MAX_AGE`] after urdmad has answered
     /// or its time was over.
-    fn text(&mut self) -> Result<&str, &str> {
+    fn text(&mut self) -> Result<&str, &ControlError> {
         let is_young = |(at, _): &(Instant, _)| at.elapsed() < MAX_AGE;
         let text = match self.text.take().filter(is_young) {
             Some(text) => text,
-            None => {
-                let outcome = self.ask().map_err(|error| error.to_string());
-                (Instant::now(), outcome)
-            }
+            None => (Instant::now(), self.ask()),
         };
         let (_, outcome) = self.text.insert(text);
-        outcome.as_deref().map_err(|reason| &**reason)
+        outcome.as_deref()
     }
 
     fn ask(&mut self) -> Result<String, ControlError> {
@@ -266,16 +263,18 @@ mod tests {
     #[test]
     fn failure_is_kept_as_long_as_metrics_are() {
         let mut scraped = Scraped::new(RunDir::at("/nonexistent"));
-        let failed = scraped.text().unwrap_err().to_owned();
+        let failed = scraped.text().unwrap_err().to_string();
         assert!(!failed.is_empty());
-        scraped.text = Some((Instant::now(), Err("as before".to_owned())));
+        let before = || Err(ControlError::Timeout);
+        scraped.text = Some((Instant::now(), before()));
         let said = answer(b"GET /metrics HTTP/1.1\r\n\r\n", &mut scraped);
         let said = String::from_utf8(said).unwrap();
         assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
-        assert!(said.ends_with("as before\n"), "{said}");
+        let end = format!("{}\n", ControlError::Timeout);
+        assert!(said.ends_with(&end), "{said}");
         let old = Instant::now().checked_sub(MAX_AGE).unwrap();
-        scraped.text = Some((old, Err("as before".to_owned())));
-        assert_eq!(scraped.text().unwrap_err(), failed);
+        scraped.text = Some((old, before()));
+        assert_eq!(scraped.text().unwrap_err().to_string(), failed);
     }
 
     #[test]

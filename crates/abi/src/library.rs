@@ -62,6 +62,8 @@ impl std::fmt::Display for LoadError {
     }
 }
 
+impl std::error::Error for LoadError {}
+
 /// Loads a library, which is never unloaded, and returns its table.
 ///
 /// # Errors

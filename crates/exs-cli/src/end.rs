@@ -1,5 +1,6 @@
 //! One end of a stream, and its options.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use crate::error::Error;
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// A host and a port, as the command line has them.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| format!("{text} has no address"))
+pub(crate) fn address(text: &str) -> io::Result<SocketAddr> {
+    let mut found = text.to_socket_addrs()?;
+    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{text} has no address"));
+    found.next().ok_or_else(none)
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -143,13 +143,51 @@ impl Faults {
     }
 }
 
+/// A text that is not a parameter of an impairment. Displayed, it states the syntax.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SyntaxError {
+    /// Not a fraction of packets.
+    Share(String),
+    /// Not a time.
+    Time(String),
+    /// Not a rate.
+    Rate(String),
+    /// Not a number of octets.
+    Octets(String),
+}
+
+impl fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(text) => write!(
+                f,
+                "\"{text}\" is not a share of packets: write 0% to 100%, such as \"0.1%\""
+            ),
+            Self::Time(text) => write!(
+                f,
+                "\"{text}\" is not a time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such \
+                as \"1ms\""
+            ),
+            Self::Rate(text) => write!(
+                f,
+                "\"{text}\" is not a rate: write 1kbit/s to 1000Gbit/s, such as \"10Gbit/s\""
+            ),
+            Self::Octets(text) => write!(
+                f,
+                "\"{text}\" is not a number of octets: write 0B to 4GB, such as \"64kB\""
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SyntaxError {}
+
 /// Parses a fraction of packets, such as `1%` or `0.01%`, to a number per million.
 ///
 /// # Errors
-/// A message that states the syntax.
-pub fn parse_share(text: &str) -> Result<u32, String> {
-    let wrong =
-        || format!("\"{text}\" is not a share of packets: write 0% to 100%, such as \"0.1%\"");
+/// [`SyntaxError::Share`].
+pub fn parse_share(text: &str) -> Result<u32, SyntaxError> {
+    let wrong = || SyntaxError::Share(text.to_owned());
     let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
     let millionths = scaled(number, f64::from(MILLION) / 100.0).ok_or_else(wrong)?;
     u32::try_from(millionths)
@@ -161,25 +199,20 @@ pub fn parse_share(text: &str) -> Result<u32, String> {
 /// Parses a time, such as `1ms`, `250us` or `0.5s`, to nanoseconds.
 ///
 /// # Errors
-/// A message that states the syntax.
-pub fn parse_time(text: &str) -> Result<u64, String> {
+/// [`SyntaxError::Time`].
+pub fn parse_time(text: &str) -> Result<u64, SyntaxError> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let most = u64::try_from(DELAY_MAX.as_nanos()).unwrap_or(u64::MAX);
     with_unit(text, &units)
         .filter(|ns| *ns <= most)
-        .ok_or_else(|| {
-            format!(
-                "\"{text}\" is not a time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such \
-                as \"1ms\""
-            )
-        })
+        .ok_or_else(|| SyntaxError::Time(text.to_owned()))
 }
 
 /// Parses a rate, such as `10Gbit/s` or `100Mbit/s`, to bits per second.
 ///
 /// # Errors
-/// A message that states the syntax.
-pub fn parse_rate(text: &str) -> Result<u64, String> {
+/// [`SyntaxError::Rate`].
+pub fn parse_rate(text: &str) -> Result<u64, SyntaxError> {
     let units = [
         ("Gbit/s", 1e9),
         ("Mbit/s", 1e6),
@@ -188,22 +221,18 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     ];
     with_unit(text, &units)
         .filter(|rate| (RATE_BIT_S_MIN..=RATE_BIT_S_MAX).contains(rate))
-        .ok_or_else(|| {
-            format!("\"{text}\" is not a rate: write 1kbit/s to 1000Gbit/s, such as \"10Gbit/s\"")
-        })
+        .ok_or_else(|| SyntaxError::Rate(text.to_owned()))
 }
 
 /// Parses a number of octets, such as `64kB` or `1MB`.
 ///
 /// # Errors
-/// A message that states the syntax.
-pub fn parse_octets(text: &str) -> Result<u64, String> {
+/// [`SyntaxError::Octets`].
+pub fn parse_octets(text: &str) -> Result<u64, SyntaxError> {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
     with_unit(text, &units)
         .filter(|octets| *octets <= QUEUE_OCTETS_MAX)
-        .ok_or_else(|| {
-            format!("\"{text}\" is not a number of octets: write 0B to 4GB, such as \"64kB\"")
-        })
+        .ok_or_else(|| SyntaxError::Octets(text.to_owned()))
 }
 
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<u64> {
@@ -241,14 +270,17 @@ mod tests {
     #[test]
     fn bad_values_are_refused_with_an_example() {
         for said in [
-            parse_share("1").unwrap_err(),
-            parse_share("101%").unwrap_err(),
-            parse_share("-1%").unwrap_err(),
-            parse_share("NaN%").unwrap_err(),
+            parse_share("1").unwrap_err().to_string(),
+            parse_share("101%").unwrap_err().to_string(),
+            parse_share("-1%").unwrap_err().to_string(),
+            parse_share("NaN%").unwrap_err().to_string(),
         ] {
             assert!(said.contains("such as \"0.1%\""), "{said}");
         }
-        assert!(parse_time("11s").unwrap_err().contains("such as \"1ms\""));
+        assert!(parse_time("11s")
+            .unwrap_err()
+            .to_string()
+            .contains("such as \"1ms\""));
         assert!(parse_time("1 hour").is_err());
         assert!(parse_rate("10Gb").is_err());
         assert!(parse_rate("0bit/s").is_err());

@@ -4,6 +4,7 @@
 //! [`dispatch`] has a handler of SIGSYS called for each system call from outside the C library;
 //! [`calls`] are those that use descriptors, [`modules`] what code is at an address.
 
+use self::unavailable::Unavailable;
 use crate::{diagnosed, process};
 
 #[cfg(target_arch = "x86_64")]
@@ -12,6 +13,7 @@ mod calls;
 mod dispatch;
 #[cfg(target_arch = "x86_64")]
 mod modules;
+mod unavailable;
 
 /// The library is loaded: begins the diagnosis if the program is started for it.
 pub(crate) fn begin() {
@@ -25,13 +27,13 @@ pub(crate) fn begin() {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn start() -> Result<(), String> {
+fn start() -> Result<(), Unavailable> {
     dispatch::start()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn start() -> Result<(), String> {
-    Err("it needs a processor of the kind x86-64".to_owned())
+fn start() -> Result<(), Unavailable> {
+    Err(Unavailable::Processor)
 }
 
 /// A new thread begins, or the only one of a forked child.

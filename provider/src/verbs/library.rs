@@ -7,6 +7,7 @@
 //! need per copy.
 
 use std::ffi::{c_int, c_void, CStr, CString};
+use std::fmt;
 use std::mem::{size_of, transmute_copy};
 use std::ops::Range;
 use std::ptr::{null, null_mut};
@@ -176,7 +177,7 @@ pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_o
                 // the copy's list while this call extends it.
                 unsafe { (library.register_driver)(&library.driver) };
             }
-            Err(sentence) => eprintln!("urdma: {sentence}"),
+            Err(reason) => eprintln!("urdma: {reason}"),
         }
     }
     SEARCHED.store(objects.loads, Ordering::Release);
@@ -247,17 +248,18 @@ impl Candidate {
 
     /// # Safety
     /// `F` is the type of the function with this name.
-    unsafe fn function<F>(&self, name: &CStr) -> Result<F, String> {
+    unsafe fn function<F>(&self, name: &CStr) -> Result<F, Unserved> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self
-            .symbol(name)
-            .ok_or_else(|| format!("{} has no {}", self.path(), name.to_string_lossy()))?;
+        let address = self.symbol(name).ok_or_else(|| Unserved::Function {
+            path: self.path(),
+            name: name.to_string_lossy().into_owned(),
+        })?;
         // SAFETY: by the caller's promise.
         Ok(unsafe { transmute_copy(&address) })
     }
 
-    fn path(&self) -> std::borrow::Cow<'_, str> {
-        self.name.to_string_lossy()
+    fn path(&self) -> String {
+        self.name.to_string_lossy().into_owned()
     }
 
     /// The registration function of a copy with this private ABI.
@@ -268,12 +270,12 @@ impl Candidate {
         unsafe { self.function(&name).ok() }
     }
 
-    /// The data that is kept of this copy, or the sentence that says why it cannot be served.
+    /// The data that is kept of this copy.
     fn library(
         &self,
         driver: &verbs_device_ops,
         ops: &verbs_context_ops,
-    ) -> Result<Library, String> {
+    ) -> Result<Library, Unserved> {
         let known = abi::KNOWN
             .iter()
             .find_map(|abi| Some((abi, self.registrar(abi.number)?)));
@@ -294,20 +296,43 @@ impl Candidate {
         }
     }
 
-    fn unknown_abi(&self) -> String {
+    fn unknown_abi(&self) -> Unserved {
         let found = CONCEIVABLE_ABIS
             .clone()
             .find(|&number| self.registrar(number).is_some());
-        let has = match found {
-            Some(number) => format!("has the private provider ABI {number}"),
-            None => "has no recognisable private provider ABI".to_owned(),
+        Unserved::Abi {
+            path: self.path(),
+            found,
+        }
+    }
+}
+
+/// Why a copy is not served.
+#[derive(Debug)]
+enum Unserved {
+    /// The copy at `path` has no function `name`.
+    Function { path: String, name: String },
+    /// The copy at `path` has another private provider ABI than the known ones, or none that can be
+    /// recognised.
+    Abi { path: String, found: Option<u32> },
+}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, found) = match self {
+            Self::Function { path, name } => return write!(f, "{path} has no {name}"),
+            Self::Abi { path, found } => (path, found),
         };
+        match found {
+            Some(number) => write!(f, "{path} has the private provider ABI {number}")?,
+            None => write!(f, "{path} has no recognisable private provider ABI")?,
+        }
         let known = abi::KNOWN.map(|abi| abi.number.to_string()).join(", ");
-        format!(
-            "{} {has}, this urdma serves {known}: programs that use that copy find no device; \
-             have them use the system's libibverbs, or install an urdma that knows it \
-             (doc/extending.md says how to add one)",
-            self.path()
+        write!(
+            f,
+            ", this urdma serves {known}: programs that use that copy find no device; have them \
+             use the system's libibverbs, or install an urdma that knows it (doc/extending.md says \
+             how to add one)"
         )
     }
 }
@@ -365,7 +390,7 @@ mod tests {
         // The program itself exports none of the functions.
         let mut copy = system();
         copy.at = 0..0;
-        let sentence = copy.unknown_abi();
+        let sentence = copy.unknown_abi().to_string();
         assert!(sentence.contains("no recognisable private"), "{sentence}");
         assert!(sentence.contains("libibverbs.so.1"), "{sentence}");
     }

@@ -107,14 +107,17 @@ pub fn kinds() -> impl Iterator<Item = (&'static str, Result<(), PortError>)> {
                 unsafe { (table.check)(driver.as_ptr(), message, octets) }
             })
             .map(drop)
-            .map_err(PortError::Driver)
+            .map_err(|Refusal(reason)| PortError::Driver(reason))
         });
         (name, checked)
     })
 }
 
-/// Calls a function of the table that stores a message: the message, as a note or an error.
-fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> {
+/// Why the library refuses, in its words.
+struct Refusal(String);
+
+/// Calls a function of the table that stores a message: the message, as a note or a refusal.
+fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, Refusal> {
     let mut message = [0u8; MESSAGE_OCTETS];
     let errno = call(message.as_mut_ptr().cast(), message.len());
     let text = CStr::from_bytes_until_nul(&message).unwrap_or_default();
@@ -122,7 +125,7 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<String, String> 
     if errno == 0 {
         Ok(text)
     } else {
-        Err(text)
+        Err(Refusal(text))
     }
 }
 
@@ -157,7 +160,7 @@ pub(super) fn open(request: &PortRequest<'_>, arguments: &str) -> Result<OpenPor
         // SAFETY: all pointers are valid during the call.
         unsafe { (table.open)(&raw const params, opened.as_mut_ptr(), message, octets) }
     })
-    .map_err(refused)?;
+    .map_err(|Refusal(reason)| refused(reason))?;
     // SAFETY: the function has succeeded, and has stored it.
     let opened = unsafe { opened.assume_init() };
     let port = Dpdk {
@@ -345,7 +348,7 @@ impl PacketPort for Dpdk {
             // for `octets`.
             unsafe { (self.table.lend)(self.port.as_ptr(), queue, udp_port, message, octets) }
         })
-        .map_err(QueueError::Driver)?;
+        .map_err(|Refusal(reason)| QueueError::Driver(reason))?;
         if !note.is_empty() {
             tracing::debug!("queue {queue}: {note}");
         }
@@ -358,7 +361,7 @@ impl PacketPort for Dpdk {
             // for `octets`.
             unsafe { (self.table.reclaim)(self.port.as_ptr(), queue, message, octets) }
         })
-        .map_err(QueueError::Driver)?;
+        .map_err(|Refusal(reason)| QueueError::Driver(reason))?;
         if !note.is_empty() {
             tracing::warn!("queue {queue}: {note}");
         }

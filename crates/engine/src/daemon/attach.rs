@@ -243,7 +243,7 @@ fn take_lease(
         LeaseAnswer::NotAsked => return Ok((LeaseState::NotAsked, None)),
         LeaseAnswer::Granted(params) => match LeasedQueue::open(params, addresses) {
             Ok(lease) => return Ok((LeaseState::Leased, Some(lease))),
-            Err(why) => why,
+            Err(why) => why.to_string(),
         },
         LeaseAnswer::Refused(why) => why.clone(),
     };

@@ -8,6 +8,7 @@
 //! each message once. The engines of a process share the file.
 
 use std::fs::File;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,7 +65,7 @@ impl Capture {
         })
     }
 
-    fn create(path: &Path, ip: IpAddr) -> Result<Box<Self>, String> {
+    fn create(path: &Path, ip: IpAddr) -> io::Result<Box<Self>> {
         let mac = MacAddr([0x02, 0, 0, 0, 0, 1]);
         let template = Template::new(&Route {
             source_mac: mac,
@@ -73,9 +74,9 @@ impl Capture {
             destination: ip,
             checksum: Checksum::Full,
         });
-        let template = template.map_err(|error| error.to_string())?;
+        let template = template.map_err(io::Error::other)?;
         Ok(Box::new(Self {
-            output: open(path).map_err(|error| error.to_string())?,
+            output: open(path)?,
             template,
             packet: Vec::with_capacity(MAX_HEADER_OCTETS + 65_536),
         }))
@@ -111,7 +112,7 @@ impl Capture {
 }
 
 /// The file of a name, which is created unless an engine of this process has done so.
-fn open(path: &Path) -> std::io::Result<Output> {
+fn open(path: &Path) -> io::Result<Output> {
     let process = std::process::id();
     let mut outputs = OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner);
     let found = outputs

@@ -16,11 +16,12 @@ use urdma_types::Ip16;
 use arrayvec::ArrayVec;
 use proto_trp::conn::Run;
 use proto_trp::wire::Meta;
+use thiserror::Error;
 use urdma_abi::lease::{
     self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
     MAX_BURST, READABLE,
 };
-use urdma_abi::library::{self, Visibility};
+use urdma_abi::library::{self, LoadError, Visibility};
 use urdma_ipc::LeaseParams;
 
 use super::lease_set;
@@ -34,6 +35,20 @@ const _: () = assert!(MAX_BURST == 32);
 const LIBRARY: &str = "liburdma_lease.so";
 /// Environment variable that names the library.
 const LIBRARY_VARIABLE: &str = "URDMA_LEASE_LIB";
+
+/// Why no lease is open.
+#[derive(Debug, Error)]
+pub(crate) enum LeaseError {
+    /// The library cannot be loaded.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// A parameter of urdmad's.
+    #[error("urdmad sent a name with a zero octet")]
+    Name,
+    /// The library's reason.
+    #[error("{sentence} (errno {errno})")]
+    Refused { sentence: String, errno: i32 },
+}
 
 /// A route of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +137,8 @@ impl LeasedQueue {
         }
     }
 
-    /// Loads the library and opens the lease; the error is a sentence.
-    pub(crate) fn open(params: &LeaseParams, addresses: &[IpAddr]) -> Result<Self, String> {
+    /// Loads the library and opens the lease.
+    pub(crate) fn open(params: &LeaseParams, addresses: &[IpAddr]) -> Result<Self, LeaseError> {
         let table = load_table()?;
         let mut lease = std::ptr::null_mut();
         let mut message = [0u8; 512];
@@ -145,7 +160,10 @@ impl LeasedQueue {
             _ => {
                 message[message.len() - 1] = 0;
                 let sentence = CStr::from_bytes_until_nul(&message).unwrap_or_default();
-                Err(format!("{} (errno {outcome})", sentence.to_string_lossy()))
+                Err(LeaseError::Refused {
+                    sentence: sentence.to_string_lossy().into_owned(),
+                    errno: outcome,
+                })
             }
         }
     }
@@ -453,12 +471,12 @@ struct Strings {
     device: CString,
 }
 
-fn c_string(octets: &[u8]) -> Result<CString, String> {
-    CString::new(octets).map_err(|_| "urdmad sent a name with a zero octet".to_owned())
+fn c_string(octets: &[u8]) -> Result<CString, LeaseError> {
+    CString::new(octets).map_err(|_| LeaseError::Name)
 }
 
 impl Strings {
-    fn new(params: &LeaseParams) -> Result<Self, String> {
+    fn new(params: &LeaseParams) -> Result<Self, LeaseError> {
         let runtime_dir = params.runtime_dir.as_deref();
         Ok(Self {
             dpdk: c_string(params.dpdk.as_bytes())?,
@@ -492,8 +510,8 @@ impl Strings {
     }
 }
 
-fn load_table() -> Result<&'static LeaseTable, String> {
-    library::load(&library_path(), Visibility::Local).map_err(|error| error.to_string())
+fn load_table() -> Result<&'static LeaseTable, LoadError> {
+    library::load(&library_path(), Visibility::Local)
 }
 
 /// `$URDMA_LEASE_LIB`, or the library beside this one.

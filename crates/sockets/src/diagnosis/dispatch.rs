@@ -19,6 +19,7 @@ use urdma_abi::signals::{bit, change_mask, Handler, Set};
 
 use super::calls::{self, word, Found, Registers};
 use super::modules::{self, Line};
+use super::unavailable::Unavailable;
 use crate::real;
 
 /// `linux/prctl.h`.
@@ -48,20 +49,19 @@ static TEXT: OnceLock<(usize, usize)> = OnceLock::new();
 static REPORTED: Reported<512> = Reported::new();
 
 /// Begins in the calling thread.
-pub(super) fn start() -> Result<(), String> {
+pub(super) fn start() -> Result<(), Unavailable> {
     let within = |name| {
         let function = lookup(&AtomicPtr::new(null_mut()), name).addr();
         modules::find(function, &mut Line::new())
     };
-    let text = within(c"gnu_get_libc_version").ok_or("it needs the GNU C library")?;
+    let text = within(c"gnu_get_libc_version").ok_or(Unavailable::OtherLibrary)?;
     if within(c"pthread_create") != Some(text) {
-        return Err("it needs glibc 2.34 or later".to_owned());
+        return Err(Unavailable::OldLibrary);
     }
     let _ = TEXT.set(text);
     install(libc::SIGSYS, on_call);
     install(libc::SIGTRAP, on_trap);
-    let begun = begin_thread();
-    begun.map_err(|error| format!("it needs Linux 5.11 or later ({error})"))
+    begin_thread().map_err(Unavailable::Kernel)
 }
 
 fn install(signal: c_int, handler: Handler) {
