@@ -22,7 +22,7 @@ all="bpftrace linux-perf ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpic
      autoconf automake libtool libucx-dev dapl2-utils qemu-system-x86
      ceph-mon ceph-osd ceph-common libgloo-dev
      tgt libiscsi-bin
-     nginx-light wrk haproxy memcached nodejs iperf3 postgresql
+     nginx-light lighttpd wrk haproxy memcached nodejs iperf3 postgresql
      libpython3.11-testsuite redis-server ruby tcl"
 distros="mmdebstrap"
 packages="debhelper dh-dkms lintian"

@@ -13,7 +13,7 @@ use urdma_harness::instance::{Instance, Place, Scratch};
 use urdma_harness::pair::serve;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::servers::{self, Connections, PostgreSql};
-use urdma_tests::rings::{at_the_end, client, output, reasons, shell, status};
+use urdma_tests::rings::{at_the_end, client, from_call, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 use urdma_types::Rng;
 
@@ -178,6 +178,38 @@ fn wrk_has_no_error_while_nginx_ends_each_connection_after_twenty_requests() {
     assert!(ring_octets(&one.host) > 0);
     server.signal(Signal::SIGQUIT).unwrap();
     output(server);
+    one.down();
+}
+
+/// lighttpd's connections end in the midst of what wrk does with them, soon after their ends have
+/// met.
+#[test]
+#[ignore = "make test-all"]
+fn wrk_has_no_error_while_lighttpd_ends_each_connection_after_twenty_requests() {
+    const OFFERED_FROM: u32 = 1;
+    let _alone = alone();
+    let one = of_everyone();
+    let site = one.scratch.path().join("site");
+    make_site(&site);
+    let port = ports();
+    let config = one.scratch.path().join("lighttpd.conf");
+    let text = format!(
+        "server.document-root = \"{}\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\n\
+         server.username = \"www-data\"\nserver.max-keep-alive-requests = 20\n",
+        site.display()
+    );
+    fs::write(&config, text).unwrap();
+    let config = config.display().to_string();
+    let argv = ["lighttpd", "-D", "-f", &config];
+    let server = serve(&mut from_call(&one, OFFERED_FROM, &argv), port).unwrap();
+    for name in ["1", "199", "large"] {
+        let argv = servers::wrk(port, name, 3, Connections::Kept);
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        let asked = Process::run(&mut from_call(&one, OFFERED_FROM, &argv), LIMIT).unwrap();
+        assert!(servers::read_wrk(&asked).unwrap().count > 0);
+    }
+    assert!(ring_octets(&one.host) > 0);
+    stop(server);
     one.down();
 }
 
