@@ -24,21 +24,35 @@ impl Pool {
         };
         let windows = windows.max(1);
         switch.pass(windows);
-        let mut used = Vec::new();
-        for id in std::mem::take(&mut switch.used) {
-            if let Some(node) = self.nodes.get_mut(id.0) {
-                used.push((std::mem::take(&mut node.requests), id));
-            }
-        }
-        used.sort_unstable_by_key(|(requests, id)| (Reverse(*requests), id.0));
-        self.leave_quiet(windows, &used);
-        for (requests, id) in used {
-            self.connect_if_used_much(windows, requests, id);
+        let least = u64::from(switch.config.requests) * u64::from(windows);
+        self.leave_quiet(windows);
+        for id in self.take_used_much(least) {
+            self.connect_if_possible(id);
         }
     }
 
+    /// Begins to count anew; nodes that got at least this number of requests, the one with the most
+    /// first.
+    fn take_used_much(&mut self, least: u64) -> Vec<NodeId> {
+        let Some(switch) = &mut self.switch else {
+            return Vec::new();
+        };
+        let mut much = Vec::new();
+        for id in switch.used.drain(..) {
+            let Some(node) = self.nodes.get_mut(id.0) else {
+                continue;
+            };
+            let requests = std::mem::take(&mut node.requests);
+            if u64::from(requests) >= least {
+                much.push((Reverse(requests), id));
+            }
+        }
+        much.sort_unstable_by_key(|(requests, id)| (*requests, id.0));
+        much.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Gives up the connections to nodes that were quiet for long enough.
-    fn leave_quiet(&mut self, windows: u32, used: &[(u32, NodeId)]) {
+    fn leave_quiet(&mut self, windows: u32) {
         let Some(switch) = &mut self.switch else {
             return;
         };
@@ -46,8 +60,8 @@ impl Pool {
         let quiet_windows = switch.config.quiet_windows;
         let mut quiet = Vec::new();
         for one in &mut switch.connections {
-            let requests = used.iter().find(|(_, node)| *node == one.node);
-            let is_quiet = requests.is_none_or(|(requests, _)| u64::from(*requests) < least);
+            let node = self.nodes.get(one.node.0);
+            let is_quiet = node.is_none_or(|node| u64::from(node.requests) < least);
             one.quiet = match is_quiet {
                 true => one.quiet.saturating_add(windows),
                 false => 0,
@@ -66,8 +80,9 @@ impl Pool {
         }
     }
 
-    /// Connects to a node, if it got enough requests, or makes room for its connection.
-    fn connect_if_used_much(&mut self, windows: u32, requests: u32, node: NodeId) {
+    /// Connects to a node that is used much, unless an attempt has failed, or makes room for its
+    /// connection.
+    fn connect_if_possible(&mut self, node: NodeId) {
         let (is_eager, is_unbounded) = (
             self.faults.has(Fault::SwitchRetriedAtOnce),
             self.faults.has(Fault::SwitchUnbounded),
@@ -75,9 +90,8 @@ impl Pool {
         let Some(switch) = &mut self.switch else {
             return;
         };
-        let least = u64::from(switch.config.requests) * u64::from(windows);
         let has_to_wait = switch.has_failed(node) && !is_eager;
-        if u64::from(requests) < least || has_to_wait || switch.to(node).is_some() {
+        if has_to_wait || switch.to(node).is_some() {
             return;
         }
         if switch.connections.len() < switch.config.connections_max.into() || is_unbounded {
