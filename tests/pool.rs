@@ -22,6 +22,8 @@ use urdma_tests::{
 mod metadata;
 #[path = "pool/store.rs"]
 mod store;
+#[path = "pool/switch.rs"]
+mod switch;
 
 /// What an end does, over what, and the address of the node and of a second one.
 const ROLE: &str = "URDMA_TEST_POOL_ROLE";
@@ -32,6 +34,8 @@ const SECOND: &str = "URDMA_TEST_POOL_SECOND";
 const FROM: &str = "URDMA_TEST_POOL_FROM";
 const HOST: &str = "127.0.0.1";
 const OTHER_HOST: &str = "127.0.0.2";
+/// A directory in which ends tell each other something.
+const FILES: &str = "URDMA_TEST_POOL_FILES";
 /// Octets of the node, and of a read.
 const OFFERED: usize = 4096;
 const READ: usize = 64;
@@ -103,6 +107,7 @@ impl Pool {
             (SECOND, &self.addresses[1]),
             (FROM, from),
             (metadata::SERVICES, &self.services),
+            (FILES, libraries),
             ("LD_LIBRARY_PATH", libraries),
         ];
         let mut process = start_end(host, &environment);
@@ -169,6 +174,11 @@ fn end() {
         "worker 2" => store::work(address, 2),
         "worker 3" => store::work(address, 3),
         "looks" => store::look(address),
+        "uses both" => switch::use_both(address),
+        "connects later" => switch::connect_later(address),
+        "deaf node" => switch::serve_without_connections(address),
+        "uses a deaf node" => switch::use_a_deaf_node(address),
+        "follows a switched node" => switch::follow_a_switched_node(address),
         other => panic!("no role {other:?}"),
     }
 }

@@ -40,7 +40,7 @@ pub use store::{Store, StoreError};
 pub use urdma_node_table::{Answer, Found, Region, Target};
 pub use urdma_pool::{
     Access, CallError, Completion, Config, ConfigError, Depths, Element, EndState, LocalRegionId,
-    Operation, PostError, Received, RemoteRegionId, Request, SendRequest, Status, Transport,
-    UserId, VirtualId, ELEMENTS_MAX,
+    Operation, PostError, Received, RemoteRegionId, Request, SendRequest, Stats, Status, Switching,
+    Transport, UserId, VirtualId, ELEMENTS_MAX,
 };
 pub use urdma_store::{Geometry, GeometryError, OperationError};

@@ -4,7 +4,7 @@ use urdma_node_table::Region;
 use urdma_pool::{ConnectionName, PhysicalId, SHARE_MIN};
 
 use super::links::{Connection, Link, Shared};
-use super::{Client, Device, Exchange};
+use super::{Client, Device, Exchange, CONNECT_LIMIT};
 use crate::asking::{encode_acceptance, Asking, Refused, Terms};
 use crate::error::Error;
 use crate::ffi::{Event, Id, Memory, Request};
@@ -123,7 +123,7 @@ impl Client {
         self.describe(node, asking.memory)?;
         let link = Link::Connection(Connection {
             told: Some(asking.terms),
-            ..Connection::new(node, cm)
+            ..Connection::new(node, cm, CONNECT_LIMIT)
         });
         self.shared.push(Shared { physical, link });
         let at = self.shared.len() - 1;

@@ -7,7 +7,7 @@ use urdma_pool::{
     Access, Completion, Element, LocalRegionId, RemoteRegionId, Request, UserId, VirtualId,
 };
 
-use super::links::{Link, Shared};
+use super::links::Shared;
 use super::Client;
 use crate::error::Error;
 
@@ -78,10 +78,7 @@ impl Client {
             if let Some(described) = self.nodes[at].memory {
                 return Ok(described);
             }
-            let is_of = |shared: &Shared| match &shared.link {
-                Link::Connection(connection) => connection.node == at,
-                Link::Initiator(_) => false,
-            };
+            let is_of = |shared: &Shared| shared.link.node() == Some(at);
             if !self.shared.iter().any(is_of) {
                 return Err(Error::Unreachable(self.nodes[at].address));
             }

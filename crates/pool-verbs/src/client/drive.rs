@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Pool, Posted, Status};
 
-use super::links::{Connection, Link, Node, Shared};
+use super::links::{Connection, Link, Node, Shared, BACKGROUND_LIMIT, CONNECT_LIMIT};
 use super::{Client, Device, Exchange};
 use crate::error::Error;
 use crate::ffi::{Calls, Id, Initiator, Service};
@@ -192,7 +192,11 @@ impl Client {
         let node = node.index();
         match self.begin_connecting(node) {
             Ok(cm) => {
-                let link = Link::Connection(Connection::new(node, cm));
+                let limit = match self.calls {
+                    None => CONNECT_LIMIT,
+                    Some(_) => BACKGROUND_LIMIT,
+                };
+                let link = Link::Connection(Connection::new(node, cm, limit));
                 self.shared.push(Shared { physical, link });
                 Ok(())
             }
@@ -211,7 +215,10 @@ impl Client {
         if self.device.domain.is_removed() {
             return Err(Error::Removed);
         }
-        self.failure = Some((node, error));
+        if node.is_none() || self.config.switching.is_none() {
+            // Else requests go on over initiators.
+            self.failure = Some((node, error));
+        }
         Ok(())
     }
 
@@ -250,13 +257,20 @@ impl Client {
 
     fn destroy(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let found = self.shared.iter().position(|one| one.physical == physical);
+        let mut node = None;
         if let Some(at) = found {
+            node = self.shared[at].link.node();
             self.shared[at].link.break_connection();
             self.take_arrived()?;
             while self.poll_queue()? {}
             self.remove(at);
         }
+        let failed = self.pool.stats().switches_failed;
         self.pool.handle_destroyed(physical);
+        if let Some(node) = node.filter(|_| self.pool.stats().switches_failed > failed) {
+            // It may have ended, and its target with it.
+            self.nodes[node].is_doubtful = true;
+        }
         Ok(())
     }
 

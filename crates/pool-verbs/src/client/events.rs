@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::links::{Connection, Link, Shared};
-use super::{Client, Device};
+use super::{Client, Device, EVENTS_EVERY};
 use crate::asking::{decode_acceptance, Asking, Refused};
 use crate::error::Error;
 use crate::ffi::Event;
 
-/// Turns between two looks for events of connections, each of which is a system call, if none is
-/// being made. Requests on a connection that has ended fail without them.
-const EVENTS_EVERY: u32 = 1024;
+/// The same while a pool of initiators connects to a node: its requests go on meanwhile.
+const EVENTS_EVERY_IN_BACKGROUND: u32 = 16;
 
 /// After how long a node is asked again that has refused for now.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
@@ -21,8 +20,8 @@ impl Client {
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
         let has_come = self.poll_queue()? | self.poll_messages()?;
         self.turns = self.turns.wrapping_add(1);
-        let is_time = self.turns.is_multiple_of(EVENTS_EVERY);
-        let looks = is_time || (!has_come && self.is_connecting());
+        let is_time = self.turns & self.turns_mask == 0;
+        let looks = is_time || (!has_come && self.awaits_events());
         match has_come || looks {
             true => self.follow(looks),
             // Each request was handed over when it was posted.
@@ -33,12 +32,36 @@ impl Client {
     /// Does what follows from what has come, after a look for events if it is time.
     fn follow(&mut self, looks: bool) -> Result<bool, Error> {
         if looks {
-            for at in (0..self.shared.len()).rev() {
-                self.advance(at)?;
+            if self.turns.is_multiple_of(EVENTS_EVERY) || self.is_connecting() {
+                for at in (0..self.shared.len()).rev() {
+                    self.advance(at)?;
+                }
+                self.take_requests()?;
             }
-            self.take_requests()?;
+            self.end_windows();
         }
         self.settle().map(|()| true)
+    }
+
+    /// Tells the pool of the windows that have ended, by which it switches nodes.
+    fn end_windows(&mut self) {
+        let Some(switching) = self.config.switching else {
+            return;
+        };
+        let passed = self.windows_ended.elapsed();
+        if passed >= switching.window {
+            let windows = passed.as_nanos() / switching.window.as_nanos();
+            let windows = u32::try_from(windows).unwrap_or(u32::MAX);
+            // The window that has begun counts later.
+            self.windows_ended += switching.window.saturating_mul(windows);
+            self.pool.end_windows(windows);
+        }
+    }
+
+    /// Whether it is time to look for events of connections that are being made.
+    fn awaits_events(&self) -> bool {
+        let is_due = self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND);
+        is_due && self.is_connecting()
     }
 
     fn is_connecting(&self) -> bool {

@@ -13,6 +13,12 @@ use crate::ffi::{Id, Initiator, Route};
 /// How long a connection may take.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long one may take that a pool of initiators makes in the background. A request to connect is
+/// sent six times in this time (50 ms after the first, and each further wait is doubled), so that a
+/// link with losses does not end the attempt. A node that does not answer takes a place of
+/// `Switching::connections_max` no longer than this.
+pub(super) const BACKGROUND_LIMIT: Duration = Duration::from_secs(2);
+
 /// A node.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -75,12 +81,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// One that is given up if it takes too long.
-    pub(super) fn new(node: usize, cm: Id) -> Self {
+    /// One that is given up if it takes longer than `limit`.
+    pub(super) fn new(node: usize, cm: Id, limit: Duration) -> Self {
         Self {
             node,
             cm,
-            until: Some(Instant::now() + CONNECT_LIMIT),
+            until: Some(Instant::now() + limit),
             again: None,
             block: None,
             told: None,
@@ -115,6 +121,14 @@ impl Link {
         };
         let header = block.and_then(|block| buffers.header(block, work.wr_id, header).ok());
         header.is_some_and(|header| cm.post_with_header(work, header, elements))
+    }
+
+    /// The index of its only node.
+    pub(super) fn node(&self) -> Option<usize> {
+        match self {
+            Self::Connection(connection) => Some(connection.node),
+            Self::Initiator(_) => None,
+        }
     }
 
     /// Its memory for messages.

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Instant;
 
 use urdma_node_table::Region;
 use urdma_pool::{
@@ -31,6 +32,13 @@ mod learn;
 mod links;
 mod messages;
 mod nodes;
+
+/// Turns between two looks for events of connections, each of which is a system call, if none is
+/// being made. Requests on a connection that has ended fail without them.
+const EVENTS_EVERY: u32 = 1024;
+
+/// Turns between two looks at the clock, if nodes may be switched to connections.
+const WINDOWS_EVERY: u32 = 64;
 
 /// Where a client has learned of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,12 +88,16 @@ pub struct Client {
     failure: Option<(Option<NodeId>, Error)>,
     /// How often it was looked for what has come.
     turns: u32,
+    /// It is time to look for what no completion tells of when these bits of `turns` are zero.
+    turns_mask: u32,
     /// How initiators are created; none over connections.
     calls: Option<Calls>,
     replicas: Vec<Replica>,
     /// How the hosts of nodes in tables are reached.
     hosts: HashMap<IpAddr, Rc<Handle>>,
     learned: Learned,
+    /// When the pool was last told of windows that have ended.
+    windows_ended: Instant,
     from: IpAddr,
     device: Device,
 }
@@ -124,10 +136,15 @@ impl Client {
             known: HashMap::new(),
             failure: None,
             turns: 0,
+            turns_mask: match config.switching {
+                None => EVENTS_EVERY - 1,
+                Some(_) => WINDOWS_EVERY - 1,
+            },
             calls,
             replicas: Vec::new(),
             hosts: HashMap::new(),
             learned: Learned::default(),
+            windows_ended: Instant::now(),
             from,
             device: Device { queue, domain },
         })
@@ -206,9 +223,10 @@ impl Client {
     fn describe(&mut self, at: usize, described: Region) -> Result<(), Error> {
         let known = &mut self.nodes[at];
         if let Some((_, region)) = known.memory.filter(|(before, _)| *before != described) {
-            // The node has begun anew: requests for what it had are refused.
+            // The node has begun anew: requests for what it had are refused, and its target is
+            // another one.
             self.pool.remove_remote(region)?;
-            known.memory = None;
+            (known.memory, known.is_doubtful) = (None, true);
         }
         if known.memory.is_none() {
             let region = self.pool.add_remote(RemoteRegion {
