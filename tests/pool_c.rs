@@ -90,6 +90,17 @@ fn calls_do_and_refuse_what_their_pages_say() {
 }
 
 #[test]
+fn client_switches_to_a_connection_and_back() {
+    let _alone = alone();
+    let check = Check::of_calls();
+    let port = ports().to_string();
+    let node = check.node(&["node", "dc", &port]);
+    let counting = check.start(&["switched", "dc", &port]);
+    expect_done(&counting.wait(CHECK_LIMIT).unwrap());
+    check.down(node);
+}
+
+#[test]
 fn client_learns_of_a_node_from_a_metadata_service() {
     let _alone = alone();
     let check = Check::of_calls();

@@ -1,5 +1,6 @@
 //! Users of pools, nodes, metadata services and urdmad are killed at random moments, while clients
-//! in Rust and in C, over connections and over initiators, read and write data that they check.
+//! in Rust and in C, over connections, over initiators, and switching between the two all the time,
+//! read and write data that they check.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
@@ -19,7 +20,7 @@ use urdma_types::Rng;
 #[path = "pool_kills/load.rs"]
 mod load;
 
-/// What an end does, and over what: `node`, `rc` or `dc`.
+/// What an end does, and over what: `node`, `rc`, `dc` or `switched`.
 const ROLE: &str = "URDMA_TEST_KILLS_ROLE";
 /// The addresses of the nodes, or that of this node first.
 const ADDRESSES: &str = "URDMA_TEST_KILLS_ADDRESSES";
@@ -38,12 +39,20 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE_US: u64 = 20_000;
 
 /// Clients: over what, and whether they are in C.
-const CLIENTS: [(&str, bool); 5] = [
+type Clients = [(&'static str, bool); 5];
+const STEADY: Clients = [
     ("rc", false),
     ("dc", false),
     ("dc", false),
     ("rc", true),
     ("dc", true),
+];
+const SWITCHING: Clients = [
+    ("switched", false),
+    ("switched", false),
+    ("switched", false),
+    ("switched", true),
+    ("switched", true),
 ];
 
 /// Who is killed.
@@ -79,17 +88,20 @@ const VICTIMS: [Victim; 20] = [
     Victim::Daemon,
 ];
 
-/// What a client has done: rounds in which all requests to all nodes succeeded, and how often a
-/// request to each node, or opening a virtual queue pair to it, has failed.
+/// What a client has done: rounds in which all requests to all nodes succeeded, how often a request
+/// to each node, or opening a virtual queue pair to it, has failed, and how often virtual queue
+/// pairs have switched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
     rounds: u64,
     errors: [u64; NODES],
+    switches: u64,
 }
 
 impl Progress {
     fn write(&self, file: &File) {
-        let words = [self.rounds, self.errors[0], self.errors[1]];
+        let [first, second] = self.errors;
+        let words = [self.rounds, first, second, self.switches];
         let octets = words.map(u64::to_ne_bytes).concat();
         file.write_all_at(&octets, 0).unwrap();
     }
@@ -108,6 +120,7 @@ impl Progress {
         Self {
             rounds: word(0),
             errors: [word(1), word(2)],
+            switches: word(3),
         }
     }
 }
@@ -116,6 +129,7 @@ impl Progress {
 struct Client {
     process: Process,
     progress: File,
+    is_switching: bool,
 }
 
 /// Everything that an urdmad serves.
@@ -129,6 +143,7 @@ struct Crowd {
 
 struct Bed {
     one: OneHost,
+    clients: Clients,
     libraries: Scratch,
     program: PathBuf,
     addresses: [String; NODES],
@@ -139,7 +154,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn up(seed: u64) -> Self {
+    fn up(seed: u64, clients: Clients) -> Self {
         let libraries = Scratch::new("pool-kills").unwrap();
         link_urdmadv(libraries.path());
         let program = libraries.path().join("check");
@@ -147,6 +162,7 @@ impl Bed {
         compile_with_pool(&program, source.as_ref(), libraries.path());
         Self {
             one: OneHost::up(),
+            clients,
             libraries,
             program,
             addresses: [(); NODES].map(|()| format!("{HOST}:{}", ports())),
@@ -207,12 +223,16 @@ impl Bed {
         fs::write(&path, []).unwrap();
         let progress = File::open(&path).unwrap();
         let path = path.to_str().unwrap();
-        let (over, is_c) = CLIENTS[n];
+        let (over, is_c) = self.clients[n];
         let process = match is_c {
             true => self.start_c(over, &area, path),
             false => self.start(over, &self.addresses.join(","), &area, path),
         };
-        Client { process, progress }
+        Client {
+            process,
+            progress,
+            is_switching: over == "switched",
+        }
     }
 
     fn crowd(&mut self) -> Crowd {
@@ -221,7 +241,7 @@ impl Bed {
         Crowd {
             service,
             nodes: (0..NODES).map(|n| self.node(n)).collect(),
-            clients: (0..CLIENTS.len()).map(|n| self.client(n)).collect(),
+            clients: (0..self.clients.len()).map(|n| self.client(n)).collect(),
             descriptors,
         }
     }
@@ -316,12 +336,11 @@ impl Crowd {
         files.map(Progress::read).collect()
     }
 
-    /// Each client goes on for two rounds.
+    /// Each client goes on for two rounds, and, if it switches, for two switches.
     fn expect_progress(&mut self) {
         let before = self.progress();
         let began = Instant::now();
-        while (self.progress().iter().zip(&before)).any(|(now, then)| now.rounds < then.rounds + 2)
-        {
+        while !self.has_gone_on(&before) {
             for client in &mut self.clients {
                 assert!(client.process.is_running(), "{}", client.process.printed());
             }
@@ -336,6 +355,16 @@ impl Crowd {
             );
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+impl Crowd {
+    fn has_gone_on(&self, before: &[Progress]) -> bool {
+        let mut all = self.clients.iter().zip(self.progress()).zip(before);
+        all.all(|((client, now), then)| {
+            let switches = if client.is_switching { 2 } else { 0 };
+            now.rounds >= then.rounds + 2 && now.switches >= then.switches + switches
+        })
     }
 }
 
@@ -356,11 +385,11 @@ fn expect_errors_of(victims: &[Victim], before: &[Progress], after: &[Progress])
     }
 }
 
-fn kill_under_load(count: usize) {
+fn kill_under_load(clients: Clients, count: usize) {
     let _alone = alone();
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
-    let mut bed = Bed::up(seed);
+    let mut bed = Bed::up(seed, clients);
     let mut before = bed.held();
     let mut crowd = bed.crowd();
     let mut left: Vec<Victim> = VICTIMS.into_iter().cycle().take(count).collect();
@@ -398,12 +427,26 @@ fn end() {
 
 #[test]
 fn kills_of_each_kind_disturb_no_one_else() {
-    kill_under_load(VICTIMS.len());
+    kill_under_load(STEADY, VICTIMS.len());
+}
+
+#[test]
+fn kills_during_switches_disturb_no_one_else() {
+    kill_under_load(SWITCHING, VICTIMS.len());
 }
 
 #[test]
 #[ignore = "several minutes"]
 fn a_thousand_kills_disturb_no_one_else() {
-    let count = std::env::var(COUNT).map_or(1000, |count| count.parse().unwrap());
-    kill_under_load(count);
+    kill_under_load(STEADY, many());
+}
+
+#[test]
+#[ignore = "several minutes"]
+fn a_thousand_kills_during_switches_disturb_no_one_else() {
+    kill_under_load(SWITCHING, many());
+}
+
+fn many() -> usize {
+    std::env::var(COUNT).map_or(1000, |count| count.parse().unwrap())
 }

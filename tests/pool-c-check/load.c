@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * load rc|dc PORT PORT AREA FILE: reads, writes and counts at two nodes of tests/pool_kills.rs,
- * until it is killed, and writes its progress to a file.
+ * load rc|dc|switched PORT PORT AREA FILE: reads, writes and counts at two nodes of
+ * tests/pool_kills.rs, until it is killed, and writes its progress to a file.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <urdma_pool.h>
@@ -37,8 +38,9 @@ static struct end ends[2];
 static uint64_t area;
 /* What tests/pool_kills.rs reads. */
 static struct {
-	uint64_t rounds, errors[2];
+	uint64_t rounds, errors[2], switches;
 } progress;
+static int is_switching;
 
 /* Ends the program when the device was removed. */
 static void end_if_removed(void)
@@ -151,6 +153,32 @@ static void execute_round(void)
 	progress.rounds += ends[0].is_open && ends[1].is_open;
 }
 
+/* Polls for a while, in which nothing is complete and windows pass, and notes what has switched. */
+static void rest(void)
+{
+	struct urdma_pool_stats stats;
+	struct urdma_pool_wc wc;
+	struct timespec now, until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += 15 * 1000 * 1000;
+	do {
+		for (int i = 0; i < 2; i++) {
+			int polled = 0;
+
+			if (ends[i].is_open)
+				polled = urdma_pool_poll(pool, ends[i].qp, 1, &wc);
+			if (polled < 0)
+				end_if_removed();
+			REQUIRE(polled == 0);
+		}
+		sched_yield();
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while ((now.tv_sec - until.tv_sec) * 1000000000 + now.tv_nsec < until.tv_nsec);
+	REQUIRE(urdma_pool_get_stats(pool, &stats) == 0);
+	progress.switches = stats.switched_to_connections + stats.switched_back;
+}
+
 int main(int argc, char **argv)
 {
 	struct urdma_pool_attr attr = { 0 };
@@ -158,7 +186,15 @@ int main(int argc, char **argv)
 
 	REQUIRE(argc == 6);
 	setlinebuf(stdout);
-	attr.transport = strcmp(argv[1], "dc") == 0 ? URDMA_POOL_DC : URDMA_POOL_RC;
+	is_switching = strcmp(argv[1], "switched") == 0;
+	attr.transport = strcmp(argv[1], "rc") == 0 ? URDMA_POOL_RC : URDMA_POOL_DC;
+	if (is_switching) {
+		attr.switch_max = 2;
+		attr.switch_requests = 1;
+		attr.switch_window_us = 5000;
+		attr.switch_quiet = 1;
+		attr.switch_retry = 1;
+	}
 	for (int i = 0; i < 2; i++) {
 		ends[i].at.sin_family = AF_INET;
 		ends[i].at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -174,6 +210,8 @@ int main(int argc, char **argv)
 					  &ends[i].mr) == 0);
 	for (;;) {
 		execute_round();
+		if (is_switching && progress.rounds % 8 == 0)
+			rest();
 		REQUIRE(pwrite(file, &progress, sizeof(progress), 0) == sizeof(progress));
 	}
 }

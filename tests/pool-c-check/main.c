@@ -5,6 +5,7 @@
  * pool-c-check threads rc|dc PORT      threads, each a user, share a pool
  * pool-c-check errors rc|dc PORT       what is refused
  * pool-c-check killed rc|dc PORT       reads until the node is killed, and after it has begun anew
+ * pool-c-check switched dc PORT        counts over DC and over a connection, and back
  *
  * A further argument is the port of a metadata service.
  */
@@ -329,6 +330,16 @@ static void refuse(void)
 	attr = (struct urdma_pool_attr){ .max_sge = 17 };
 	errno = 0;
 	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
+	/* More connections than the completion queue serves, and those of a pool of connections. */
+	for (uint32_t max = 32; max <= 65536; max *= 2048) {
+		attr = (struct urdma_pool_attr){ .transport = URDMA_POOL_DC, .switch_max = max };
+		errno = 0;
+		REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
+	}
+	attr = (struct urdma_pool_attr){ .transport = URDMA_POOL_RC, .switch_max = 1 };
+	errno = 0;
+	REQUIRE(!urdma_pool_create(at, sizeof(address), &attr) && errno == EINVAL);
+	attr.switch_max = 0;
 	errno = 0;
 	REQUIRE(!urdma_pool_create(NULL, 0, &attr) && errno == EFAULT);
 	REFUSED(urdma_pool_use_metadata(pool, NULL, 1), EFAULT);
@@ -390,6 +401,51 @@ static void outlive_the_node(void)
 	REQUIRE(urdma_pool_destroy(end.pool) == 0);
 }
 
+/* Counts: each atomic finds what the one before has left. */
+static void count_row(struct end *end, uint64_t *next)
+{
+	for (int i = 0; i < 16; i++) {
+		struct urdma_pool_wr wr = request(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 100);
+
+		wr.compare_add = 1;
+		execute(end, &wr, IBV_WC_FETCH_ADD);
+		REQUIRE(end->words[100] == (*next)++);
+	}
+}
+
+static void use_switch(void)
+{
+	struct urdma_pool_attr attr = {
+		.transport = transport, .switch_max = 2, .switch_requests = 8,
+		.switch_window_us = 1000, .switch_quiet = 50, .switch_retry = 10,
+	};
+	struct urdma_pool *pool =
+		urdma_pool_create((struct sockaddr *)&address, sizeof(address), &attr);
+	struct urdma_pool_stats stats;
+	struct urdma_pool_wc wc;
+	struct end end;
+	uint64_t next = 100;
+
+	REQUIRE(pool != NULL);
+	open_end(&end, pool, 1);
+	for (uint64_t round = 1; round <= 3; round++) {
+		do {
+			count_row(&end, &next);
+			REQUIRE(urdma_pool_get_stats(pool, &stats) == 0);
+		} while (stats.switched_to_connections < round);
+		for (int i = 0; i < 20; i++)
+			count_row(&end, &next);
+		do {
+			REQUIRE(urdma_pool_poll(pool, end.qp, 1, &wc) == 0);
+			REQUIRE(urdma_pool_get_stats(pool, &stats) == 0);
+		} while (stats.switched_back < round);
+	}
+	REQUIRE(stats.posted == next - 100 && stats.failed == 0 && stats.repeated == 0);
+	REFUSED(urdma_pool_get_stats(pool, NULL), EFAULT);
+	close_end(&end);
+	REQUIRE(urdma_pool_destroy(pool) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -398,6 +454,7 @@ int main(int argc, char **argv)
 	} parts[] = {
 		{ "node", serve }, { "client", use_operations }, { "threads", use_threads },
 		{ "errors", refuse }, { "killed", outlive_the_node },
+		{ "switched", use_switch },
 	};
 
 	REQUIRE(argc == 4 || argc == 5);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use urdma_pool_verbs::{
     Client, Completion, Config, Element, Error, LocalRegionId, Node, Operation, RemoteRegionId,
-    Request, Status, Transport, UserId, VirtualId,
+    Request, Status, Switching, Transport, UserId, VirtualId,
 };
 
 use super::{Progress, ADDRESSES, AREA, HOST, LIMIT, NODES, PROGRESS, ROLE, SERVICE};
@@ -26,6 +26,20 @@ const READ: usize = 0;
 const BACK: usize = BLOCK;
 const COUNTER: usize = 2 * BLOCK;
 const LOCAL: usize = 2 * BLOCK + 8;
+/// Of a client that switches: after this number of rounds it posts nothing for a while, in which
+/// windows pass without requests.
+const ROUNDS: u64 = 8;
+const WINDOW: Duration = Duration::from_millis(5);
+const REST: Duration = Duration::from_millis(15);
+
+/// A node is connected to after a window with requests, and left after one without.
+const SWITCHING: Switching = Switching {
+    connections_max: 2,
+    requests: 1,
+    window: WINDOW,
+    quiet_windows: 1,
+    retry_windows: 1,
+};
 
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap()
@@ -82,6 +96,7 @@ struct Load {
     ends: [Option<End>; NODES],
     /// Where the client's area begins.
     area: usize,
+    is_switching: bool,
     progress: Progress,
 }
 
@@ -89,16 +104,18 @@ impl Load {
     fn new(over: &str) -> Result<Self, Error> {
         let transport = match over {
             "rc" => Transport::Connections { per_node: 1 },
-            "dc" => Transport::Initiators { count: 1 },
+            "dc" | "switched" => Transport::Initiators { count: 1 },
             other => panic!("nothing is over {other:?}"),
         };
+        let is_switching = over == "switched";
         let config = Config {
             transport,
+            switching: is_switching.then_some(SWITCHING),
             ..Config::default()
         };
         let host: IpAddr = HOST.parse().unwrap();
         let mut client = Client::new(host, &config)?;
-        if over == "dc" {
+        if transport == (Transport::Initiators { count: 1 }) {
             client.use_metadata(&[variable(SERVICE).parse().unwrap()])?;
         }
         let addresses = variable(ADDRESSES);
@@ -112,6 +129,7 @@ impl Load {
             client,
             ends: [None; NODES],
             area: COMMON + area * AREA_LEN,
+            is_switching,
             progress: Progress::default(),
         })
     }
@@ -121,8 +139,25 @@ impl Load {
         let file = file.write(true).open(variable(PROGRESS)).unwrap();
         loop {
             self.round()?;
+            if self.is_switching && self.progress.rounds.is_multiple_of(ROUNDS) {
+                self.rest()?;
+            }
+            let stats = self.client.pool().stats();
+            self.progress.switches = stats.switched_to_connections + stats.switched_back;
             self.progress.write(&file);
         }
+    }
+
+    /// Polls for a while, in which nothing is complete.
+    fn rest(&mut self) -> Result<(), Error> {
+        let until = Instant::now() + REST;
+        while Instant::now() < until {
+            for end in self.ends.into_iter().flatten() {
+                assert_eq!(self.client.poll(end.qp)?, None);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Reads from, writes to and counts at each node.

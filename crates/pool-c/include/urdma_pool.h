@@ -39,6 +39,23 @@ struct urdma_pool_attr {
 	uint32_t virtual_max; /* virtual queue pairs; 65536 */
 	uint32_t nodes_max; /* nodes that are known; 16384 */
 	uint32_t max_sge; /* elements of a request, up to 16; 4 */
+
+	/* DC: nodes that are used much are connected to, and left when they are not. */
+	uint32_t switch_max; /* such connections at a time; 0: none, and each stays with DC */
+	uint32_t switch_requests; /* requests in a window for which a node is connected to; 256 */
+	uint32_t switch_window_us; /* the window; 10000 */
+	uint32_t switch_quiet; /* windows in a row without a quarter of them, to leave it; 100 */
+	uint32_t switch_retry; /* windows between a failure and the next attempt; 100 */
+};
+
+/* What a pool has counted. */
+struct urdma_pool_stats {
+	uint64_t posted; /* requests and messages of the pool */
+	uint64_t failed; /* shared queue pairs that have failed */
+	uint64_t repeated; /* virtual queue pairs whose requests were posted again for that */
+	uint64_t switched_to_connections; /* virtual queue pairs, from DC to a connection */
+	uint64_t switched_back;
+	uint64_t switches_failed; /* such connections that were not made, or have failed */
 };
 
 /* The number of a virtual queue pair, or of registered memory. */
@@ -135,6 +152,7 @@ struct urdma_pool *urdma_pool_create(const struct sockaddr *from, socklen_t from
 				     const struct urdma_pool_attr *attr);
 int urdma_pool_use_metadata(struct urdma_pool *pool, const struct sockaddr_storage *services,
 			    int count);
+int urdma_pool_get_stats(struct urdma_pool *pool, struct urdma_pool_stats *stats);
 int urdma_pool_destroy(struct urdma_pool *pool);
 
 int urdma_pool_reg_mr(struct urdma_pool *pool, uint32_t user, void *addr, size_t length,

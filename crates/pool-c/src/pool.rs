@@ -12,7 +12,7 @@ use urdma_pool_verbs::{Client, Foreign, LocalRegionId, UserId, VirtualId};
 use crate::errno::{call, Errno};
 use crate::handle::Handle;
 use crate::values::{
-    address_at, elements_at, services_at, Attr, Remote, WorkCompletion, WorkRequest,
+    address_at, elements_at, services_at, Attr, Counters, Remote, WorkCompletion, WorkRequest,
 };
 
 /// `struct urdma_pool`.
@@ -64,6 +64,25 @@ pub(crate) unsafe extern "C" fn urdma_pool_use_metadata(
         // SAFETY: as the caller says.
         let (mut client, services) = unsafe { (Pool::lock(pool)?, services_at(services, count)?) };
         Ok(client.use_metadata(&services).map(|()| 0)?)
+    })
+}
+
+/// Tells what a pool has counted.
+///
+/// # Safety
+/// The pool is valid, and the counters can be written.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn urdma_pool_get_stats(
+    pool: *mut Pool,
+    stats: *mut Counters,
+) -> c_int {
+    call(-1, || {
+        let stats = place(stats)?;
+        // SAFETY: as the caller says.
+        let client = unsafe { Pool::lock(pool) }?;
+        // SAFETY: as the caller says.
+        unsafe { stats.write(client.pool().stats().into()) };
+        Ok(0)
     })
 }
 

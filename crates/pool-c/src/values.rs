@@ -5,13 +5,15 @@
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use rdma_core_sys::verbs;
 use urdma_abi::address;
 use urdma_pool_verbs::{
     Completion, Config, Depths, Element, EndState, Foreign, LocalRegionId, Messages, Operation,
-    Received, RemoteRegionId, Request, SendRequest, Status, Transport, ELEMENTS_MAX,
+    Received, RemoteRegionId, Request, SendRequest, Stats, Status, Switching, Transport,
+    ELEMENTS_MAX,
 };
 
 use crate::errno::Errno;
@@ -30,6 +32,22 @@ pub(crate) struct Attr {
     virtual_max: u32,
     nodes_max: u32,
     max_sge: u32,
+    switch_max: u32,
+    switch_requests: u32,
+    switch_window_us: u32,
+    switch_quiet: u32,
+    switch_retry: u32,
+}
+
+/// `struct urdma_pool_stats`.
+#[repr(C)]
+pub(crate) struct Counters {
+    posted: u64,
+    failed: u64,
+    repeated: u64,
+    switched_to_connections: u64,
+    switched_back: u64,
+    switches_failed: u64,
 }
 
 /// `struct urdma_pool_remote`.
@@ -159,8 +177,39 @@ impl Attr {
             nodes_max: or(self.nodes_max, default.nodes_max),
             elements_max: or(self.max_sge, default.elements_max),
             read_elements_max: or(self.max_sge, default.read_elements_max),
+            switching: self.switching()?,
             ..default
         })
+    }
+
+    fn switching(&self) -> Result<Option<Switching>, Errno> {
+        let default = Switching::default();
+        let connections_max = u16::try_from(self.switch_max).map_err(|_| Errno(libc::EINVAL))?;
+        let window = match self.switch_window_us {
+            0 => default.window,
+            window_us => Duration::from_micros(window_us.into()),
+        };
+        let switching = Switching {
+            connections_max,
+            requests: or(self.switch_requests, default.requests),
+            window,
+            quiet_windows: or(self.switch_quiet, default.quiet_windows),
+            retry_windows: or(self.switch_retry, default.retry_windows),
+        };
+        Ok((connections_max > 0).then_some(switching))
+    }
+}
+
+impl From<&Stats> for Counters {
+    fn from(stats: &Stats) -> Self {
+        Self {
+            posted: stats.posted,
+            failed: stats.failed,
+            repeated: stats.repeated,
+            switched_to_connections: stats.switched_to_connections,
+            switched_back: stats.switched_back,
+            switches_failed: stats.switches_failed,
+        }
     }
 }
 
