@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -42,6 +43,23 @@ fn serving(one: &OneHost, argv: &[String], port: u16) -> Process {
 /// What a program over rings has printed.
 fn run(one: &OneHost, argv: &[String]) -> Ended {
     Process::run(&mut one.host.run_over_rings(argv).unwrap(), LIMIT).unwrap()
+}
+
+/// A program whose short connections go over rings too: they are offered in their first call.
+fn early(one: &OneHost, argv: &[String]) -> Command {
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    from_call(one, 1, &argv)
+}
+
+/// Runs a client that compares what a server returns by connections that come and go; returns how
+/// many octets.
+fn compare_early(one: &OneHost, server: &str, client: &str, port: u16) -> u64 {
+    let server = serve(&mut early(one, &words(server)), port).unwrap();
+    let said = Process::run(&mut early(one, &words(client)), LIMIT).unwrap();
+    assert!(said.succeeded(), "{}", said.describe());
+    stop(server);
+    let octets = said.output.trim().strip_prefix("equal ").unwrap();
+    octets.parse().unwrap()
 }
 
 fn words(line: &str) -> Vec<String> {
@@ -186,7 +204,6 @@ fn wrk_has_no_error_while_nginx_ends_each_connection_after_twenty_requests() {
 #[test]
 #[ignore = "make test-all"]
 fn wrk_has_no_error_while_lighttpd_ends_each_connection_after_twenty_requests() {
-    const OFFERED_FROM: u32 = 1;
     let _alone = alone();
     let one = of_everyone();
     let site = one.scratch.path().join("site");
@@ -199,13 +216,11 @@ fn wrk_has_no_error_while_lighttpd_ends_each_connection_after_twenty_requests() 
         site.display()
     );
     fs::write(&config, text).unwrap();
-    let config = config.display().to_string();
-    let argv = ["lighttpd", "-D", "-f", &config];
-    let server = serve(&mut from_call(&one, OFFERED_FROM, &argv), port).unwrap();
+    let server = words(&format!("lighttpd -D -f {}", config.display()));
+    let server = serve(&mut early(&one, &server), port).unwrap();
     for name in ["1", "199", "large"] {
-        let argv = servers::wrk(port, name, 3, Connections::Kept);
-        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-        let asked = Process::run(&mut from_call(&one, OFFERED_FROM, &argv), LIMIT).unwrap();
+        let wrk = servers::wrk(port, name, 3, Connections::Kept);
+        let asked = Process::run(&mut early(&one, &wrk), LIMIT).unwrap();
         assert!(servers::read_wrk(&asked).unwrap().count > 0);
     }
     assert!(ring_octets(&one.host) > 0);
@@ -269,6 +284,37 @@ fn node_serves_and_asks_over_rings() {
     expect_carried(&one, 0, 2 * (octets / 10 * 9));
     stop(server);
     one.down();
+}
+
+/// The agent of a client keeps five connections, which the server ends after twenty requests.
+#[test]
+#[ignore = "make test-all"]
+fn node_keeps_connections_that_end_over_rings() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let server = format!("node {CHECKS}/node.js serve-some {port}");
+    let client = format!("node {CHECKS}/node.js share {port} 2000");
+    let octets = compare_early(&one, &server, &client, port);
+    // There and back.
+    expect_carried(&one, 0, octets);
+    one.down();
+}
+
+/// Fifty clients connect twenty times each; the server has a thread or a child for each connection.
+#[test]
+#[ignore = "make test-all"]
+fn python_serves_clients_that_connect_again_over_rings() {
+    let _alone = alone();
+    for kind in ["threads", "forks"] {
+        let one = OneHost::up();
+        let port = ports();
+        let server = format!("python3 {CHECKS}/reconnect.py serve {kind} {port}");
+        let client = format!("python3 {CHECKS}/reconnect.py ask {port}");
+        let octets = compare_early(&one, &server, &client, port);
+        expect_carried(&one, 0, octets / 2);
+        one.down();
+    }
 }
 
 #[test]

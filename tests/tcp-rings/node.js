@@ -1,5 +1,7 @@
-// `serve PORT` returns what it gets, by HTTP; `ask PORT COUNT BEGIN` has COUNT bodies returned on
-// each of some connections when there is the file BEGIN, and compares them.
+// `serve PORT` returns what it gets, by HTTP, and `serve-some PORT` ends each connection after 20
+// requests; `ask PORT COUNT BEGIN` has COUNT bodies returned on each of some connections when there
+// is the file BEGIN, and compares them; `share PORT COUNT` has them returned to one agent, which
+// keeps five connections.
 'use strict';
 const fs = require('fs');
 const http = require('http');
@@ -10,12 +12,16 @@ const CONNECTIONS = 8;
 // Requests after which both ends have offered their sockets.
 const FEW = 10;
 const LENGTHS = [1, 100, 5000, 300000];
+const KEPT = 5;
+const REQUESTS_OF_KEPT = 20;
 
-function serve(port) {
-  http.createServer((request, response) => {
+function serve(port, requests) {
+  const server = http.createServer((request, response) => {
     response.writeHead(200);
     request.pipe(response);
-  }).listen(port, '127.0.0.1', () => console.log('ready'));
+  });
+  server.maxRequestsPerSocket = requests;
+  server.listen(port, '127.0.0.1', () => console.log('ready'));
 }
 
 function ask(port, agent, body) {
@@ -59,9 +65,21 @@ async function run(port, count, begin) {
   console.log('equal', octets);
 }
 
+async function share(port, count) {
+  const agent = new http.Agent({ keepAlive: true, maxSockets: KEPT, maxFreeSockets: KEPT });
+  const lengths = Array.from({ length: count }, (_, number) => LENGTHS[number % LENGTHS.length]);
+  await Promise.all(lengths.map((length) => askSome(port, agent, [crypto.randomBytes(length)])));
+  agent.destroy();
+  console.log('equal', lengths.reduce((sum, length) => sum + length, 0));
+}
+
 const [what, port, count, begin] = process.argv.slice(2);
 if (what === 'serve') {
-  serve(Number(port));
+  serve(Number(port), 0);
+} else if (what === 'serve-some') {
+  serve(Number(port), REQUESTS_OF_KEPT);
+} else if (what === 'share') {
+  share(Number(port), Number(count));
 } else {
   run(Number(port), Number(count), begin);
 }
