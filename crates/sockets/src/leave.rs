@@ -339,3 +339,6 @@ pub(crate) fn settle_all() {
         cell.leave();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,11 @@
 //! A socket that this process alone had at the fork is in the [`Share`] of both beside: it is the
 //! child's when this process has closed it, and this process's when the child has.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use urdma_abi::spared::Mark;
 
@@ -34,6 +35,8 @@ struct Lend {
     number: u64,
     /// `None` if there was no descriptor for it.
     pipe: Option<Own>,
+    /// That for the child, until the fork has happened; -1 without one.
+    write_end: c_int,
     /// `None` without a socket or memory.
     share: Option<Share>,
 }
@@ -47,14 +50,18 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Forks that happen now.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
-/// The write end of a fork that is about to happen.
-static NEXT_PIPE: AtomicI32 = AtomicI32::new(-1);
-/// The octets of the share that has sockets for it.
-static NEXT_SHARE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 /// What this process shares with the one that has forked it.
 static OF_PARENT: Spin<Option<Share>> = Spin::new(None);
 /// Write ends of the forks from which this process comes.
 static INHERITED: [AtomicI32; DEPTH_MAX] = [const { AtomicI32::new(-1) }; DEPTH_MAX];
+
+thread_local! {
+    /// The write end of the fork that this thread is about to do; -1 without one. Other threads may
+    /// fork at the same time.
+    static NEXT_PIPE: Cell<c_int> = const { Cell::new(-1) };
+    /// The octets of its share.
+    static NEXT_SHARE: Cell<*mut u8> = const { Cell::new(null_mut()) };
+}
 
 /// How many forks there were: what has its descriptor from now on is of this process alone.
 pub(crate) fn forks() -> u64 {
@@ -188,16 +195,19 @@ pub(crate) fn begin_fork() {
 /// A fork is about to happen. From now on nothing that there is is offered. `len`: one more than
 /// the highest descriptor of a socket.
 pub(crate) fn before_fork(len: usize) {
-    let (ends, share) = (pipe(), Share::new(len));
-    if let Some((_, write_end)) = &ends {
-        NEXT_PIPE.store(*write_end, SeqCst);
-    }
+    let share = Share::new(len);
+    NEXT_SHARE.set(share.as_ref().map_or(null_mut(), Share::place));
     LENDS.with(|lends| {
         LATEST.store(HAPPENS, SeqCst);
         lends.retain(Lend::is_held);
+        // A child of another thread knows the write end, and closes it: see `in_child`.
+        let (pipe, write_end) = pipe().unzip();
+        let write_end = write_end.unwrap_or(-1);
+        NEXT_PIPE.set(write_end);
         lends.push(Lend {
             number: HAPPENS,
-            pipe: ends.map(|(read_end, _)| read_end),
+            pipe,
+            write_end,
             share,
         });
     });
@@ -223,28 +233,32 @@ fn pipe() -> Option<(Own, c_int)> {
 }
 
 /// The last thing before a fork, whose child may be left these sockets: descriptors, and how many
-/// forks there were when they were made.
+/// forks there were when they were made. What an earlier child has beside this process, this one
+/// has too.
 pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
-    // Which of two forks is which is not known.
-    let is_known = BEGUN.load(SeqCst) == 1;
     LENDS.with(|lends| {
-        let Some((lend, earlier)) = lends.split_last().filter(|_| is_known) else {
-            return;
+        let place = NEXT_SHARE.get();
+        let is_next = |lend: &&Lend| {
+            lend.share
+                .as_ref()
+                .is_some_and(|share| share.place() == place)
         };
-        let Some(share) = &lend.share else {
-            return;
-        };
-        let kept = KEPT.load(SeqCst);
-        for (fd, forks) in sockets.filter(|(_, forks)| *forks >= kept) {
-            let lent = earlier.iter().filter(|lend| lend.number > forks);
-            let mut lent = lent.filter(|lend| !lend.is_given_back(fd)).peekable();
-            if lent.peek().is_none() {
-                share.lend(fd);
+        let is_earlier = |lend: &&Lend| !is_next(lend);
+        let earlier = || lends.iter().filter(is_earlier);
+        // Which of two forks is which is not known.
+        let is_known = BEGUN.load(SeqCst) == 1;
+        let share = lends.iter().find(is_next).filter(|_| is_known);
+        if let Some(share) = share.and_then(|lend| lend.share.as_ref()) {
+            let kept = KEPT.load(SeqCst);
+            for (fd, forks) in sockets.filter(|(_, forks)| *forks >= kept) {
+                let mut lent = earlier().filter(|lend| lend.number > forks);
+                if lent.all(|lend| lend.is_given_back(fd)) {
+                    share.lend(fd);
+                }
             }
-            let shares = lent.filter_map(|lend| lend.share.as_ref());
-            shares.for_each(|share| share.lend_on(fd));
         }
-        NEXT_SHARE.store(share.place(), SeqCst);
+        let shares = earlier().filter_map(|lend| lend.share.as_ref());
+        shares.for_each(Share::lend_on);
     });
     LENDS.lock();
 }
@@ -252,8 +266,13 @@ pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
 /// A fork has happened, and this is the parent.
 pub(crate) fn after_fork() {
     LENDS.unlock();
-    let place = NEXT_SHARE.swap(null_mut(), SeqCst);
+    let (place, write_end) = (NEXT_SHARE.replace(null_mut()), NEXT_PIPE.replace(-1));
     LENDS.with(|lends| {
+        let mut lends_with_pipe = lends.iter_mut().filter(|lend| lend.write_end >= 0);
+        if let Some(lend) = lends_with_pipe.find(|lend| lend.write_end == write_end) {
+            close(lend.write_end);
+            lend.write_end = -1;
+        }
         let mut shares = lends.iter().filter_map(|lend| lend.share.as_ref());
         if let Some(share) = shares.find(|share| share.place() == place) {
             share.keep_from_children();
@@ -266,18 +285,18 @@ pub(crate) fn after_fork() {
             LATEST.store(lends.last().map_or(0, |lend| lend.number), SeqCst);
         }
     });
-    let write_end = NEXT_PIPE.swap(-1, SeqCst);
-    if write_end >= 0 {
-        close(write_end);
-    }
 }
 
 /// A fork has happened, and this is the child. Nothing is allocated or freed; the read ends were
 /// closed with all descriptors of this library.
 pub(crate) fn in_child() {
     LENDS.unlock();
-    let place = NEXT_SHARE.swap(null_mut(), SeqCst);
+    let (place, write_end) = (NEXT_SHARE.replace(null_mut()), NEXT_PIPE.replace(-1));
     let share = LENDS.with(|lends| {
+        let of_others = lends.iter().map(|lend| lend.write_end);
+        of_others
+            .filter(|other| *other >= 0 && *other != write_end)
+            .for_each(close);
         let is_next = |share: &mut Share| share.place() == place;
         let share = lends
             .iter_mut()
@@ -295,7 +314,6 @@ pub(crate) fn in_child() {
         of_parent.store(0, SeqCst);
     }
     BEGUN.store(0, SeqCst);
-    let write_end = NEXT_PIPE.swap(-1, SeqCst);
     if write_end < 0 {
         return;
     }
@@ -331,3 +349,6 @@ fn close(fd: c_int) {
     // SAFETY: a descriptor of this module.
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -155,14 +155,14 @@ pub(crate) struct Set {
     is_inherited: AtomicBool,
 }
 
-/// A new set has a descriptor.
-pub(crate) fn begin_set(fd: c_int) {
+/// A new set has a descriptor. `forks`: how many there were before it was made.
+pub(crate) fn begin_set(fd: c_int, forks: u64) {
     if process::run_dir().is_some() && process::is_home() {
-        adopt(fd);
+        adopt(fd, forks);
     }
 }
 
-fn adopt(fd: c_int) {
+fn adopt(fd: c_int, forks: u64) {
     let slot = usize::try_from(fd).ok().and_then(|fd| SETS.get(fd));
     let Some(slot) = slot else {
         return;
@@ -191,7 +191,7 @@ fn adopt(fd: c_int) {
     set.waiters.store(0, SeqCst);
     set.is_plain.store(false, SeqCst);
     set.is_ringed.store(false, SeqCst);
-    set.forks.store(lent::forks(), SeqCst);
+    set.forks.store(forks, SeqCst);
     set.is_inherited.store(false, SeqCst);
     set.is_open.store(true, SeqCst);
 }

@@ -57,9 +57,12 @@ impl Share {
         }
     }
 
-    /// A third process gets a socket, which none of both has alone from now on.
-    pub(crate) fn lend_on(&self, fd: c_int) {
-        if let Some(octet) = self.octet(fd) {
+    /// A third process gets what both processes have: none of both has that alone from now on.
+    pub(crate) fn lend_on(&self) {
+        let both = Side::Parent as u8 | Side::Child as u8;
+        let fds = (0..self.len).filter_map(|fd| c_int::try_from(fd).ok());
+        let octets = fds.filter_map(|fd| self.octet(fd));
+        for octet in octets.filter(|octet| octet.load(SeqCst) & both == both) {
             octet.fetch_or(IS_ELSEWHERE, SeqCst);
         }
     }

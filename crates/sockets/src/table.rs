@@ -76,6 +76,10 @@ impl Seen {
         Self(self.0 & !(0xff << STATE_SHIFT) | (state as u64) << STATE_SHIFT)
     }
 
+    fn with_one_more(self) -> Self {
+        Self(self.0.wrapping_add(ONE_USER))
+    }
+
     fn next_generation(self) -> Self {
         Self(self.0.wrapping_add(1 << GENERATION_SHIFT))
     }
@@ -232,10 +236,12 @@ impl Cell {
     }
 
     /// A new TCP socket has the descriptor, and another generation, also if the earlier one was the
-    /// kernel's when it was closed: what is known of that one is not this one's.
-    pub(crate) fn begin(&self, fd: c_int, is_accepted: bool) {
+    /// kernel's when it was closed: what is known of that one is not this one's. `forks`: how many
+    /// there were ([`lent::forks`]) before the call that has made it. A child that is forked since
+    /// may have it too.
+    pub(crate) fn begin(&self, fd: c_int, is_accepted: bool, forks: u64) {
         self.restart();
-        self.forks.store(lent::forks(), SeqCst);
+        self.forks.store(forks, SeqCst);
         self.is_inherited.store(0, SeqCst);
         self.is_accepted.store(u32::from(is_accepted), SeqCst);
         self.set.replace(None);
@@ -255,17 +261,36 @@ impl Cell {
 
     /// Ends a call. The last one ends the use of a connection that is ending.
     pub(crate) fn leave(&self) {
-        let seen = Seen(self.word.fetch_sub(ONE_USER, SeqCst).wrapping_sub(ONE_USER));
-        let next = match seen.state() {
-            State::Ending => State::Kernel,
-            State::Pausing => State::Alone,
-            _ => return,
-        };
-        if seen.users() == 0 {
+        self.end_if_last(self.count_out());
+    }
+
+    /// Takes a call from the count; the word is that from after it.
+    fn count_out(&self) -> Seen {
+        let before = self.word.fetch_sub(ONE_USER, SeqCst);
+        Seen(before.wrapping_sub(ONE_USER))
+    }
+
+    /// Ends the use of a connection that is ending, if the word that a call has left says that no
+    /// other one is in progress. Calls that begin and end meanwhile may end it too, and the
+    /// descriptor may have another connection then: this call counts again until it is done, and
+    /// does nothing if the word has changed.
+    fn end_if_last(&self, mut seen: Seen) {
+        loop {
+            let next = match seen.state() {
+                State::Ending => State::Kernel,
+                State::Pausing => State::Alone,
+                _ => return,
+            };
+            let counted = seen.with_one_more();
+            if seen.users() != 0 || !self.exchange(seen, counted) {
+                return;
+            }
             self.drop_connection();
             self.restart();
-            // Else a call has begun, which does this when it ends.
-            self.change(seen, next);
+            if self.exchange(counted, seen.with(next)) {
+                return;
+            }
+            seen = self.count_out();
         }
     }
 

@@ -139,6 +139,25 @@ fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
     );
 }
 
+#[test]
+fn receive_takes_octets_of_the_ring_after_those_that_are_on_their_way() {
+    for does_wait in [false, true] {
+        let (world, reader, sender) = reader_and_sender();
+        let send_one = |may_upgrade| run(&sender, pin!(send(&sender, 1, may_upgrade)));
+        assert_eq!(send_one(false), Some(Ok(1)));
+        assert_eq!(send_one(true), Some(Ok(1)));
+        assert_eq!(world.borrow().in_ring(End::Second), 1);
+        let mut receive = pin!(recv(&reader, 2, does_wait));
+        assert_eq!(run_for(100, &reader, receive.as_mut()), None);
+        world.borrow_mut().tcp.carry(End::Second, 1);
+        assert_eq!(run(&reader, receive), Some(Taken::Octets(1)));
+        let rest = run(&reader, pin!(recv(&reader, 2, false)));
+        assert_eq!(rest, Some(Taken::Octets(1)));
+        // The octets were those that were sent first and second.
+        assert!(world.borrow().finding.is_none());
+    }
+}
+
 /// A receive that does not wait, which begins `steps` accesses after an octet, of which it was
 /// told, began to be handed back. Returns what it has found, unless that has ended before.
 fn recv_in_hand_back(steps: u32) -> Option<Taken> {

@@ -14,6 +14,7 @@ use super::*;
 use crate::connection::Connection;
 use crate::host::tests::{call, ends, take, take_all};
 use crate::host::Call;
+use crate::lent;
 use crate::table::State;
 
 /// An end that sends, whose descriptor is known as one that has rings, and its peer.
@@ -37,7 +38,7 @@ impl Pair {
         // SAFETY: integers.
         unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
         let cell = table::cell(fd).unwrap();
-        cell.begin(fd, false);
+        cell.begin(fd, false, lent::forks());
         cell.set_connection(Connection::into_raw(Arc::new(one)));
         assert!(cell.change(cell.seen(), State::Rings));
         Self { program, fd, peer }

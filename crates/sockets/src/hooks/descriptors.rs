@@ -7,15 +7,16 @@ use libc::{sockaddr, socklen_t};
 use crate::begin::{begin, begin_as_is, Begun};
 use crate::reasons::Reason;
 use crate::table::{self, Cell, State};
-use crate::{bell, connection, early, leave, limits, process, real};
+use crate::{bell, connection, early, leave, lent, limits, process, real};
 
-/// A new descriptor is a TCP socket of this process alone.
-fn note_new(fd: c_int, is_accepted: bool) {
+/// A new descriptor is a TCP socket. It is of this process alone unless a child was forked since
+/// there were so many `forks`, before the call that has made it.
+fn note_new(fd: c_int, is_accepted: bool, forks: u64) {
     if process::run_dir().is_none() {
         return;
     }
     if let Some(cell) = table::cell(fd) {
-        cell.begin(fd, is_accepted);
+        cell.begin(fd, is_accepted, forks);
     }
 }
 
@@ -24,25 +25,26 @@ const SOCK_TYPE_MASK: c_int = 0xf;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let forks = lent::forks();
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let is_stream = kind & SOCK_TYPE_MASK == libc::SOCK_STREAM;
     let is_tcp = is_stream && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if fd >= 0 && is_tcp && matches!(domain, libc::AF_INET | libc::AF_INET6) {
-        note_new(fd, false);
+        note_new(fd, false, forks);
     }
     fd
 }
 
 /// A listener has given a socket, or an error. What is known of the listener is so of the socket:
 /// that spares a call for each connection.
-fn accepted(listener: c_int, fd: c_int) {
+fn accepted(listener: c_int, fd: c_int, forks: u64) {
     if fd < 0 {
         return;
     }
     let is_known = table::cell(listener).is_some_and(Cell::is_of_tcp);
     if is_known || connection::is_tcp(fd) {
-        note_new(fd, true);
+        note_new(fd, true, forks);
         early::connected(fd);
     }
 }
@@ -53,9 +55,10 @@ unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    let forks = lent::forks();
     // SAFETY: the arguments of the caller.
     let new = unsafe { real::accept(fd, address, len) };
-    accepted(fd, new);
+    accepted(fd, new, forks);
     new
 }
 
@@ -66,9 +69,10 @@ unsafe extern "C-unwind" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    let forks = lent::forks();
     // SAFETY: the arguments of the caller.
     let new = unsafe { real::accept4(fd, address, len, flags) };
-    accepted(fd, new);
+    accepted(fd, new, forks);
     new
 }
 

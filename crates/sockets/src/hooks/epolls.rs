@@ -14,21 +14,23 @@ use crate::reasons::Reason;
 use crate::sets::{self, Events, Set};
 use crate::spins::spin;
 use crate::table::{self, Cell};
-use crate::{leave, limits, process, real, signals};
+use crate::{leave, lent, limits, process, real, signals};
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    let forks = lent::forks();
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::epoll_create(size) };
-    sets::begin_set(fd);
+    sets::begin_set(fd, forks);
     fd
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    let forks = lent::forks();
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::epoll_create1(flags) };
-    sets::begin_set(fd);
+    sets::begin_set(fd, forks);
     fd
 }
 

@@ -9,6 +9,7 @@ use urdma_socket_switch::{attend, demote, join, peek, recv, send, settle, Demoti
 
 use super::*;
 use crate::connection::Parts;
+use crate::lent;
 use crate::octets::Octets;
 use crate::own::Own;
 use crate::table::{self, Cell};
@@ -48,7 +49,7 @@ pub(crate) fn socket() -> (TcpStream, TcpStream, &'static Cell) {
     let [socket, peer] = tcp_pair();
     let fd = socket.as_raw_fd();
     let cell = table::cell(fd).unwrap();
-    cell.begin(fd, false);
+    cell.begin(fd, false, lent::forks());
     (socket, peer, cell)
 }
 

@@ -8,7 +8,7 @@ use crate::table::State;
 fn member() -> (&'static Set, TcpStream, TcpStream, &'static Cell) {
     // SAFETY: no argument but a flag.
     let epfd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
-    adopt(epfd);
+    adopt(epfd, lent::forks());
     let set = known(epfd).unwrap();
     let (socket, peer, cell) = socket();
     let fd = socket.as_raw_fd();

@@ -22,9 +22,17 @@ fn socket_is_of_the_process_that_has_not_closed_it() {
 #[test]
 fn socket_that_a_third_process_has_is_of_none() {
     let share = share();
-    share.lend_on(FD);
+    share.lend_on();
     share.give_back(FD, Side::Parent);
     assert!(!share.is_of(FD, Side::Child));
+}
+
+#[test]
+fn socket_that_the_child_has_closed_is_the_parents_when_a_third_process_gets_it() {
+    let share = share();
+    share.give_back(FD, Side::Child);
+    share.lend_on();
+    assert!(share.is_of(FD, Side::Parent));
 }
 
 #[test]

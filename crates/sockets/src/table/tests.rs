@@ -1,9 +1,14 @@
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
 use super::*;
+use crate::host::tests::{ends, socket};
+use crate::lent::tests::{alone as alone_in_forks, Child};
 
 /// A cell of no descriptor.
 fn alone() -> Cell {
     let cell = Cell::new();
-    cell.begin(0, false);
+    cell.begin(0, false, lent::forks());
     cell
 }
 
@@ -48,7 +53,7 @@ fn closed_descriptor_has_another_generation_in_which_nothing_advances() {
     cell.enter();
     cell.end(true);
     cell.leave();
-    cell.begin(0, true);
+    cell.begin(0, true, lent::forks());
     assert!(cell.is_accepted());
     assert!(cell.advance(before, State::Alone, State::Offered).is_none());
     let now = cell.seen().generation();
@@ -97,7 +102,7 @@ fn new_socket_is_the_kernels_while_a_call_on_the_earlier_one_is_in_progress() {
     cell.enter();
     cell.end(true);
     cell.leave();
-    cell.begin(0, false);
+    cell.begin(0, false, lent::forks());
     assert_eq!(cell.seen().state(), State::Ending);
 }
 
@@ -109,7 +114,7 @@ fn generations_do_not_reach_into_the_state() {
         cell.enter();
         cell.end(true);
         cell.leave();
-        cell.begin(0, false);
+        cell.begin(0, false, lent::forks());
     }
     assert_eq!(cell.seen().state(), State::Alone);
     assert_eq!(cell.seen().generation(), before + 6);
@@ -126,8 +131,64 @@ fn socket_has_another_generation_than_one_that_was_the_kernels_when_it_was_close
     cell.leave();
     assert_eq!(cell.seen().state(), State::Kernel);
     // The answer to the offer arrives when another socket of the number is offered.
-    cell.begin(0, true);
+    cell.begin(0, true, lent::forks());
     let now = cell.seen().generation();
     assert!(cell.advance(now, State::Alone, State::Offered).is_some());
     assert!(cell.advance(before, State::Offered, State::Waits).is_none());
+}
+
+/// Offers a socket whose cell is alone, and gives it rings.
+fn give_rings(cell: &Cell, connection: &Arc<Connection>) {
+    let generation = cell.seen().generation();
+    let offered = cell.advance(generation, State::Alone, State::Offered);
+    assert!(offered.is_some());
+    let before = cell.set_connection(Connection::into_raw(Arc::clone(connection)));
+    assert!(before.is_null());
+    assert!(cell
+        .advance(generation, State::Offered, State::Rings)
+        .is_some());
+}
+
+#[test]
+fn call_that_ends_late_leaves_the_connection_of_the_next_socket() {
+    for is_paused in [false, true] {
+        let cell = alone();
+        let [before, now] = ends().map(Arc::new);
+        give_rings(&cell, &before);
+        cell.enter();
+        if is_paused {
+            cell.pause();
+        } else {
+            cell.end(true);
+        }
+        let seen = cell.count_out();
+        // Another call begins and ends before this one goes on.
+        cell.enter();
+        cell.leave();
+        if !is_paused {
+            cell.begin(0, true, lent::forks());
+        }
+        give_rings(&cell, &now);
+        cell.end_if_last(seen);
+        assert!(cell.has(&now));
+        assert!(now.with_socket(|| ()).is_some());
+        assert!(before.with_socket(|| ()).is_none());
+        // It is closed.
+        cell.enter();
+        cell.end(true);
+        cell.leave();
+        assert!(now.with_socket(|| ()).is_none());
+    }
+}
+
+#[test]
+fn socket_that_was_made_before_a_fork_and_noted_after_it_is_lent() {
+    let _alone = alone_in_forks();
+    let forks = lent::forks();
+    let (socket, _peer, cell) = socket();
+    let fd = socket.as_raw_fd();
+    let child = Child::fork(&[]);
+    cell.begin(fd, true, forks);
+    assert!(cell.is_lent(fd));
+    child.end();
 }
