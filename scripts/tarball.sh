@@ -39,9 +39,16 @@ RUSTFLAGS="--remap-path-prefix=$(pwd)=/urdma --remap-path-prefix=$cargo_home=/ca
 RUSTFLAGS="$RUSTFLAGS -C link-arg=$libgcc"
 RUSTFLAGS="$RUSTFLAGS -C link-arg=-Wl,--allow-shlib-undefined"
 export RUSTFLAGS
-PATH=$tools/bin:$PATH cargo zigbuild --quiet --release --locked --target "$target.$glibc" \
-    --target-dir "$folder/build" -p urdma -p urdmad -p urdma-provider -p urdma-standin \
-    -p urdma-sockets --lib --bin urdma --bin urdmad
+# zig names its headers by paths relative to the current directory if they are below it, but each
+# crate's build script runs in the crate's.
+mkdir -p "$folder/build"
+(
+    manifest=$(pwd)/Cargo.toml
+    cd "$folder/build"
+    PATH=$tools/bin:$PATH cargo zigbuild --quiet --release --locked --manifest-path "$manifest" \
+        --target "$target.$glibc" --target-dir "$folder/build" -p urdma -p urdmad \
+        -p urdma-provider -p urdma-standin -p urdma-sockets --lib --bin urdma --bin urdmad
+)
 
 built=$folder/build/$target/release
 programs="urdma urdmad liburdma_provider.so liburdma_standin.so liburdma_sockets.so"
