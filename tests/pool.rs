@@ -18,6 +18,8 @@ use urdma_tests::{
     OneHost, CHECK_LIMIT,
 };
 
+#[path = "pool/away.rs"]
+mod away;
 #[path = "pool/metadata.rs"]
 mod metadata;
 #[path = "pool/store.rs"]
@@ -174,6 +176,8 @@ fn end() {
         "worker 2" => store::work(address, 2),
         "worker 3" => store::work(address, 3),
         "looks" => store::look(address),
+        "returns to many" => away::return_to_many(address),
+        "returns to another" => away::return_to_another(address),
         "uses both" => switch::use_both(address),
         "connects later" => switch::connect_later(address),
         "deaf node" => switch::serve_without_connections(address),

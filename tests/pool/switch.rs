@@ -187,7 +187,7 @@ pub(super) fn connect_later(address: SocketAddr) {
 }
 
 /// A file by which an end tells another one.
-fn told(what: &str) -> PathBuf {
+pub(super) fn told(what: &str) -> PathBuf {
     PathBuf::from(std::env::var(FILES).unwrap()).join(what)
 }
 

@@ -9,12 +9,13 @@
 //!
 //! Files, each of which uses only those before it: `described`, regions in private data; `asking`
 //! and `metadata`, what else is in that of pools with messages and of a metadata service; `error`;
-//! `ffi`, which has all unsafe code; `buffers`, for messages; `probe`, of a connection;
-//! `registration`, of a node at a service; `node`; `service`; `replica`, a service as a client sees
-//! it; `client` and `own`; `store`, a key-value store.
+//! `ffi`, which has all unsafe code; `away`, what is kept of nodes; `buffers`, for messages;
+//! `probe`, of a connection; `registration`, of a node at a service; `node`; `service`; `replica`,
+//! a service as a client sees it; `client` and `own`; `store`, a key-value store.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod asking;
+mod away;
 mod buffers;
 mod client;
 mod described;

@@ -125,6 +125,8 @@ pub(crate) enum Fault {
     /// The requests of a virtual queue pair that was about to switch wait for a connection that
     /// has failed.
     SwitchNotCancelled,
+    /// What a connection that ends may have executed is posted again over an initiator.
+    SwitchRepeated,
 }
 
 urdma_types::faults!(pub(crate) Faults of Fault);

@@ -31,6 +31,19 @@ impl Idle {
         self.nodes.push(Reverse((since, slot, generation)));
     }
 
+    /// Drops the nodes that are not known any more, if most of those that are listed may be such;
+    /// `known` is how many are known.
+    pub(crate) fn forget(&mut self, is_known: impl Fn(NodeId) -> bool, known: usize) {
+        if self.nodes.len() > 2 * known + 4 {
+            self.nodes.retain(|Reverse((_, slot, generation))| {
+                is_known(NodeId(Id {
+                    slot: *slot,
+                    generation: *generation,
+                }))
+            });
+        }
+    }
+
     /// The node that was listed with the earliest moment, which is not listed any more.
     pub(crate) fn pop(&mut self) -> Option<(u64, NodeId)> {
         let Reverse((since, slot, generation)) = self.nodes.pop()?;

@@ -17,7 +17,30 @@ impl Pool {
     /// is posted to it ends without a completion. The caller removes its memory.
     pub fn remove_idle_node(&mut self) -> Option<NodeId> {
         let id = self.longest_idle()?;
-        let removed = self.nodes.remove(id.0)?;
+        self.remove(id).then_some(id)
+    }
+
+    /// Whether virtual queue pairs are open to a node.
+    pub fn is_used(&self, id: NodeId) -> bool {
+        self.nodes.get(id.0).is_some_and(|node| node.members > 0)
+    }
+
+    /// Removes a node as [`Pool::remove_idle_node`] does; `false` if it is not known, or virtual
+    /// queue pairs are open to it.
+    pub fn remove_node(&mut self, id: NodeId) -> bool {
+        let is_removed = !self.is_used(id) && self.remove(id);
+        if is_removed {
+            let nodes = &self.nodes;
+            self.idle
+                .forget(|other| nodes.get(other.0).is_some(), nodes.len());
+        }
+        is_removed
+    }
+
+    fn remove(&mut self, id: NodeId) -> bool {
+        let Some(removed) = self.nodes.remove(id.0) else {
+            return false;
+        };
         let is_switched = self.drop_connection(id);
         for slot in removed.physicals.into_iter().filter(|_| !is_switched) {
             self.forget_exchange(slot);
@@ -25,7 +48,7 @@ impl Pool {
             self.idle.vacant.push(slot);
         }
         self.stats.removed += 1;
-        Some(id)
+        true
     }
 
     /// Takes the node out of those that may be idle which is so for the longest time.

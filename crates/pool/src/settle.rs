@@ -53,6 +53,10 @@ impl Pool {
             culprit: cause.and_then(|cause| cause.of),
             executed: cause.map_or(Executed::Any, |cause| cause.executed),
         };
+        let is_switched = self.switch.is_some() && shared.node.is_some();
+        if is_switched && self.faults.has(Fault::SwitchRepeated) {
+            settled.executed = Executed::Nothing;
+        }
         self.begin_ending(id.slot);
         let failed_node = left.front().map(|first| first.node);
         for in_flight in left.drain(..) {

@@ -92,7 +92,9 @@ impl Client {
     /// # Errors
     /// If it is closed.
     pub fn close(&mut self, id: VirtualId) -> Result<(), Error> {
-        Ok(self.pool.close(id)?)
+        let node = self.pool.node(id);
+        self.pool.close(id)?;
+        node.map_or(Ok(()), |node| self.note_closed(node))
     }
 
     /// Makes a virtual queue pair ready again after an error.

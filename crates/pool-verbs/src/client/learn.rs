@@ -9,7 +9,7 @@ use urdma_node_table::{Answer, NodeKey, Target};
 use super::{Client, Learned, CONNECT_LIMIT};
 use crate::described;
 use crate::error::Error;
-use crate::ffi::{self, path_to, Event, Handle, Id, Route, Service};
+use crate::ffi::{self, Event, Handle, Id, Route, Service};
 use crate::metadata::{SERVICES_MAX, TOO_MANY_SERVICES};
 use crate::replica::Replica;
 
@@ -100,29 +100,11 @@ impl Client {
 
     /// Takes what a table has of a node; `false` if its host cannot be reached so.
     pub(super) fn believe(&mut self, at: usize, target: Target) -> Result<bool, Error> {
-        let host = self.nodes[at].address.ip();
-        let handle = match self.hosts.get(&host) {
-            Some(handle) => Rc::clone(handle),
-            None => {
-                let domain = &self.device.domain;
-                let Some(path) = path_to(domain, self.from, host)? else {
-                    return Ok(false);
-                };
-                let Ok(handle) = Handle::new(domain, path) else {
-                    return Ok(false);
-                };
-                self.hosts.insert(host, Rc::clone(&handle));
-                handle
-            }
-        };
-        self.describe(at, target.region())?;
+        if !self.reach(at, target)? {
+            return Ok(false);
+        }
         let node = &mut self.nodes[at];
-        node.route = Some(Route {
-            handle,
-            number: target.number(),
-            key: target.access_key(),
-        });
-        (node.is_doubtful, node.by_table) = (false, Some(target));
+        node.by_table = Some(target);
         node.tables_believed += 1;
         self.learned.by_table += 1;
         Ok(true)
@@ -157,6 +139,8 @@ impl Client {
         let (described, key) = described::decode_with_key(&answer.private)
             .ok_or(Error::Unreachable(self.nodes[at].address))?;
         let handle = Handle::new(&self.device.domain, answer.path)?;
+        let host = self.nodes[at].address.ip();
+        self.hosts.insert(host, Rc::clone(&handle));
         self.describe(at, described)?;
         let node = &mut self.nodes[at];
         node.route = Some(Route {

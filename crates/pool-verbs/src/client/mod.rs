@@ -19,6 +19,7 @@ use urdma_pool::{
 pub(crate) use self::links::CONNECT_LIMIT;
 use self::links::{Node, Shared};
 pub use self::messages::Messages;
+use crate::away::Away;
 use crate::buffers::Buffers;
 use crate::error::Error;
 use crate::ffi::{Calls, Domain, Foreign, Handle, Id, Memory, Queue, Service};
@@ -83,6 +84,10 @@ pub struct Client {
     /// By the index of the pool. The place of one that was removed has it until it is used again.
     nodes: Vec<Node>,
     known: HashMap<SocketAddr, usize>,
+    /// What reaches those that initiators have reached, and are not among `nodes`.
+    away: Away,
+    /// The node to which the last virtual queue pair was closed last, if initiators reach it.
+    idle: Option<NodeId>,
     /// Why a shared queue pair could not be created last, and the node to which it was to be
     /// connected, if it was not an initiator.
     failure: Option<(Option<NodeId>, Error)>,
@@ -134,6 +139,8 @@ impl Client {
             keys: HashMap::new(),
             nodes: Vec::new(),
             known: HashMap::new(),
+            away: Away::default(),
+            idle: None,
             failure: None,
             turns: 0,
             turns_mask: match config.switching {

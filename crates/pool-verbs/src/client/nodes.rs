@@ -3,9 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use urdma_node_table::Target;
+use urdma_pool::NodeId;
+
 use super::links::Node;
 use super::Client;
 use crate::error::Error;
+use crate::ffi::{path_to, Handle, Route};
+
+/// Hosts without nodes that are used, the ways to which are kept.
+const HOSTS_KEPT: usize = 64;
 
 /// The address of a node by which it is known: IPv4, if it is that, mapped or not.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
@@ -23,9 +30,11 @@ impl Client {
             return Ok(*at);
         }
         if self.pool.nodes() >= self.config.nodes_max as usize {
-            self.forget_idle_node()?;
+            if let Some(id) = self.pool.remove_idle_node() {
+                self.put_away(id)?;
+            }
         }
-        // The place of one that was forgotten is used again once its connections are destroyed.
+        // The place of one that was removed is used again once its connections are destroyed.
         self.settle()?;
         let id = self.pool.add_node()?;
         let (at, node) = (id.index(), Node::new(id, address));
@@ -34,29 +43,83 @@ impl Client {
             None => self.nodes.push(node),
         }
         self.known.insert(address, at);
+        if let Some(target) = self.away.find(address) {
+            self.reach(at, target)?;
+        }
         Ok(at)
     }
 
-    /// Forgets the least recently used node, if there is one without virtual queue pairs.
-    pub(super) fn forget_idle_node(&mut self) -> Result<(), Error> {
-        let Some(id) = self.pool.remove_idle_node() else {
+    /// A virtual queue pair was closed. If it was the last one to its node, the node that became
+    /// idle before is put away, unless nodes may be switched to connections.
+    pub(super) fn note_closed(&mut self, node: NodeId) -> Result<(), Error> {
+        if self.calls.is_none() || self.config.switching.is_some() || self.pool.is_used(node) {
             return Ok(());
-        };
+        }
+        let before = self.idle.replace(node).filter(|before| *before != node);
+        match before {
+            // What is known of one that is doubtful has to be learned again.
+            Some(id) if !self.nodes[id.index()].is_doubtful && self.pool.remove_node(id) => {
+                self.put_away(id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The pool has removed a node. What reaches it is kept, if that is known to do so.
+    fn put_away(&mut self, id: NodeId) -> Result<(), Error> {
         let node = &mut self.nodes[id.index()];
         let address = node.address;
         self.known.remove(&address);
-        node.route = None;
-        if let Some((_, region)) = node.memory.take() {
+        let (route, memory) = (node.route.take(), node.memory.take());
+        if let Some((_, region)) = memory {
             self.pool.remove_remote(region)?;
         }
+        let target = match (route, memory) {
+            (Some(route), Some((described, _))) if !node.is_doubtful => {
+                Target::new(route.number, route.key, described)
+            }
+            _ => None,
+        };
+        match target {
+            Some(target) => {
+                let most = self.config.nodes_max as usize;
+                self.away.keep(address, &target, most);
+            }
+            None => self.away.forget(address),
+        }
+        let is_unused = |handle: &Rc<Handle>| Rc::strong_count(handle) == 1;
         let host = address.ip();
-        if self
-            .hosts
-            .get(&host)
-            .is_some_and(|handle| Rc::strong_count(handle) == 1)
-        {
+        if self.hosts.len() > HOSTS_KEPT && self.hosts.get(&host).is_some_and(is_unused) {
             self.hosts.remove(&host);
         }
         Ok(())
+    }
+
+    /// Takes a target as that of a node; `false` if its host cannot be reached so.
+    pub(super) fn reach(&mut self, at: usize, target: Target) -> Result<bool, Error> {
+        let host = self.nodes[at].address.ip();
+        let handle = match self.hosts.get(&host) {
+            Some(handle) => Rc::clone(handle),
+            None => {
+                let domain = &self.device.domain;
+                let Some(path) = path_to(domain, self.from, host)? else {
+                    return Ok(false);
+                };
+                let Ok(handle) = Handle::new(domain, path) else {
+                    return Ok(false);
+                };
+                self.hosts.insert(host, Rc::clone(&handle));
+                handle
+            }
+        };
+        self.describe(at, target.region())?;
+        let node = &mut self.nodes[at];
+        node.route = Some(Route {
+            handle,
+            number: target.number(),
+            key: target.access_key(),
+        });
+        node.is_doubtful = false;
+        Ok(true)
     }
 }

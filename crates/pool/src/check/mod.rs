@@ -2,12 +2,12 @@
 //!
 //! `device` has the queue pairs: it executes work requests, loses answers, refuses, breaks. `model`
 //! knows what each request may still become; `work` checks each work request by it. `world` carries
-//! out the pool's actions between the two and watches every step; `schedules` runs it with random
-//! configurations and asserts that it finds each deliberate fault; `attempts` knows when a node may
-//! be connected to; `shares` has a user that takes what it gets. For Sends, `pools` has several
-//! pools with connections between them, `connects` how these are made, `ends` their users and what
-//! these may receive, and `exchanges` the schedules. A failing seed is printed; `URDMA_SEED` runs
-//! it alone.
+//! out the pool's actions between the two and watches every step; `removals` has it remove nodes;
+//! `schedules` runs it with random configurations and asserts that it finds each deliberate fault;
+//! `attempts` knows when a node may be connected to; `shares` has a user that takes what it gets.
+//! For Sends, `pools` has several pools with connections between them, `connects` how these are
+//! made, `ends` their users and what these may receive, and `exchanges` the schedules. A failing
+//! seed is printed; `URDMA_SEED` runs it alone.
 
 mod attempts;
 mod blocked;
@@ -17,6 +17,7 @@ mod ends;
 mod exchanges;
 mod model;
 mod pools;
+mod removals;
 mod schedules;
 mod shares;
 mod work;

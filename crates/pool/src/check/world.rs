@@ -27,9 +27,9 @@ pub(super) struct World {
     config: Config,
     pub(super) device: Device,
     pub(super) model: Model,
-    nodes: Vec<NodeId>,
+    pub(super) nodes: Vec<NodeId>,
     locals: Vec<Local>,
-    remotes: Vec<Remote>,
+    pub(super) remotes: Vec<Remote>,
     /// Actions that the driver has not carried out.
     actions: VecDeque<Action>,
     /// Completions that the driver has polled and not handled.
@@ -46,7 +46,7 @@ pub(super) struct World {
     unreached: Vec<PhysicalId>,
     attempts: Attempts,
     /// When each node was added, or the last virtual queue pair to it was closed.
-    idle_since: [u64; NODES as usize],
+    pub(super) idle_since: [u64; NODES as usize],
     /// Counts these.
     clock: u64,
     next_serial: u64,
@@ -86,7 +86,7 @@ impl World {
         world
     }
 
-    fn add_remotes(&mut self, node: usize) {
+    pub(super) fn add_remotes(&mut self, node: usize) {
         self.add_remote(node, Access::ALL);
         let read = Access {
             read: true,
@@ -156,45 +156,12 @@ impl World {
     }
 
     /// Whether a virtual queue pair is open to a node.
-    fn is_used(&self, node: NodeId) -> bool {
+    pub(super) fn is_used(&self, node: NodeId) -> bool {
         let mut virtuals = self.model.virtuals.iter();
         virtuals.any(|open| open.is_open && open.node == node)
     }
 
-    /// The node that was not used for the longest time is removed, and another one added.
-    pub(super) fn replace_idle_node(&mut self) -> Result<(), Finding> {
-        if self.pool.add_node().is_ok() {
-            return fail("there are more nodes than configured");
-        }
-        let idle = (0..NODES as usize).filter(|at| !self.is_used(self.nodes[*at]));
-        let expected = idle.min_by_key(|at| self.idle_since[*at]);
-        let removed = self.pool.remove_idle_node();
-        if removed != expected.map(|at| self.nodes[at]) {
-            return fail(format!("node {removed:?} is removed, not {expected:?}"));
-        }
-        let (Some(at), Some(node)) = (expected, removed) else {
-            return Ok(());
-        };
-        if self.pool.open(UserId(0), node, 1, Access::ALL).is_ok() {
-            return fail("a node that was removed can be reached");
-        }
-        for remote in &mut self.remotes {
-            if remote.region.node != node {
-                continue;
-            }
-            remote.is_valid = false;
-            if std::mem::replace(&mut remote.is_known, false) {
-                let ended = self.pool.remove_remote(remote.id);
-                ended.map_err(|error| error.to_string())?;
-            }
-        }
-        self.nodes[at] = self.pool.add_node().map_err(|error| error.to_string())?;
-        self.note_idle(self.nodes[at]);
-        self.add_remotes(at);
-        Ok(())
-    }
-
-    fn note_idle(&mut self, node: NodeId) {
+    pub(super) fn note_idle(&mut self, node: NodeId) {
         if !self.is_used(node) {
             let at = self.nodes.iter().position(|known| *known == node);
             self.idle_since[at.unwrap()] = self.clock;
