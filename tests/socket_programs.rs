@@ -14,7 +14,9 @@ use urdma_harness::instance::{Instance, Place, Scratch};
 use urdma_harness::pair::serve;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::servers::{self, Connections, PostgreSql};
-use urdma_tests::rings::{at_the_end, client, from_call, output, reasons, shell, status};
+use urdma_tests::rings::{
+    are_offered_at_once, at_the_end, client, from_call, output, reasons, shell, status,
+};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 use urdma_types::Rng;
 
@@ -368,8 +370,7 @@ fn postgresql_and_pgbench_keep_balances() {
     let before = ring_octets(&one.host);
     let ended = client("pgbench", &format!("-c4|-j2|-t{TRANSACTIONS}"));
     // Connections that are offered at once meet while the server forks: those stay with TCP.
-    let is_offered_at_once = std::env::var("URDMA_SOCKETS_FROM").as_deref() == Ok("0");
-    let least = if is_offered_at_once {
+    let least = if are_offered_at_once() {
         0
     } else {
         4 * TRANSACTIONS * OCTETS

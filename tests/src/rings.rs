@@ -30,6 +30,11 @@ pub fn shell(one: &OneHost, line: &str) -> Process {
     Process::start(&mut command).unwrap()
 }
 
+/// Whether the connections of all programs are offered rings when they are connected.
+pub fn are_offered_at_once() -> bool {
+    std::env::var("URDMA_SOCKETS_FROM").as_deref() == Ok("0")
+}
+
 /// `urdma run --sockets` whose connections are offered rings from a call of theirs on; 0: when they
 /// are connected.
 pub fn from_call(one: &OneHost, call: u32, argv: &[&str]) -> Command {

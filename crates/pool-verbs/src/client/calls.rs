@@ -33,6 +33,9 @@ impl Client {
     /// the node; if it is, no message is sent. At most `nodes_max` nodes are known: the least
     /// recently used one that has no virtual queue pair is forgotten for another one.
     ///
+    /// Returns the virtual queue pair, and the node's memory and its address there. The memory has
+    /// this name until the last virtual queue pair to the node is closed.
+    ///
     /// # Errors
     /// If the node cannot be reached, the device was removed, or a limit is reached. Nothing is
     /// left open then.
