@@ -356,9 +356,7 @@ impl Crowd {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
 
-impl Crowd {
     fn has_gone_on(&self, before: &[Progress]) -> bool {
         let mut all = self.clients.iter().zip(self.progress()).zip(before);
         all.all(|((client, now), then)| {
