@@ -515,7 +515,7 @@ impl Watched {
         connection.with_socket(|| connection.look_for_peer());
         let refusals = Word::Refusals(connection.end);
         connection.block().word(refusals).fetch_add(1, SeqCst);
-        connection.ring(connection.end);
+        connection.wake_own();
     }
 }
 

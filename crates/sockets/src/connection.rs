@@ -215,6 +215,13 @@ impl Connection {
         bell::ring(bell.as_raw_fd());
     }
 
+    /// Wakes the own threads as the peer is gone: it may have been killed when it had taken the bit
+    /// of a sleeper and had not woken it yet.
+    pub(crate) fn wake_own(&self) {
+        futex::wake(self.block().word(Word::ReaderSleeps(self.end.peer())));
+        self.ring(self.end);
+    }
+
     /// Calls the agent of the peer's process.
     pub(crate) fn call_peer(&self) {
         bell::ring(self.peer_agent.as_raw_fd());

@@ -1,7 +1,11 @@
 //! What the agent does for connections, both ends in this process.
 
+use std::sync::mpsc;
+use std::thread;
+
 use super::*;
-use crate::connection::Connection;
+use crate::connection::{Connection, ON_THE_WORD};
+use crate::futex;
 use crate::host::tests::{call, ends, put, socket};
 use urdma_socket_switch::join;
 
@@ -49,4 +53,39 @@ fn connection_that_is_closed_does_not_take_the_rings_of_the_next_one() {
     cell.enter();
     cell.end(true);
     cell.leave();
+}
+
+/// Whether a thread of this process sleeps in the kernel.
+fn is_asleep(thread: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.starts_with(" S")
+}
+
+// Regression: a client slept forever whose server was killed in between.
+#[test]
+fn sleeper_is_woken_whose_peer_was_killed_when_it_was_about_to_wake_it() {
+    let (open, _peer, _cell) = socket();
+    let [end, peer] = ends_of(open.as_raw_fd());
+    let word = end.block().word(Word::ReaderSleeps(peer.end));
+    word.store(ON_THE_WORD, SeqCst);
+    let (tell, told) = mpsc::channel();
+    let sleeper = Arc::clone(&end);
+    let sleeper = thread::spawn(move || {
+        // SAFETY: the call has no argument.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        let word = sleeper.block().word(Word::ReaderSleeps(sleeper.end.peer()));
+        // SAFETY: the thread is not cancelled.
+        unsafe { futex::sleep(word, ON_THE_WORD, Some(Duration::from_secs(10))) }
+    });
+    let thread = told.recv().unwrap();
+    // Its only sleep but that for the channel, which does not wait, is the futex's.
+    let began = Instant::now();
+    while !is_asleep(thread) && began.elapsed() < Duration::from_secs(5) {
+        thread::yield_now();
+    }
+    // The peer takes the bit, and is killed.
+    word.fetch_and(!ON_THE_WORD, SeqCst);
+    peer.close();
+    watched(&end).peer_is_gone();
+    assert_eq!(sleeper.join().unwrap(), 0);
 }
