@@ -81,7 +81,7 @@ fn sleeper_is_woken_whose_peer_was_killed_when_it_was_about_to_wake_it() {
     // Its only sleep but that for the channel, which does not wait, is the futex's.
     let began = Instant::now();
     while !is_asleep(thread) && began.elapsed() < Duration::from_secs(5) {
-        thread::yield_now();
+        thread::sleep(Duration::from_millis(1));
     }
     // The peer takes the bit, and is killed.
     word.fetch_and(!ON_THE_WORD, SeqCst);

@@ -135,10 +135,8 @@ fn end_of_the_file_is_no_error_and_keeps_the_rings() {
     let pair = Pair::new();
     let (from, _) = file(100);
     let mut offset = 100;
-    assert_eq!(
-        pair.send(&from, Some(&mut offset), 10),
-        (0, vec![0], real::errno())
-    );
+    let (sent, asked, _) = pair.send(&from, Some(&mut offset), 10);
+    assert_eq!((sent, asked), (0, vec![0]));
     assert_eq!(offset, 100);
     assert!(pair.has_rings());
 }
