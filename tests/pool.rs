@@ -182,7 +182,7 @@ fn end() {
         "connects later" => switch::connect_later(address),
         "deaf node" => switch::serve_without_connections(address),
         "uses a deaf node" => switch::use_a_deaf_node(address),
-        "follows a switched node" => switch::follow_a_switched_node(address),
+        switch::FOLLOWER => switch::follow_a_switched_node(address),
         other => panic!("no role {other:?}"),
     }
 }
@@ -466,6 +466,17 @@ fn serve_many(first: SocketAddr) {
     }
 }
 
+/// Opens, reads from and closes each of many nodes; the pool has few of them at a time.
+fn read_from_each(reader: &mut Reader, first: SocketAddr, at: usize, nodes_max: usize) {
+    for address in many_from(first) {
+        reader.address = address;
+        reader.open().unwrap();
+        reader.expect_read(at);
+        reader.client.close(reader.qp).unwrap();
+        assert!(reader.client.pool().nodes() <= nodes_max);
+    }
+}
+
 /// The client may know a third of the nodes, and its completion queue serves four connections.
 fn read_from_one_after_the_other(first: SocketAddr) {
     let few = Config {
@@ -477,13 +488,7 @@ fn read_from_one_after_the_other(first: SocketAddr) {
     reader.client.close(reader.qp).unwrap();
     let mut descriptors = Vec::new();
     for round in 0..4 {
-        for address in many_from(first) {
-            reader.address = address;
-            reader.open().unwrap();
-            reader.expect_read(round * READ);
-            reader.client.close(reader.qp).unwrap();
-            assert!(reader.client.pool().nodes() <= few.nodes_max as usize);
-        }
+        read_from_each(&mut reader, first, round * READ, few.nodes_max as usize);
         descriptors.push(descriptors_of(std::process::id()));
     }
     assert_eq!(descriptors, [descriptors[0]; 4]);
@@ -534,9 +539,10 @@ fn client_reads_and_closes_over_one_initiator_between_hosts() {
     reads_and_closes(Pool::up_between_hosts(Over::Initiators));
 }
 
-fn reaches_a_node_again(pool: Pool) {
+/// The node is killed under a client of this role, and begins anew.
+fn reaches_a_node_again(pool: Pool, role: &str) {
     let node = pool.node();
-    let mut client = pool.client("survivor", "reads");
+    let mut client = pool.client(role, "reads");
     kill(node);
     client.wait_for_text("lost", CHECK_LIMIT).unwrap();
     let node = pool.node();
@@ -546,19 +552,19 @@ fn reaches_a_node_again(pool: Pool) {
 #[test]
 fn client_reaches_a_node_again_that_was_killed() {
     let _alone = alone();
-    reaches_a_node_again(Pool::up(Over::Connections));
+    reaches_a_node_again(Pool::up(Over::Connections), "survivor");
 }
 
 #[test]
 fn initiator_reaches_a_node_again_that_was_killed() {
     let _alone = alone();
-    reaches_a_node_again(Pool::up(Over::Initiators));
+    reaches_a_node_again(Pool::up(Over::Initiators), "survivor");
 }
 
 #[test]
 fn initiator_reaches_a_node_of_another_host_again_that_was_killed() {
     let _alone = alone();
-    reaches_a_node_again(Pool::up_between_hosts(Over::Initiators));
+    reaches_a_node_again(Pool::up_between_hosts(Over::Initiators), "survivor");
 }
 
 fn writes_beside_a_node_that_is_gone(over: Over) {

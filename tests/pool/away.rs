@@ -7,20 +7,14 @@ use urdma_pool_verbs::Status;
 use urdma_tests::alone;
 
 use super::switch::told;
-use super::{address_in, kill, many_from, Over, Pool, Reader, LIMIT, MANY, READ, SECOND};
+use super::{address_in, kill, read_from_each, Over, Pool, Reader, LIMIT, MANY, READ, SECOND};
 
 /// Reads from many nodes, one after the other, again and again: each is asked once.
 pub(super) fn return_to_many(first: SocketAddr) {
     let mut reader = Reader::new(first);
     reader.client.close(reader.qp).unwrap();
     for round in 0..4 {
-        for address in many_from(first) {
-            reader.address = address;
-            reader.open().unwrap();
-            reader.expect_read(round * READ);
-            reader.client.close(reader.qp).unwrap();
-            assert!(reader.client.pool().nodes() <= 2);
-        }
+        read_from_each(&mut reader, first, round * READ, 2);
     }
     assert_eq!(reader.client.learned().by_asking, u64::from(MANY));
     println!("done");

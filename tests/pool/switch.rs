@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use urdma_harness::instance::Scratch;
 use urdma_pool_verbs::{Client, Config, Node, Operation, Request, Status, Switching, VirtualId};
-use urdma_tests::{alone, up_with_faults, OneHost, CHECK_LIMIT};
+use urdma_tests::{alone, up_with_faults, OneHost};
 
-use super::{config, from, kill, wait_for, Over, Pool, Reader, FILES, LIMIT, OFFERED, READ, USER};
+use super::{
+    config, from, reaches_a_node_again, wait_for, Over, Pool, Reader, FILES, LIMIT, OFFERED, READ,
+    USER,
+};
 
+/// The role of [`follow_a_switched_node`].
+pub(super) const FOLLOWER: &str = "follows a switched node";
 /// Where the node has a counter and a word.
 const COUNTER: usize = 128;
 const WORD: usize = 192;
@@ -292,23 +297,14 @@ fn connection_that_is_not_accepted_is_given_up_and_disturbs_no_request() {
     pool.expect_success(client, vec![node]);
 }
 
-fn follows_a_node(pool: Pool) {
-    let node = pool.node();
-    let mut client = pool.client("follows a switched node", "reads");
-    kill(node);
-    client.wait_for_text("lost", CHECK_LIMIT).unwrap();
-    let node = pool.node();
-    pool.expect_success(client, vec![node]);
-}
-
 #[test]
 fn node_that_ends_while_it_is_connected_to_is_reached_again() {
     let _alone = alone();
-    follows_a_node(Pool::up(Over::Initiators));
+    reaches_a_node_again(Pool::up(Over::Initiators), FOLLOWER);
 }
 
 #[test]
 fn node_of_another_host_that_ends_while_it_is_connected_to_is_reached_again() {
     let _alone = alone();
-    follows_a_node(Pool::up_between_hosts(Over::Initiators));
+    reaches_a_node_again(Pool::up_between_hosts(Over::Initiators), FOLLOWER);
 }
