@@ -65,6 +65,8 @@ probes! {
     WRITE_1M_ONE_HOST = "ib_write_bw 1 MB, one host", GigabytesPerSecond;
     /// The same between measurements of byte streams.
     WRITE_1M_STREAMS = "1 MB write, one host, beside streams", GigabytesPerSecond;
+    /// The same over 8 queue pairs in turn, each with 1 MB of its own and one write in progress.
+    WRITE_1M_STREAMS_8 = "1 MB write, 8 QPs in turn, beside streams", GigabytesPerSecond;
     /// ib_write_bw of 64 octets over one queue pair of the sweep.
     QPS_1 = "ib_write_bw 64 B, 1 QP", MillionsPerSecond;
     /// Over 10.

@@ -15,7 +15,7 @@ use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::links::Link;
 use crate::peers;
-use crate::probes::WRITE_1M_STREAMS;
+use crate::probes::{WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::{pair, Goal, Pair, Spec};
@@ -199,13 +199,23 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let raw = SIZES
         .iter()
         .filter(|size| size.octets == MB_1)
-        .map(move |size| {
-            Spec::new(
-                "stream rate, 1 MB / ib_write_bw",
-                size.rate[0].ours,
-                With(WRITE_1M_STREAMS),
-                goals::STREAM_RAW,
-            )
+        .flat_map(|size| {
+            [
+                Spec::new(
+                    "stream rate, 1 MB / ib_write_bw",
+                    size.rate[0].ours,
+                    With(WRITE_1M_STREAMS),
+                    goals::STREAM_RAW,
+                ),
+                // One queue pair sends the same octets again and again, which the second-level
+                // cache holds; a stream of 8 sends reads 8 MB in turn.
+                Spec::new(
+                    "stream rate, 1 MB / ib_write_bw, 8 QPs in turn",
+                    size.rate[0].ours,
+                    With(WRITE_1M_STREAMS_8),
+                    Goal::None,
+                ),
+            ]
         });
     let far = [
         Spec::new(

@@ -79,6 +79,10 @@ pub const WORKLOADS: &[Workload] = {
         work(Bandwidth, OneHost, WRITE_1M_ONE_HOST, "ib_write_bw", MB_1),
         work(Streams, OneHost, WRITE_1M_STREAMS, "ib_write_bw", MB_1),
         with(
+            work(Streams, OneHost, WRITE_1M_STREAMS_8, "ib_write_bw", MB_1),
+            &["-q", "8", "-t", "1"],
+        ),
+        with(
             work(Qps, OneHost, QPS_1, "ib_write_bw", SMALL),
             &["-q", "1"],
         ),
