@@ -7,8 +7,9 @@
 //! new connections (`acceptor` has the listening socket, `places` the limits), `channels` passes
 //! channels on, `counting` gives the counters of the port to their readers, `recordings` takes and
 //! passes flight recordings, `reap` reclaims the resources of processes (`reaping` has their slots
-//! meanwhile), `report` answers status requests (`statuses` has those that wait), `sockets` takes
-//! offers of TCP connections, `kernel` serves the kernel module.
+//! meanwhile), `spare` has the region of the next process, `report` answers status requests
+//! (`statuses` has those that wait), `sockets` takes offers of TCP connections, `kernel` serves the
+//! kernel module.
 
 mod accept;
 mod acceptor;
@@ -24,6 +25,7 @@ mod recordings;
 mod report;
 mod requests;
 mod sockets;
+pub(crate) mod spare;
 mod state;
 pub(crate) mod statuses;
 
@@ -56,6 +58,8 @@ pub(crate) enum Ended {
 
 /// The descriptors that poll(2) reports.
 struct Ready {
+    /// None is ready.
+    is_nothing: bool,
     signals: bool,
     bell: bool,
     listener: bool,
@@ -98,6 +102,9 @@ impl Control {
             self.tell_kernel_slots();
         }
         let ready = self.wait(acceptor, signals)?;
+        if ready.is_nothing {
+            self.spare.prepare();
+        }
         if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
             return Ok(Some(Ended::Asked));
         }
@@ -167,10 +174,11 @@ impl Control {
                 fds.push(PollFd::new(death, PollFlags::POLLIN));
             }
         }
-        match poll(&mut fds, self.timeout(acceptor)) {
-            Ok(_) | Err(Errno::EINTR) => {}
+        let is_nothing = match poll(&mut fds, self.timeout(acceptor)) {
+            Ok(ready) => ready == 0,
+            Err(Errno::EINTR) => false,
             Err(errno) => return Err(errno),
-        }
+        };
         let is_set = |place: usize| fds[place].any().unwrap_or(false);
         let has = |place: usize, flag| {
             let events = fds[place].revents();
@@ -189,6 +197,7 @@ impl Control {
             .filter(|client| client.is_ready || client.is_dead)
             .collect();
         Ok(Ready {
+            is_nothing,
             signals: is_set(SIGNALS),
             bell: is_set(BELL),
             listener: is_set(LISTENER),
@@ -199,6 +208,9 @@ impl Control {
     }
 
     fn timeout(&self, acceptor: &Acceptor<'_>) -> PollTimeout {
+        if self.spare.is_wanted() {
+            return PollTimeout::ZERO;
+        }
         let now = Instant::now();
         let deadlines = self
             .kernel

@@ -25,6 +25,7 @@ use crate::closing::Closer;
 use crate::config::{Access, Config};
 use crate::control::attaches::Attaches;
 use crate::control::reaping::Reaping;
+use crate::control::spare::Spare;
 use crate::control::statuses::Statuses;
 use crate::control::{Control, Ended};
 use crate::counter_files::CounterFiles;
@@ -203,6 +204,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         sockets: Sockets::new(config.sockets_excluded.clone()),
         attaches: Attaches::new(),
         reaping: Reaping::default(),
+        spare: Spare::new(),
         statuses: Statuses::default(),
         counters: Counters::default(),
         counter_files: offer_counters(run_dir),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thiserror::Error;
-use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_memfd::MemoryError;
@@ -96,7 +95,7 @@ impl Control {
 
     /// A region for the next process of a slot, which the data thread writes; gives its descriptor.
     pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, NoChannel> {
-        let (region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, SlotId::DAEMON.number())?;
+        let (region, fd) = self.spare.take()?;
         self.data.send(Command::Open { slot, region })?;
         Ok(fd)
     }

@@ -17,6 +17,7 @@ use urdma_types::SlotId;
 use super::attaches::Attaches;
 use super::reaping::Reaping;
 use super::sockets::Offers;
+use super::spare::Spare;
 use super::statuses::Statuses;
 use crate::client::Client;
 use crate::closing::Closer;
@@ -52,6 +53,8 @@ pub(crate) struct Control {
     pub(crate) page: OwnedFd,
     pub(crate) shared: Arc<Shared>,
     pub(crate) data: DataHandle,
+    /// The region of the next process.
+    pub(crate) spare: Spare,
     pub(crate) slots: Slots,
     pub(crate) leases: Leases,
     /// The kernel module's device that this instance serves.
