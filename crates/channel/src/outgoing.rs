@@ -56,11 +56,23 @@ impl FreeFrames {
     }
 
     #[inline]
+    fn in_use(&self) -> usize {
+        self.free.len() - self.count
+    }
+
+    #[inline]
     fn push(&mut self, frame: u16) {
         self.free[self.count] = frame;
         self.count += 1;
     }
 }
+
+/// A payload of more octets than this is long.
+const LONG_PAYLOAD: usize = LARGE_FRAME / 2;
+/// [`Outgoing::begin`] begins a long payload while fewer large frames than this are in use. A
+/// writer that has more to send than its reader takes uses all frames that it may in turn, and the
+/// lines of so few stay in a second-level cache.
+const LONG_FRAMES: usize = 16;
 
 /// How many cells ahead the writer owns the cache lines of its ring, in a stream of messages.
 const CELLS_AHEAD: u64 = 8;
@@ -170,12 +182,16 @@ impl<S: Steps> Outgoing<S> {
     }
 
     /// Room for a message with `payload_octets` octets outside of its cell; None if there is no
-    /// cell or, now, no frame for it.
+    /// cell or, now, no frame for it. More than half of [`LARGE_FRAME`] octets get a frame while
+    /// fewer than 16 large ones are in use.
     ///
     /// # Panics
     /// When the payload is longer than [`LARGE_FRAME`].
     #[inline]
     pub fn begin(&mut self, kind: Kind, payload_octets: usize) -> Option<Room<'_, S>> {
+        if payload_octets > LONG_PAYLOAD && self.large.in_use() >= LONG_FRAMES {
+            return None;
+        }
         let frame = self.frame_for(kind, payload_octets)?;
         Some(self.room_with(frame, payload_octets))
     }

@@ -6,8 +6,8 @@ mod common;
 use common::{complete, config, page, pair, region, send, send_long, take, Forged};
 use urdma_channel::steps::Live;
 use urdma_channel::{
-    Channel, Incoming, Kind, Next, Outgoing, OwnRegion, PeerRegion, ANSWER_RESERVE, CELL_DATA,
-    LARGE_FRAME, SMALL_FRAME,
+    Channel, ChannelConfig, Incoming, Kind, Next, Outgoing, OwnRegion, PeerRegion, ANSWER_RESERVE,
+    CELL_DATA, LARGE_FRAME, SMALL_FRAME,
 };
 
 #[test]
@@ -114,6 +114,31 @@ fn frame_freed_last_is_used_first_and_large_ones_replace_small_ones() {
         assert!(send_long(&mut p, &vec![8; len], 0));
         assert_eq!(frame(&mut q), expected);
     }
+}
+
+#[test]
+fn long_payloads_leave_large_frames_to_shorter_ones() {
+    const LONG: usize = LARGE_FRAME / 2 + 1;
+    const LONG_FRAMES: usize = 16;
+    let [mut p, mut q] = pair(&ChannelConfig::default());
+    let frames = ChannelConfig::default().large_frames as usize;
+    let send_many = |p: &mut Channel, len: usize| {
+        let text = vec![7; len];
+        (0..1000).take_while(|_| send_long(p, &text, 0)).count()
+    };
+    assert_eq!(send_many(&mut p, LONG), LONG_FRAMES);
+    assert_eq!(send_many(&mut p, LONG - 1), frames - LONG_FRAMES);
+    for _ in 0..frames - LONG_FRAMES {
+        take(&mut q).unwrap();
+    }
+    q.settle();
+    complete(&mut p);
+    // As many are in use as long payloads may use.
+    assert_eq!(send_many(&mut p, LONG), 0);
+    take(&mut q).unwrap();
+    q.settle();
+    complete(&mut p);
+    assert_eq!(send_many(&mut p, LONG), 1);
 }
 
 #[test]
