@@ -26,12 +26,16 @@ pub const MEDIAN: &str = "median ";
 pub const RATE: &str = "rate ";
 /// Start of the line with octets of the heap for each node.
 pub const HEAP: &str = "heap ";
+/// Argument for a pool that may switch, as by default.
+pub const SWITCHING: &str = "switching";
 /// Octets of a read.
 pub const READ_OCTETS: u32 = 64;
 /// Nodes of which the memory is measured.
 const NODES: u16 = 256;
 const NODES_TEXT: &str = "256";
 const FIRST_PORT: u16 = 20_000;
+/// READs of a new pool.
+const USED: &str = "10000";
 /// Nodes that poll.
 const POLLING: &str = "nodes";
 /// Nodes that sleep, as a metadata service does.
@@ -99,10 +103,17 @@ const READ_ASLEEP: Probe = probe("64 B READ, own QP, node asleep", Unit::Microse
 const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
 const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
 const NODE: Probe = probe("known node over DC", Unit::Octets);
+const USE_RC: Probe = probe("a new pool's 10,000 READs, over RC", Unit::Microseconds);
+const USE_DC: Probe = probe("a new pool's 10,000 READs, over DC", Unit::Microseconds);
+const USE_SWITCH: Probe = probe(
+    "a new pool's 10,000 READs, with a switch",
+    Unit::Microseconds,
+);
 
 /// Rows of the report.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let alone = |ours: Probe, goal: Goal| Spec::new(ours.name, ours, Compare::Alone, goal);
+    let used = |name, by| Spec::new(name, USE_SWITCH, Compare::With(by), Goal::None);
     let read = |name, ours| Spec::new(name, ours, Compare::With(READ_OWN), goals::POOL_READ);
     [
         alone(OPEN, goals::POOL_OPEN),
@@ -123,6 +134,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         ),
         alone(ASK, Goal::None),
         alone(NODE, goals::POOL_NODE),
+        used("a new pool's READs, with a switch / over DC", USE_DC),
+        used("a new pool's READs, with a switch / over RC", USE_RC),
     ]
     .into_iter()
 }
@@ -130,8 +143,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
 /// A run of a client.
 struct Client {
     role: &'static str,
-    /// The argument behind the address.
-    rest: Option<&'static str>,
+    /// The arguments behind the address.
+    rest: &'static [&'static str],
     /// The metadata service of nodes and client.
     service: Option<&'static str>,
     /// Nodes that there are.
@@ -142,14 +155,15 @@ struct Client {
     figures: &'static [(&'static str, Probe)],
 }
 
-const fn reading(
-    way: Way,
-    serving: &'static str,
+/// Works with one node, of which it knows nothing.
+const fn one(
+    [role, serving]: [&'static str; 2],
+    rest: &'static [&'static str],
     figures: &'static [(&'static str, Probe)],
 ) -> Client {
     Client {
-        role: "read",
-        rest: Some(way.name()),
+        role,
+        rest,
         service: None,
         nodes: 1,
         serving,
@@ -165,7 +179,7 @@ const fn opening(
 ) -> Client {
     Client {
         role: "learn",
-        rest: Some(NODES_TEXT),
+        rest: &[NODES_TEXT],
         service,
         nodes: NODES,
         serving,
@@ -173,24 +187,27 @@ const fn opening(
     }
 }
 
-const CLIENTS: [Client; 8] = [
-    Client {
-        role: "open",
-        rest: None,
-        service: None,
-        nodes: 1,
-        serving: POLLING,
-        figures: &[(MEDIAN, OPEN), (RATE, OPENED)],
-    },
-    reading(Way::Own, POLLING, &[(MEDIAN, READ_OWN)]),
-    reading(Way::Own, SLEEPING, &[(MEDIAN, READ_ASLEEP)]),
-    reading(Way::Connections, POLLING, &[(MEDIAN, READ_RC)]),
-    reading(Way::Initiators, POLLING, &[(MEDIAN, READ_DC)]),
+const OWN: &[&str] = &[Way::Own.name()];
+const CONNECTIONS: &[&str] = &[Way::Connections.name()];
+const INITIATORS: &[&str] = &[Way::Initiators.name()];
+const USE_CONNECTION: &[&str] = &[USED, Way::Connections.name()];
+const USE_INITIATOR: &[&str] = &[USED, Way::Initiators.name()];
+const USE_SWITCHING: &[&str] = &[USED, Way::Initiators.name(), SWITCHING];
+
+const CLIENTS: [Client; 11] = [
+    one(["open", POLLING], &[], &[(MEDIAN, OPEN), (RATE, OPENED)]),
+    one(["read", POLLING], OWN, &[(MEDIAN, READ_OWN)]),
+    one(["read", SLEEPING], OWN, &[(MEDIAN, READ_ASLEEP)]),
+    one(["read", POLLING], CONNECTIONS, &[(MEDIAN, READ_RC)]),
+    one(["read", POLLING], INITIATORS, &[(MEDIAN, READ_DC)]),
+    one(["use", POLLING], USE_CONNECTION, &[(MEDIAN, USE_RC)]),
+    one(["use", POLLING], USE_INITIATOR, &[(MEDIAN, USE_DC)]),
+    one(["use", POLLING], USE_SWITCHING, &[(MEDIAN, USE_SWITCH)]),
     opening(Some(SERVICE), SLEEPING, &[(MEDIAN, LEARN)]),
     opening(None, POLLING, &[(MEDIAN, ASK)]),
     Client {
         role: "memory",
-        rest: Some(NODES_TEXT),
+        rest: &[NODES_TEXT],
         service: None,
         nodes: NODES,
         serving: POLLING,
@@ -314,7 +331,8 @@ impl<'a> Run<'a> {
             serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
         }
         let arguments = [client.role, &address].into_iter();
-        let arguments = arguments.chain(client.rest).chain(client.service);
+        let rest = client.rest.iter().copied();
+        let arguments = arguments.chain(rest).chain(client.service);
         let arguments: Vec<&str> = arguments.collect();
         printed(self.start(PROGRAM, &arguments)?, serving, LIMIT)
     }

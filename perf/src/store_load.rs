@@ -20,6 +20,11 @@ pub const BEFORE: &str = "before ";
 pub const MEANWHILE: &str = "meanwhile ";
 /// Start of the line with their rate beside new workers that serve at full rate.
 pub const BESIDE: &str = "beside ";
+/// Start of the line with the windows that a worker has served.
+pub const SERVED: &str = "served ";
+/// Windows that a worker serves at least, also if it is told to end before: where all processors
+/// are busy, it may begin later than that.
+pub const WINDOWS_MIN: usize = 8;
 const PROGRAM: &str = "urdma-perf-store-load";
 const FIRST_PORT: u16 = 18_904;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -117,4 +122,21 @@ pub fn measure(
     figures_of_all(&run, runs, |run, (way, port)| {
         store::output(run, [PROGRAM, "load"], (way, port), LIMIT)
     })
+}
+
+/// The windows that a worker serves which is told to end when it is started.
+///
+/// # Errors
+/// If a program cannot be run, or the worker has no rate.
+pub fn served_by_late_worker(
+    host: &Instance,
+    programs: &Path,
+    scratch: &Path,
+) -> Result<usize, String> {
+    let run = Run::new(host, programs, scratch)?;
+    let way = (Way::Connections, FIRST_PORT);
+    let output = store::output(&run, [PROGRAM, "late"], way, LIMIT)?;
+    let served = output.strip_prefix(SERVED).map(str::trim_end);
+    let served = served.and_then(|served| served.parse().ok());
+    served.ok_or_else(|| format!("there is no {SERVED}in: {output}"))
 }

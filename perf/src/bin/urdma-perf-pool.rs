@@ -5,6 +5,9 @@
 //! urdma-perf-pool sleepers ADDRESS COUNT [SERVICE] the same, whose process sleeps then
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
 //! urdma-perf-pool read ADDRESS own|connections|initiators [READS]
+//! urdma-perf-pool use ADDRESS READS connections|initiators [switching|REQUESTS WINDOW_US]
+//!                                                  READS of a new pool, whose initiator may give
+//!                                                  way to a connection
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
 //! urdma-perf-pool memory ADDRESS COUNT             heap that COUNT known nodes take
 //! ```
@@ -18,10 +21,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use urdma_perf::pool::{config, Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS};
+use urdma_perf::pool::{config, Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING};
 use urdma_pool_verbs::{
-    Client, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request, Status,
-    Transport, UserId, VirtualId,
+    Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
+    Status, Switching, Transport, UserId, VirtualId,
 };
 
 const USER: UserId = UserId(1);
@@ -33,6 +36,8 @@ const TURNS: u32 = 256;
 /// Sleep of nodes between looks for clients.
 const TURN_EVERY: Duration = Duration::from_millis(100);
 const READS: usize = 50_000;
+/// New pools that use a node.
+const POOLS: usize = 21;
 const OPENED: usize = 20_000;
 /// Virtual queue pairs that are open at a time.
 const ROW: usize = 1_000;
@@ -54,9 +59,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|read|learn|memory ADDRESS \
-                         [COUNT|READER] \
-                         [SERVICE|READS]";
+    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|read|use|learn|memory ADDRESS \
+                         [COUNT|READER|READS] \
+                         [SERVICE|READS|READER [switching|REQUESTS WINDOW_US]]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (role, address, rest) = match &arguments[..] {
         [role, address, rest @ ..] => (role.as_str(), address, rest),
@@ -78,9 +83,30 @@ fn run() -> Outcome<()> {
             let reads = reads.parse().map_err(|_| USAGE)?;
             read(address, Way::from_name(way).ok_or(USAGE)?, reads)
         }
+        ("use", [reads, way, rest @ ..]) => {
+            let reads = reads.parse().map_err(|_| USAGE)?;
+            let transport = Way::from_name(way).and_then(Way::transport);
+            let switching = switching(rest).ok_or(USAGE)?;
+            use_node(address, reads, transport.ok_or(USAGE)?, switching)
+        }
         ("memory", [nodes]) => memory(address, count(nodes)?).map_err(text),
         _ => Err(USAGE.into()),
     }
+}
+
+/// How a pool switches: not at all without arguments, and by default as its configuration says.
+fn switching(arguments: &[String]) -> Option<Option<Switching>> {
+    let (requests, window_us) = match arguments {
+        [] => return Some(None),
+        [default] if default == SWITCHING => return Some(Some(Switching::default())),
+        [requests, window_us] => (requests, window_us),
+        _ => return None,
+    };
+    Some(Some(Switching {
+        requests: requests.parse().ok()?,
+        window: Duration::from_micros(window_us.parse().ok()?),
+        ..Switching::default()
+    }))
 }
 
 /// The address whose port is `n` higher.
@@ -196,8 +222,7 @@ struct Virtual {
 }
 
 impl Virtual {
-    fn new(to: SocketAddr, transport: Transport) -> Result<Self, Error> {
-        let mut client = Client::new(to.ip(), &config(transport))?;
+    fn open(mut client: Client, to: SocketAddr) -> Result<Self, Error> {
         let local = client.register(USER, OFFERED)?;
         let (qp, remote, addr) = client.open(USER, to, DEPTH)?;
         let local = (local, client.addr(local)?);
@@ -239,11 +264,55 @@ fn read(to: SocketAddr, way: Way, reads: usize) -> Outcome<()> {
             time_reads(reads, || own.read(READ_OCTETS as usize))?
         }
         Some(transport) => {
-            let mut over = Virtual::new(to, transport).map_err(text)?;
+            let client = Client::new(to.ip(), &config(transport)).map_err(text)?;
+            let mut over = Virtual::open(client, to).map_err(text)?;
             time_reads(reads, || over.read())?
         }
     };
     println!("{MEDIAN}{:.4}", median_us(ns));
+    Ok(())
+}
+
+/// Reads of a node by new pools, one after the other: medians of the time in which a pool opens the
+/// node and reads, of the longest read, and of how many reads came before the switch to a
+/// connection.
+fn use_node(
+    to: SocketAddr,
+    reads: usize,
+    transport: Transport,
+    switching: Option<Switching>,
+) -> Outcome<()> {
+    let config = Config {
+        switching,
+        ..config(transport)
+    };
+    let (mut all, mut longest, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..POOLS {
+        let client = Client::new(to.ip(), &config).map_err(text)?;
+        let began = Instant::now();
+        let mut over = Virtual::open(client, to).map_err(text)?;
+        let (mut most, mut switched) = (0, None);
+        for n in 0..reads {
+            let began = Instant::now();
+            let status = over.read().map_err(text)?;
+            if status != Status::Success {
+                return Err(format!("a read ended with {status:?}"));
+            }
+            most = most.max(elapsed_ns(began));
+            if switched.is_none() && over.client.pool().stats().switched_to_connections > 0 {
+                switched = Some(n as u64);
+            }
+        }
+        all.push(elapsed_ns(began));
+        longest.push(most);
+        before.extend(switched);
+    }
+    println!("{MEDIAN}{:.4}", median_us(all));
+    println!("longest {:.4}", median_us(longest));
+    println!("switched {} of {POOLS}", before.len());
+    if !before.is_empty() {
+        println!("before the switch {:.0}", median_us(before) * 1e3);
+    }
     Ok(())
 }
 

@@ -2,8 +2,11 @@
 //! `urdma_perf::store_load`:
 //!
 //! ```text
-//! urdma-perf-store-load worker KIND ADDRESS    gets until its standard input ends; its windows
+//! urdma-perf-store-load worker KIND ADDRESS    gets until its standard input ends; its windows,
+//!                                              8 at least
 //! urdma-perf-store-load load KIND ADDRESS      fills the store, runs workers; figures
+//! urdma-perf-store-load late KIND ADDRESS      the same with one worker, which is told to end at
+//!                                              once; how many windows it has served
 //! ```
 //!
 //! The node is that of `urdma-perf-store`. A worker gets one key after the other, and notes the
@@ -19,7 +22,7 @@ use std::time::Duration;
 use nix::time::{clock_gettime, ClockId};
 use urdma_perf::pool::{config, Way};
 use urdma_perf::store::{value, KEYS, USER};
-use urdma_perf::store_load::{BEFORE, BESIDE, FULL, MEANWHILE};
+use urdma_perf::store_load::{BEFORE, BESIDE, FULL, MEANWHILE, SERVED, WINDOWS_MIN};
 use urdma_pool_verbs::{Client, Config, Geometry, Own, OwnRead, Status, Store};
 use urdma_store::{Blocks, Operation, Outcome, Step, HEADER_LEN};
 
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Ended<()> {
-    const USAGE: &str = "usage: urdma-perf-store-load worker|load KIND ADDRESS";
+    const USAGE: &str = "usage: urdma-perf-store-load worker|load|late KIND ADDRESS";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let [role, way, at] = arguments[..] else {
@@ -59,6 +62,7 @@ fn run() -> Ended<()> {
     match role {
         "worker" => work(way, at),
         "load" => load(way, at),
+        "late" => late(way, at),
         _ => Err(USAGE.into()),
     }
 }
@@ -172,7 +176,7 @@ fn work(way: Way, at: SocketAddr) -> Ended<()> {
     let mut store = Reach::open(way, at)?;
     let mut ends_ns = Vec::new();
     let mut n = std::process::id();
-    while !IS_TO_END.load(Ordering::Relaxed) {
+    while ends_ns.len() < WINDOWS_MIN || !IS_TO_END.load(Ordering::Relaxed) {
         for _ in 0..WINDOW {
             n = n.wrapping_mul(5).wrapping_add(1) % KEYS;
             let found = store.get(&n.to_ne_bytes())?;
@@ -318,6 +322,15 @@ fn load(way: Way, at: SocketAddr) -> Ended<()> {
     report(&Working::end(older)?, &doublings)
 }
 
+fn late(way: Way, at: SocketAddr) -> Ended<()> {
+    fill(at)?;
+    for worker in Working::end(vec![Working::start(way, at)?])? {
+        worker.full_ns()?;
+        println!("{SERVED}{}", worker.ends_ns.len());
+    }
+    Ok(())
+}
+
 fn report(older: &[Windows], doublings: &[Doubling]) -> Ended<()> {
     let half_ns = u64::try_from(PERIOD.as_nanos() / 2).map_err(text)?;
     let mut full_us = Vec::new();
@@ -331,11 +344,15 @@ fn report(older: &[Windows], doublings: &[Doubling]) -> Ended<()> {
         }
         before.add(older, doubling.began_ns - half_ns, doubling.began_ns);
         meanwhile.add(older, doubling.began_ns, last_ns);
-        beside.add(older, last_ns, doubling.ended_ns);
+        // No time is left if a worker was late.
+        beside.add(older, last_ns, doubling.ended_ns.max(last_ns));
     }
     full_us.sort_unstable_by(f64::total_cmp);
     println!("{FULL}{:.1}", full_us[full_us.len() / 2]);
     for (word, rate) in [(BEFORE, before), (MEANWHILE, meanwhile), (BESIDE, beside)] {
+        if rate.ns == 0 {
+            return Err(format!("there is no time for: {word}"));
+        }
         println!("{word}{:.3}", rate.thousands_per_second());
     }
     Ok(())
