@@ -68,7 +68,15 @@ impl Pool {
         Self::on(OneHost::up(), None, over)
     }
 
-    /// The same on two hosts.
+    /// Over initiators, with nodes at an address of IPv6.
+    fn up_over_ipv6() -> Self {
+        let one = OneHost::up_at(&["127.0.0.1", "::1"]);
+        let mut pool = Self::on(one, None, Over::Initiators);
+        pool.addresses = [(); 2].map(|()| format!("[::1]:{}", ports()));
+        pool
+    }
+
+    /// On two hosts.
     fn up_between_hosts(over: Over) -> Self {
         let scratch = Scratch::new("pool-hosts").unwrap();
         let [host, other] = up_with_faults(&scratch, "");

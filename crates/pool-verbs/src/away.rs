@@ -21,32 +21,37 @@ pub(crate) struct Away {
 
 impl Away {
     /// Keeps what is known of a node, in place of what was known before; `false`: it has no room in
-    /// a record. There are `most` at most: another one gives way.
+    /// a record. There are `most` at most: others give way, or this one if that is 0.
     pub(crate) fn keep(&mut self, address: SocketAddr, target: &Target, most: usize) -> bool {
         let Some(record) = encode(address, target) else {
             self.forget(address);
             return false;
         };
-        let at = match self.position(&record) {
-            Ok(at) => {
-                self.records[at] = record;
-                return true;
+        if let Ok(at) = self.position(&record) {
+            self.records[at] = record;
+        } else if let Some(others) = most.checked_sub(1) {
+            self.limit(others);
+            if self.records.len() == self.records.capacity() {
+                self.records.reserve_exact(4 + self.records.len() / 256);
             }
-            Err(at) => at,
-        };
-        if self.records.len() == self.records.capacity() {
-            self.records.reserve_exact(4 + self.records.len() / 256);
+            let at = self.position(&record).unwrap_or_else(|at| at);
+            self.records.insert(at, record);
         }
-        self.records.insert(at, record);
-        if self.records.len() > most {
-            // Not the one that was just added.
+        self.limit(most);
+        true
+    }
+
+    /// Whether there is room for what is known of a node.
+    pub(crate) fn fits(address: SocketAddr, target: &Target) -> bool {
+        encode(address, target).is_some()
+    }
+
+    /// Forgets nodes until there are `most` at most.
+    pub(crate) fn limit(&mut self, most: usize) {
+        while self.records.len() > most {
             self.next = (self.next + 1) % self.records.len();
-            if self.next == at {
-                self.next = (self.next + 1) % self.records.len();
-            }
             self.records.remove(self.next);
         }
-        true
     }
 
     /// What is known of the node at an address.
@@ -168,6 +173,10 @@ mod tests {
             assert_eq!(away.find(address(n)), Some(target(n.into())));
             assert!(away.records.len() <= 10);
         }
+        away.limit(3);
+        assert_eq!(away.records.len(), 3);
+        assert!(away.keep(address(999), &target(0), 0));
+        assert!(away.records.is_empty());
     }
 
     #[test]

@@ -460,7 +460,9 @@ impl Pool {
                         true => member.retire_part(),
                         false => member.retire(self.faults),
                     }
-                    self.list(id);
+                    if member.is_waiting() {
+                        self.list(id);
+                    }
                 }
                 None if id == OWN => self.physicals[usize::from(slot)].exchange.note_retired(),
                 None => self.stats.closed += 1,

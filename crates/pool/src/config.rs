@@ -31,7 +31,10 @@ pub struct Switching {
     /// Requests to a node within a window, for which it is connected to, 1 or more. A node that
     /// gets fewer than a quarter of them is quiet.
     pub requests: u32,
-    /// The window, after each of which the driver calls [`crate::Pool::end_windows`]; not 0.
+    /// The window, after each of which the driver calls [`crate::Pool::end_windows`]; not 0. A
+    /// driver without a thread, as that over verbs, calls it when it polls: while a client does
+    /// not, it keeps its connections, and the windows that have passed end together at its next
+    /// poll.
     pub window: Duration,
     /// Windows in a row in which a node is quiet whose connection is given up, 1 or more.
     pub quiet_windows: u32,

@@ -73,11 +73,14 @@ impl Pool {
         };
         let wr_id = shared.push(in_flight, start);
         let physical = shared.id();
+        let is_waiting = member.is_waiting();
         let header = match request.operation {
             Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
             _ => None,
         };
-        self.list(id);
+        if is_waiting {
+            self.list(id);
+        }
         let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
         let work = Transmit {
             physical,

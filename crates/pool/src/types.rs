@@ -66,6 +66,14 @@ pub struct PhysicalId {
     pub(crate) generation: u16,
 }
 
+impl PhysicalId {
+    /// Its place in a table of shared queue pairs: that of the one that it replaces, or the next
+    /// one, from 0.
+    pub fn index(self) -> usize {
+        self.slot.into()
+    }
+}
+
 /// One end of a connection, as its pool names it to the other one: a request that names the same
 /// place of the same pool, with a later generation, replaces the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -145,6 +145,12 @@ impl VirtualQp {
         (self.posted < self.in_flight_max || is_unbounded).then_some(next)
     }
 
+    /// Whether it may need a turn, or may switch.
+    #[inline(always)]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.queue.len() > self.posted as usize || self.moving.is_some()
+    }
+
     /// Posts nothing until it has switched to another shared queue pair.
     pub(crate) fn begin_move(&mut self, to: u16) {
         (self.moving, self.in_flight_max) = (Some(to), 0);

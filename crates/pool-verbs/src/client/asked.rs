@@ -68,7 +68,7 @@ impl Client {
         match self.admit(&request) {
             Ok((physical, node, asking)) => {
                 // What this end has for the queue pair is void.
-                if let Some(before) = self.shared.iter().position(|one| one.physical == physical) {
+                if let Some(before) = self.shared.find(physical) {
                     self.remove(before);
                 }
                 // A request that is dropped is refused.
@@ -125,6 +125,7 @@ impl Client {
             told: Some(asking.terms),
             ..Connection::new(node, cm, CONNECT_LIMIT)
         });
+        self.may_connect = true;
         self.shared.push(Shared { physical, link });
         let at = self.shared.len() - 1;
         let accepted = self.try_accept(at);

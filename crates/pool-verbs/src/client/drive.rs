@@ -29,7 +29,7 @@ impl Client {
             let (shared, nodes) = (&self.shared, &self.nodes);
             let exchange = &self.exchange;
             self.pool.transmit(|work, elements| {
-                let found = shared.iter().find(|one| one.physical == work.physical);
+                let found = shared.find(work.physical).map(|at| &shared[at]);
                 let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
                     (Some(header), Some(exchange)) => {
                         let buffers = &exchange.buffers;
@@ -145,7 +145,7 @@ impl Client {
             match action {
                 BufferAction::Copy { buffer, elements } => buffers.copy(buffer, &elements, find)?,
                 BufferAction::Post { physical, buffer } => {
-                    let found = self.shared.iter().find(|one| one.physical == physical);
+                    let found = self.shared.find(physical).map(|at| &self.shared[at]);
                     let is_posted = found.is_none_or(|found| match &found.link {
                         // Another one may have the block of one that was destroyed.
                         Link::Connection(connection)
@@ -197,6 +197,7 @@ impl Client {
                     Some(_) => BACKGROUND_LIMIT,
                 };
                 let link = Link::Connection(Connection::new(node, cm, limit));
+                self.may_connect = true;
                 self.shared.push(Shared { physical, link });
                 Ok(())
             }
@@ -256,7 +257,7 @@ impl Client {
     }
 
     fn destroy(&mut self, physical: PhysicalId) -> Result<(), Error> {
-        let found = self.shared.iter().position(|one| one.physical == physical);
+        let found = self.shared.find(physical);
         let mut node = None;
         if let Some(at) = found {
             node = self.shared[at].link.node();

@@ -32,10 +32,11 @@ impl Client {
     /// Does what follows from what has come, after a look for events if it is time.
     fn follow(&mut self, looks: bool) -> Result<bool, Error> {
         if looks {
-            if self.turns.is_multiple_of(EVENTS_EVERY) || self.is_connecting() {
+            if self.turns.is_multiple_of(EVENTS_EVERY) || self.may_connect {
                 for at in (0..self.shared.len()).rev() {
                     self.advance(at)?;
                 }
+                self.may_connect = self.is_connecting();
                 self.take_requests()?;
             }
             self.end_windows();
@@ -61,7 +62,7 @@ impl Client {
     /// Whether it is time to look for events of connections that are being made.
     fn awaits_events(&self) -> bool {
         let is_due = self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND);
-        is_due && self.is_connecting()
+        self.may_connect && is_due
     }
 
     fn is_connecting(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Nodes, and the shared queue pairs that reach them: connections, or initiators.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use urdma_node_table::{Region, Target};
@@ -49,6 +50,13 @@ impl Node {
             tables_believed: 0,
         }
     }
+
+    /// What reaches it, if that is known to do so.
+    pub(super) fn target(&self) -> Option<Target> {
+        let (route, (described, _)) = self.route.as_ref().zip(self.memory)?;
+        let target = Target::new(route.number, route.key, described);
+        target.filter(|_| !self.is_doubtful)
+    }
 }
 
 /// A shared queue pair.
@@ -56,6 +64,58 @@ impl Node {
 pub(super) struct Shared {
     pub(super) physical: PhysicalId,
     pub(super) link: Link,
+}
+
+/// The shared queue pairs, in any order.
+#[derive(Debug, Default)]
+pub(super) struct SharedPairs {
+    all: Vec<Shared>,
+    /// Where each is, by [`PhysicalId::index`].
+    places: Vec<usize>,
+}
+
+impl SharedPairs {
+    pub(super) fn push(&mut self, shared: Shared) {
+        let index = shared.physical.index();
+        if index >= self.places.len() {
+            self.places.resize(index + 1, 0);
+        }
+        self.places[index] = self.all.len();
+        self.all.push(shared);
+    }
+
+    /// Removes the one at a place, which the last one takes.
+    pub(super) fn swap_remove(&mut self, at: usize) -> Shared {
+        let removed = self.all.swap_remove(at);
+        if let Some(moved) = self.all.get(at) {
+            self.places[moved.physical.index()] = at;
+        }
+        removed
+    }
+
+    /// Where the one with an id is, without a search unless another incarnation has its place.
+    #[inline]
+    pub(super) fn find(&self, id: PhysicalId) -> Option<usize> {
+        let at = *self.places.get(id.index())?;
+        match self.all.get(at) {
+            Some(found) if found.physical == id => Some(at),
+            _ => self.all.iter().position(|one| one.physical == id),
+        }
+    }
+}
+
+impl Deref for SharedPairs {
+    type Target = [Shared];
+
+    fn deref(&self) -> &[Shared] {
+        &self.all
+    }
+}
+
+impl DerefMut for SharedPairs {
+    fn deref_mut(&mut self) -> &mut [Shared] {
+        &mut self.all
+    }
 }
 
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use urdma_pool::{
 };
 
 pub(crate) use self::links::CONNECT_LIMIT;
-use self::links::{Node, Shared};
+use self::links::{Node, SharedPairs};
 pub use self::messages::Messages;
 use crate::away::Away;
 use crate::buffers::Buffers;
@@ -75,7 +75,7 @@ pub struct Client {
     pool: Pool,
     config: Config,
     /// Dropped before the memory that they access.
-    shared: Vec<Shared>,
+    shared: SharedPairs,
     /// None if it exchanges no messages.
     exchange: Option<Exchange>,
     memory: HashMap<LocalRegionId, Memory>,
@@ -93,6 +93,8 @@ pub struct Client {
     failure: Option<(Option<NodeId>, Error)>,
     /// How often it was looked for what has come.
     turns: u32,
+    /// A connection may be being made.
+    may_connect: bool,
     /// It is time to look for what no completion tells of when these bits of `turns` are zero.
     turns_mask: u32,
     /// How initiators are created; none over connections.
@@ -133,7 +135,7 @@ impl Client {
         Ok(Self {
             pool: Pool::new(&config)?,
             config,
-            shared: Vec::new(),
+            shared: SharedPairs::default(),
             exchange: None,
             memory: HashMap::new(),
             keys: HashMap::new(),
@@ -143,6 +145,7 @@ impl Client {
             idle: None,
             failure: None,
             turns: 0,
+            may_connect: false,
             turns_mask: match config.switching {
                 None => EVENTS_EVERY - 1,
                 Some(_) => WINDOWS_EVERY - 1,

@@ -8,6 +8,7 @@ use urdma_pool::NodeId;
 
 use super::links::Node;
 use super::Client;
+use crate::away::Away;
 use crate::error::Error;
 use crate::ffi::{path_to, Handle, Route};
 
@@ -37,6 +38,7 @@ impl Client {
         // The place of one that was removed is used again once its connections are destroyed.
         self.settle()?;
         let id = self.pool.add_node()?;
+        self.away.limit(self.records_max());
         let (at, node) = (id.index(), Node::new(id, address));
         match self.nodes.get_mut(at) {
             Some(place) => *place = node,
@@ -57,12 +59,23 @@ impl Client {
         }
         let before = self.idle.replace(node).filter(|before| *before != node);
         match before {
-            // What is known of one that is doubtful has to be learned again.
-            Some(id) if !self.nodes[id.index()].is_doubtful && self.pool.remove_node(id) => {
-                self.put_away(id)
-            }
+            // One that has no record would have to be learned again.
+            Some(id) if self.has_record(id) && self.pool.remove_node(id) => self.put_away(id),
             _ => Ok(()),
         }
+    }
+
+    /// Nodes that may have records beside those of the pool: all that are known are `nodes_max` at
+    /// most.
+    fn records_max(&self) -> usize {
+        (self.config.nodes_max as usize).saturating_sub(self.pool.nodes())
+    }
+
+    /// Whether a record has room for what reaches a node.
+    fn has_record(&self, id: NodeId) -> bool {
+        let node = &self.nodes[id.index()];
+        let target = node.target();
+        target.is_some_and(|target| Away::fits(node.address, &target))
     }
 
     /// The pool has removed a node. What reaches it is kept, if that is known to do so.
@@ -70,19 +83,14 @@ impl Client {
         let node = &mut self.nodes[id.index()];
         let address = node.address;
         self.known.remove(&address);
-        let (route, memory) = (node.route.take(), node.memory.take());
-        if let Some((_, region)) = memory {
+        let target = node.target();
+        node.route = None;
+        if let Some((_, region)) = node.memory.take() {
             self.pool.remove_remote(region)?;
         }
-        let target = match (route, memory) {
-            (Some(route), Some((described, _))) if !node.is_doubtful => {
-                Target::new(route.number, route.key, described)
-            }
-            _ => None,
-        };
         match target {
             Some(target) => {
-                let most = self.config.nodes_max as usize;
+                let most = self.records_max();
                 self.away.keep(address, &target, most);
             }
             None => self.away.forget(address),

@@ -10,7 +10,7 @@ use rdma_core_sys::verbs;
 use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
 use urdma_pool::{Operation, Sge, Transmit};
 
-use super::{called_errno, raw_list, Domain, Queue, RD_ATOMIC, RETRIES};
+use super::{add_raw, called_errno, Domain, Queue, RawList, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
 const LIBRARY: &CStr = c"liburdmadv.so.0";
@@ -206,7 +206,8 @@ impl Initiator {
             true => verbs::IBV_SEND_SIGNALED,
             false => 0,
         };
-        let elements = raw_list(elements);
+        let mut list = RawList::new_const();
+        add_raw(&mut list, elements);
         let (rkey, addr) = (work.rkey, work.remote_addr);
         // SAFETY: in the order in which the calls of a request are made.
         unsafe {
@@ -222,7 +223,7 @@ impl Initiator {
                 Operation::Send { .. } => unreachable!("initiators exchange no messages"),
             }
             ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.raw.cast(), to.number, to.key);
-            set_sge_list(ex, elements.len(), elements.as_ptr());
+            set_sge_list(ex, list.len(), list.as_ptr());
             Some(complete(ex))
         }
     }

@@ -330,8 +330,9 @@ impl Id {
         if self.objects.is_none() {
             return false;
         }
-        let mut elements = raw_list(elements);
-        self.post_request(&mut work_request(work, &mut elements))
+        let mut list = RawList::new_const();
+        add_raw(&mut list, elements);
+        self.post_request(&mut work_request(work, &mut list))
     }
 
     /// Posts a signaled RDMA Read of a remote address with its key into the beginning of memory;
@@ -520,9 +521,14 @@ unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
 }
 
 /// The scatter-gather list of a work request.
-#[inline]
-fn raw_list(elements: &[Sge]) -> ArrayVec<verbs::ibv_sge, ELEMENTS_MAX> {
-    elements.iter().map(raw).collect()
+type RawList = ArrayVec<verbs::ibv_sge, ELEMENTS_MAX>;
+
+/// Adds elements to a list, which is long, so that it is not moved.
+#[inline(always)]
+fn add_raw(list: &mut RawList, elements: &[Sge]) {
+    for element in elements {
+        list.push(raw(element));
+    }
 }
 
 fn raw(element: &Sge) -> verbs::ibv_sge {
