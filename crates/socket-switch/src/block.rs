@@ -52,6 +52,9 @@ pub enum Word {
     TcpUntil(End),
     /// How many octets were written to the ring.
     Head(End),
+    /// The position from which on octets are in the long ring of the direction, and not in the
+    /// short one; 0 while there are none.
+    LongFrom(End),
     /// A tail that the sender has seen: what has left the ring since is more room.
     SeenTail(End),
     /// When octets came into the ring while it was empty, or the end closed with an empty ring, by
@@ -110,6 +113,7 @@ struct StreamWords {
     mode: AtomicU64,
     tcp_until: AtomicU64,
     head: AtomicU64,
+    long_from: AtomicU64,
     stamp: AtomicU64,
 }
 
@@ -206,6 +210,7 @@ impl Block {
             Word::Mode(end) => &direction(end).stream.mode,
             Word::TcpUntil(end) => &direction(end).stream.tcp_until,
             Word::Head(end) => &direction(end).stream.head,
+            Word::LongFrom(end) => &direction(end).stream.long_from,
             Word::Stamp(end) => &direction(end).stream.stamp,
             Word::Reader(end) => &direction(end).readers.reader,
             Word::Tail(end) => &direction(end).readers.tail,

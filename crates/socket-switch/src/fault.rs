@@ -57,6 +57,10 @@ pub(crate) enum Fault {
     PeekOverGap,
     /// A thread that takes octets of TCP before those of the ring does not wake others.
     SilentTake,
+    /// Octets that are in the short ring are looked for in the long one.
+    LongBeforeHead,
+    /// A sender whose ring becomes longer does not wake others that wait for room.
+    SilentGrowth,
     /// A sender that waits for room does not learn that the peer is gone.
     WaitForTheGone,
 }

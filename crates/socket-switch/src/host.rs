@@ -49,8 +49,14 @@ pub trait Host {
     fn end(&self) -> End;
     /// The thread.
     fn owner(&self) -> Owner;
-    /// Octets of the ring of each direction.
+    /// Octets of the short ring of each direction.
     fn ring_len_octets(&self) -> u64;
+    /// Octets of the long ring of each direction.
+    fn long_ring_len_octets(&self) -> u64;
+    /// Whether the outgoing ring, which has no room and was given so many octets since the
+    /// connection began, goes on in the long one now. This end's socket takes as many octets
+    /// beside what it holds.
+    async fn may_grow(&self, given_octets: u64) -> bool;
 
     /// The time by a clock that both ends read. Only its order has a meaning.
     async fn now(&self) -> u64;
@@ -91,7 +97,8 @@ pub trait Host {
     async fn tcp_sent(&self, end: End) -> u64;
     /// How many octets this end has taken from TCP since the connection began.
     async fn tcp_taken(&self) -> u64;
-    /// Whether this end's socket is open for writing, and takes a whole ring beside what it holds.
+    /// Whether this end's socket is open for writing, and takes a whole ring beside what it holds:
+    /// the long one if there is one.
     async fn tcp_has_reserve(&self) -> bool;
     /// shutdown(2) with SHUT_WR.
     async fn tcp_shutdown_write(&self);

@@ -1,19 +1,44 @@
-//! The memory that both ends of a connection map: the block, and a ring for each direction.
+//! The memory that both ends of a connection map: the block, and two rings for each direction, of
+//! which one is used after the other.
 
 use crate::block::{Block, End};
 
 /// Length of a page, octets.
 const PAGE_OCTETS: usize = 4096;
-/// Octets of the ring of a direction, a power of two.
+/// Octets of the short ring of a direction, a power of two.
 pub const RING_OCTETS: usize = 64 * 1024;
+/// Octets of the long one, a power of two.
+pub const LONG_RING_OCTETS: usize = 256 * 1024;
+/// A direction may go on in its long ring when the short one was given so many octets: short
+/// streams need no more memory.
+pub const LONG_AFTER_OCTETS: u64 = 4 << 20;
+/// Where the long rings are.
+const LONG_AT: usize = PAGE_OCTETS + 2 * RING_OCTETS;
 /// Length of the memory, octets.
-pub const MEMORY_OCTETS: usize = PAGE_OCTETS + 2 * RING_OCTETS;
+pub const MEMORY_OCTETS: usize = LONG_AT + 2 * LONG_RING_OCTETS;
 
-const _: () = assert!(size_of::<Block>() <= PAGE_OCTETS && RING_OCTETS.is_power_of_two());
+const _: () = assert!(size_of::<Block>() <= PAGE_OCTETS);
+const _: () = assert!(RING_OCTETS.is_power_of_two() && LONG_RING_OCTETS.is_power_of_two());
 
-/// Where the ring is in which `sender` puts its octets; the block is at 0.
-pub fn ring_at(sender: End) -> usize {
-    PAGE_OCTETS + sender.index() * RING_OCTETS
+/// Where the octet is that `sender` has put at position `at` of its ring, and how many octets
+/// follow there. `long_from`: [`Word::LongFrom`](crate::Word::LongFrom), which may be any number.
+#[inline]
+pub fn octet_at(sender: End, long_from: u64, at: u64) -> (usize, usize) {
+    let within = |at: u64, len: usize| {
+        let place = usize::try_from(at & (len as u64 - 1)).unwrap_or(0);
+        (place, len - place)
+    };
+    if long_from != 0 && at >= long_from {
+        let (place, to_end) = within(at, LONG_RING_OCTETS);
+        return (LONG_AT + sender.index() * LONG_RING_OCTETS + place, to_end);
+    }
+    let (place, to_end) = within(at, RING_OCTETS);
+    let to_long = match long_from {
+        0 => usize::MAX,
+        from => usize::try_from(from - at).unwrap_or(usize::MAX),
+    };
+    let ring_at = PAGE_OCTETS + sender.index() * RING_OCTETS;
+    (ring_at + place, to_end.min(to_long))
 }
 
 /// What the memory begins with, all else being zero: the refusals of [`Block::new`].
@@ -41,6 +66,40 @@ mod tests {
             assert_eq!(at, place);
             let value = u64::from_ne_bytes(octets[place..place + 8].try_into().unwrap());
             assert_eq!(word.load(Relaxed), value);
+        }
+    }
+
+    #[test]
+    fn positions_have_places_of_their_own_in_the_rings_of_their_direction() {
+        let (short, long) = (RING_OCTETS as u64, LONG_RING_OCTETS as u64);
+        let from = 5 * short + 100;
+        let first = |at| octet_at(End::First, from, at);
+        // What follows ends where the short ring does, or where the long one begins.
+        assert_eq!(first(0), (PAGE_OCTETS, RING_OCTETS));
+        assert_eq!(first(5 * short), (PAGE_OCTETS, 100));
+        assert_eq!(first(from - 1), (PAGE_OCTETS + 99, 1));
+        let place = (from % long) as usize;
+        assert_eq!(first(from), (LONG_AT + place, LONG_RING_OCTETS - place));
+        let second = octet_at(End::Second, from, from + long - 1);
+        let place = (place + LONG_RING_OCTETS - 1) % LONG_RING_OCTETS;
+        let ring_at = MEMORY_OCTETS - LONG_RING_OCTETS;
+        assert_eq!(second, (ring_at + place, LONG_RING_OCTETS - place));
+        let without = octet_at(End::Second, 0, short - 1);
+        assert_eq!(without, (LONG_AT - 1, 1));
+    }
+
+    #[test]
+    fn no_position_is_beyond_the_memory_or_without_an_octet() {
+        let numbers = [0, 1, 100, 1 << 16, 1 << 18, 1 << 63, u64::MAX - 1, u64::MAX];
+        for (from, at) in numbers
+            .into_iter()
+            .flat_map(|from| numbers.map(|at| (from, at)))
+        {
+            for end in [End::First, End::Second] {
+                let (place, following) = octet_at(end, from, at);
+                assert!(place >= PAGE_OCTETS && place + following <= MEMORY_OCTETS);
+                assert!(following > 0);
+            }
         }
     }
 

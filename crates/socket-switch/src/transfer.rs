@@ -1,6 +1,6 @@
 //! Sending and receiving.
 
-use crate::block::{Word, RING, TCP};
+use crate::block::{End, Word, RING, TCP};
 use crate::fault::{has, Fault};
 use crate::host::{Event, Host, Received, Refused};
 use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
@@ -77,19 +77,23 @@ async fn is_ending<H: Host>(h: &H) -> bool {
 async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     let me = h.end();
     let head = h.load(Word::Head(me)).await;
-    let full = head.wrapping_sub(h.ring_len_octets());
+    let mut ring_len = ring_len_octets(h, me).await;
     let mut tail = h.load(Word::SeenTail(me)).await;
-    if tail.wrapping_sub(full) < len_octets {
+    let room = |ring_len: u64, tail: u64| ring_len.wrapping_sub(head.wrapping_sub(tail));
+    if room(ring_len, tail) < len_octets {
         tail = see_tail(h).await;
+        if room(ring_len, tail) < len_octets.min(piece_len_octets(ring_len)) {
+            ring_len = grow(h, tail, ring_len).await;
+        }
     }
-    if tail == full {
+    if room(ring_len, tail) == 0 {
         h.store(Word::WriterSleeps(me), 1).await;
         if !has(Fault::WaitAsSeen) {
             tail = see_tail(h).await;
         }
     }
-    let room = tail.wrapping_sub(full);
-    let len = len_octets.min(room).min(piece_len_octets(h));
+    let len = len_octets.min(room(ring_len, tail));
+    let len = len.min(piece_len_octets(ring_len));
     if len == 0 {
         return Err(Refused::WouldBlock);
     }
@@ -103,8 +107,36 @@ async fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
 }
 
 /// The most octets that are copied before the other end sees them.
-fn piece_len_octets<H: Host>(h: &H) -> u64 {
-    (h.ring_len_octets() / PIECES).max(1)
+fn piece_len_octets(ring_len_octets: u64) -> u64 {
+    (ring_len_octets / PIECES).max(1)
+}
+
+/// Octets that the ring of a sender may have.
+async fn ring_len_octets<H: Host>(h: &H, sender: End) -> u64 {
+    match h.load(Word::LongFrom(sender)).await {
+        0 => h.ring_len_octets(),
+        _ => h.long_ring_len_octets(),
+    }
+}
+
+/// Has the outgoing ring, which has octets from `tail` on, go on in the long one if that is
+/// possible and was not done; returns its length. The caller has the lock of the writers.
+async fn grow<H: Host>(h: &H, tail: u64, ring_len_octets: u64) -> u64 {
+    let me = h.end();
+    let is_long = h.load(Word::LongFrom(me)).await != 0;
+    let head = h.load(Word::Head(me)).await;
+    if is_long || !h.may_grow(head).await {
+        return ring_len_octets;
+    }
+    // The receiver loads the head first, which is stored behind this.
+    let is_early = has(Fault::LongBeforeHead);
+    let from = if is_early { tail } else { head };
+    h.store(Word::LongFrom(me), from).await;
+    if !has(Fault::SilentGrowth) {
+        // Other threads of this end may wait for room.
+        wake_sleepers(h, Word::WriterSleeps(me), me).await;
+    }
+    h.long_ring_len_octets()
 }
 
 /// Looks at the tail of the outgoing ring. The caller has the lock of the writers.
@@ -195,7 +227,7 @@ async fn are_on_the_way<H: Host>(h: &H) -> bool {
     }
     let until = h.load(Word::TcpUntil(peer)).await;
     let missing = until.wrapping_sub(h.tcp_taken().await);
-    missing != 0 && missing <= h.ring_len_octets()
+    missing != 0 && missing <= ring_len_octets(h, peer).await
 }
 
 /// Sleeps until there may be octets, an end or a reset, unless the ring has octets.
@@ -320,7 +352,8 @@ async fn take_locked<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
     let head = h.load(Word::Head(peer)).await;
     let tail = h.load(Word::Tail(peer)).await;
     let held = head.wrapping_sub(tail);
-    let len = len_octets.min(held).min(piece_len_octets(h));
+    let ring_len = ring_len_octets(h, peer).await;
+    let len = len_octets.min(held).min(piece_len_octets(ring_len));
     if len == 0 {
         return None;
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use urdma_socket_switch::layout::{ring_at, MEMORY_OCTETS, RING_OCTETS};
+use urdma_socket_switch::layout::{octet_at, LONG_RING_OCTETS, MEMORY_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
 
 use crate::link::Link;
@@ -97,6 +97,8 @@ pub(crate) struct Connection {
     pub(crate) is_violated: AtomicBool,
     /// How often an upgrade was impossible, and was not tried since.
     failed_upgrades: AtomicU32,
+    /// The socket of a long stream did not take the octets of a long ring.
+    stays_short: AtomicBool,
     /// This end has upgraded its direction.
     pub(crate) was_in_ring: AtomicBool,
     /// No call uses the connection any more.
@@ -142,6 +144,7 @@ impl Connection {
             is_reset_told: AtomicBool::new(false),
             is_violated: AtomicBool::new(false),
             failed_upgrades: AtomicU32::new(0),
+            stays_short: AtomicBool::new(false),
             was_in_ring: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mode: AtomicU32::new(0),
@@ -378,13 +381,31 @@ impl Connection {
         self.load(Word::Moving(self.end.peer())) != 0
     }
 
-    /// The place in a ring of a position, and how many octets there are to its end.
+    /// The place in a ring of a position, and how many octets follow there, at least one.
     pub(crate) fn place(&self, sender: End, at: u64) -> (*mut u8, usize) {
-        let mask = RING_OCTETS as u64 - 1;
-        let at = usize::try_from(at & mask).unwrap_or(0);
-        // SAFETY: the ring is in the mapping, and `at` in the ring.
-        let place = unsafe { self.memory.as_ptr().add(ring_at(sender) + at) };
-        (place, RING_OCTETS - at)
+        let (at, following) = octet_at(sender, self.load(Word::LongFrom(sender)), at);
+        // SAFETY: in the mapping, for any numbers.
+        let place = unsafe { self.memory.as_ptr().add(at) };
+        (place, following)
+    }
+
+    /// Octets that the ring of `sender` may have.
+    pub(crate) fn ring_len(&self, sender: End) -> u64 {
+        let is_long = self.load(Word::LongFrom(sender)) != 0;
+        let len = if is_long {
+            LONG_RING_OCTETS
+        } else {
+            RING_OCTETS
+        };
+        len as u64
+    }
+
+    /// Whether the outgoing ring may go on in the long one: the socket takes as many octets. One
+    /// that does not is asked once.
+    pub(crate) fn may_grow(&self) -> bool {
+        let may = !self.stays_short.load(SeqCst) && self.takes(LONG_RING_OCTETS as u64);
+        self.stays_short.store(!may, SeqCst);
+        may
     }
 
     /// Whether all descriptors of the peer are closed, or the connection was reset.
@@ -441,7 +462,7 @@ impl Connection {
     pub(crate) fn has_arrived(&self) -> bool {
         let until = self.load(Word::TcpUntil(self.end.peer()));
         let missing = until.wrapping_sub(self.tcp_received());
-        missing == 0 || missing > RING_OCTETS as u64 || self.is_known_to_end()
+        missing == 0 || missing > LONG_RING_OCTETS as u64 || self.is_known_to_end()
     }
 
     /// Those that were taken.
@@ -458,9 +479,9 @@ impl Connection {
     /// Octets that the peer has no memory for, as `request` says of TCP: SIOCOUTQ or SIOCOUTQNSD.
     /// One half of a ring is the memory of its receiver, as its receive buffer is.
     pub(crate) fn unsent(&self, request: libc::c_ulong) -> u64 {
-        let of_receiver = RING_OCTETS as u64 / 2;
-        let in_ring = self.in_ring(self.end).min(RING_OCTETS as u64);
-        let of_sender = in_ring.saturating_sub(of_receiver);
+        let ring_len = self.ring_len(self.end);
+        let in_ring = self.in_ring(self.end).min(ring_len);
+        let of_sender = in_ring.saturating_sub(ring_len / 2);
         self.queued(request).saturating_add(of_sender)
     }
 
@@ -502,6 +523,17 @@ impl Connection {
 
     /// Whether the socket is open for writing, and takes a whole ring beside what it holds.
     pub(crate) fn has_reserve(&self) -> bool {
+        let has = self.takes(self.ring_len(self.end));
+        if has {
+            self.was_in_ring.store(true, SeqCst);
+        } else {
+            self.failed_upgrades.fetch_add(1, SeqCst);
+        }
+        has
+    }
+
+    /// Whether the socket is open for writing, and takes so many octets beside what it holds.
+    fn takes(&self, len_octets: u64) -> bool {
         let mut memory = [0_u32; MEMORY_FIELDS];
         let mut len: libc::socklen_t = 36;
         let at = memory.as_mut_ptr().cast();
@@ -510,14 +542,7 @@ impl Connection {
         unsafe { libc::getsockopt(self.socket_fd, level, name, at, &raw mut len) };
         let free = memory[SEND_BUFFER].saturating_sub(memory[SEND_QUEUED]);
         // The kernel counts its buffers, which are longer than the octets in them.
-        let needed = 3 * RING_OCTETS;
-        let has = self.info()[0] == ESTABLISHED && free as usize >= needed;
-        if has {
-            self.was_in_ring.store(true, SeqCst);
-        } else {
-            self.failed_upgrades.fetch_add(1, SeqCst);
-        }
-        has
+        self.info()[0] == ESTABLISHED && u64::from(free) >= 3 * len_octets
     }
 
     /// Runs `send` while TCP holds nothing back, neither for more octets (TCP_CORK, MSG_MORE) nor

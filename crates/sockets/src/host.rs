@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libc::{iovec, msghdr};
-use urdma_socket_switch::layout::RING_OCTETS;
+use urdma_socket_switch::layout::{LONG_AFTER_OCTETS, LONG_RING_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
 
 use crate::connection::{Connection, FOR_THE_BELL, ON_THE_WORD};
@@ -24,6 +24,9 @@ const YIELDS: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
 /// So many pauses, which take some seconds at least, say that no thread of this process has a lock.
 const FALSE_AFTER: u32 = 50_000;
+
+/// Octets of a short and of a long ring, each of which begins again once, have so many places.
+const RING_PARTS: usize = 4;
 
 /// One attempt of a call.
 pub(crate) struct Call<'a> {
@@ -91,10 +94,10 @@ impl<'a> Call<'a> {
     /// As many octets as a ring has; more are not between a head and a tail that the rules allow.
     fn within_ring(&self, len: u64) -> usize {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > RING_OCTETS {
+        if len > LONG_RING_OCTETS {
             self.connection.is_violated.store(true, SeqCst);
         }
-        len.min(RING_OCTETS)
+        len.min(LONG_RING_OCTETS)
     }
 
     /// Whether a thread of this process has had a lock for so long that it has not: threads have
@@ -174,6 +177,27 @@ impl<'a> Call<'a> {
         before
     }
 
+    /// The places of octets of the outgoing ring, and their number.
+    fn parts_of_ring(&self, at: u64, len: usize) -> ([iovec; RING_PARTS], usize) {
+        let none = iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        let (mut parts, mut count, mut done) = ([none; RING_PARTS], 0, 0);
+        while count < RING_PARTS && done < len {
+            let at = at.wrapping_add(done as u64);
+            let (place, following) = self.connection.place(self.connection.end, at);
+            let part_len = following.min(len - done);
+            parts[count] = iovec {
+                iov_base: place.cast(),
+                iov_len: part_len,
+            };
+            done += part_len;
+            count += 1;
+        }
+        (parts, count)
+    }
+
     /// Copies octets of the incoming ring to a buffer.
     fn copy_to(&self, window: &Window, at: u64, len_octets: u64) {
         let mut at = at;
@@ -205,6 +229,14 @@ impl Host for Call<'_> {
 
     fn ring_len_octets(&self) -> u64 {
         RING_OCTETS as u64
+    }
+
+    fn long_ring_len_octets(&self) -> u64 {
+        LONG_RING_OCTETS as u64
+    }
+
+    async fn may_grow(&self, given_octets: u64) -> bool {
+        given_octets >= LONG_AFTER_OCTETS && self.connection.may_grow()
     }
 
     async fn now(&self) -> u64 {
@@ -285,16 +317,7 @@ impl Host for Call<'_> {
         if self.connection.is_violated.load(SeqCst) {
             return Err(Refused::Broken);
         }
-        let (first, to_end) = self.connection.place(self.connection.end, at);
-        let (second, _) = self.connection.place(self.connection.end, 0);
-        let part = |base: *mut u8, len| iovec {
-            iov_base: base.cast(),
-            iov_len: len,
-        };
-        let mut parts = [
-            part(first, len.min(to_end)),
-            part(second, len.saturating_sub(to_end)),
-        ];
+        let (mut parts, count) = self.parts_of_ring(at, len);
         if self.connection.is_tcp_reset() {
             // A call of the program reports that.
             return Err(Refused::Broken);
@@ -303,7 +326,7 @@ impl Host for Call<'_> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let sent = self
             .connection
-            .uncorked(|| self.send_parts(&mut parts, flags));
+            .uncorked(|| self.send_parts(&mut parts[..count], flags));
         if sent == Err(Refused::Broken) {
             self.connection.keep_error(self.errno.take());
         }

@@ -4,14 +4,13 @@
 use std::ffi::c_short;
 use std::sync::atomic::Ordering::SeqCst;
 
-use urdma_socket_switch::layout::RING_OCTETS;
 use urdma_socket_switch::Word;
 
 use crate::connection::{Connection, FOR_THE_BELL};
 use crate::real;
 
-/// Room in its ring, octets, with which a connection is writable.
-const ROOM: u64 = RING_OCTETS as u64 / 4;
+/// A connection is writable with room for so large a part of its ring.
+const ROOM_PART: u64 = 4;
 
 pub(crate) const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 pub(crate) const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -41,7 +40,8 @@ pub(crate) fn of_rings(connection: &Connection, events: c_short) -> c_short {
 }
 
 fn has_room(connection: &Connection) -> bool {
-    (RING_OCTETS as u64).wrapping_sub(connection.in_ring(connection.end)) >= ROOM
+    let ring_len = connection.ring_len(connection.end);
+    ring_len.wrapping_sub(connection.in_ring(connection.end)) >= ring_len / ROOM_PART
 }
 
 /// Which of some events the socket is ready for.

@@ -363,7 +363,7 @@ impl Processes {
             if self.sent[sender.index()] > world.accepted(sender) {
                 return Err("a send has returned octets that were not published".to_owned());
             }
-            if world.in_ring(sender) > world.ring_len() {
+            if world.in_ring(sender) > world.ring_len(sender) {
                 return Err("the ring holds more than its length".to_owned());
             }
         }
@@ -518,7 +518,7 @@ impl Processes {
                 let is_tcp_full = world.tcp.room(end, false) == Err(Refused::WouldBlock);
                 let is_reserve_full = world.tcp.room(end, true) == Err(Refused::WouldBlock);
                 let is_peer_full = world.tcp.room(peer, true) == Err(Refused::WouldBlock);
-                let is_ring_full = world.in_ring(end) == world.ring_len();
+                let is_ring_full = world.in_ring(end) == world.ring_len(end);
                 let is_reasonable = match kind {
                     Kind::Recv => world.consumed[peer.index()] == world.accepted(peer),
                     Kind::Send => is_tcp_full || (is_ring_full && !world.tcp.is_gone(peer)),

@@ -196,5 +196,7 @@ faults! {
     fault_close_is_end_is_found: CloseIsEnd,
     fault_peek_over_gap_is_found: PeekOverGap,
     fault_silent_take_is_found: SilentTake,
+    fault_long_before_head_is_found: LongBeforeHead,
+    fault_silent_growth_is_found: SilentGrowth,
     fault_wait_for_the_gone_is_found: WaitForTheGone,
 }

@@ -26,8 +26,8 @@ pub(super) struct Tcp {
     pub(super) is_reset: bool,
     pub(super) is_read_shut: [bool; 2],
     room_octets: u64,
-    /// What a raised send buffer takes beside.
-    reserve_octets: u64,
+    /// What a raised send buffer takes beside, by the end that sends.
+    reserve_octets: [u64; 2],
 }
 
 impl Tcp {
@@ -38,7 +38,7 @@ impl Tcp {
             is_reset: false,
             is_read_shut: [false; 2],
             room_octets,
-            reserve_octets,
+            reserve_octets: [reserve_octets; 2],
         }
     }
 
@@ -52,7 +52,11 @@ impl Tcp {
         if self.is_reset || pipe.is_shut {
             return Err(Refused::Broken);
         }
-        let reserve = if is_return { self.reserve_octets } else { 0 };
+        let reserve = if is_return {
+            self.reserve_octets[sender.index()]
+        } else {
+            0
+        };
         match (self.room_octets + reserve).saturating_sub(pipe.sending.len() as u64) {
             0 => Err(Refused::WouldBlock),
             room => Ok(room),
@@ -62,6 +66,11 @@ impl Tcp {
     pub(super) fn has_reserve(&self, sender: End) -> bool {
         let pipe = self.pipe(sender);
         !self.is_reset && !pipe.is_shut && pipe.sending.len() as u64 <= self.room_octets
+    }
+
+    /// Raises the send buffer of an end.
+    pub(super) fn raise(&mut self, sender: End, reserve_octets: u64) {
+        self.reserve_octets[sender.index()] = reserve_octets;
     }
 
     /// Within what [`Tcp::room`] says.

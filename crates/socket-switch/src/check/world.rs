@@ -34,6 +34,7 @@ pub(super) struct Counts {
     pub(super) ring_octets: u64,
     pub(super) returned_octets: u64,
     pub(super) looked_octets: u64,
+    pub(super) grown: u64,
     pub(super) settled_moves: u64,
     pub(super) locks_of_the_dead: u64,
     pub(super) stranded: u64,
@@ -42,12 +43,13 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn fields(&mut self) -> [&mut u64; 9] {
+    fn fields(&mut self) -> [&mut u64; 10] {
         [
             &mut self.tcp_octets,
             &mut self.ring_octets,
             &mut self.returned_octets,
             &mut self.looked_octets,
+            &mut self.grown,
             &mut self.settled_moves,
             &mut self.locks_of_the_dead,
             &mut self.stranded,
@@ -72,7 +74,8 @@ impl Counts {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) block: Block,
-    rings: [Vec<u64>; 2],
+    /// The short and the long ring of each direction.
+    rings: [[Vec<u64>; 2]; 2],
     pub(super) tcp: Tcp,
     pub(super) threads: HashMap<u64, Thread>,
     /// How often the agents of an end were called.
@@ -89,10 +92,11 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(mut rng: Rng) -> Self {
         let ring = rng.between(1, 16);
+        let long = ring * rng.between(2, 4);
         let room = rng.between(1, 16);
         Self {
             block: Block::new(),
-            rings: std::array::from_fn(|_| vec![u64::MAX; ring as usize]),
+            rings: std::array::from_fn(|_| [ring, long].map(|len| vec![u64::MAX; len as usize])),
             tcp: Tcp::new(room, ring),
             threads: HashMap::new(),
             agent_calls: [0; 2],
@@ -130,8 +134,17 @@ impl World {
         self.word(Word::Head(sender)).wrapping_sub(tail)
     }
 
-    pub(super) fn ring_len(&self) -> u64 {
-        self.rings[0].len() as u64
+    pub(super) fn ring_len(&self, sender: End) -> u64 {
+        let is_long = self.word(Word::LongFrom(sender)) != 0;
+        self.rings[sender.index()][usize::from(is_long)].len() as u64
+    }
+
+    /// Where the octet is that was put at a position of a ring.
+    fn place(&self, sender: End, at: u64) -> (usize, usize) {
+        let from = self.word(Word::LongFrom(sender));
+        let ring = usize::from(from != 0 && at >= from);
+        let len = self.rings[sender.index()][ring].len() as u64;
+        (ring, (at % len) as usize)
     }
 
     pub(super) fn find(&mut self, finding: impl Into<Finding>) {
@@ -189,8 +202,10 @@ impl World {
 
     /// Octets of a ring.
     fn of_ring(&self, sender: End, at: u64, len: u64) -> Vec<u64> {
-        let ring = &self.rings[sender.index()];
-        let octet = |position: u64| ring[(position % ring.len() as u64) as usize];
+        let octet = |position: u64| {
+            let (ring, place) = self.place(sender, position);
+            self.rings[sender.index()][ring][place]
+        };
         (at..at + len).map(octet).collect()
     }
 
@@ -241,7 +256,22 @@ impl Host for Caller {
     }
 
     fn ring_len_octets(&self) -> u64 {
-        self.world.borrow().ring_len()
+        self.world.borrow().rings[0][0].len() as u64
+    }
+
+    fn long_ring_len_octets(&self) -> u64 {
+        self.world.borrow().rings[0][1].len() as u64
+    }
+
+    async fn may_grow(&self, _given_octets: u64) -> bool {
+        let mut world = self.turn().await;
+        let may = world.tcp.has_reserve(self.end) && world.rng.percent(20);
+        if may {
+            let reserve = world.rings[self.end.index()][1].len();
+            world.tcp.raise(self.end, reserve as u64);
+            world.counts.grown += 1;
+        }
+        may
     }
 
     async fn now(&self) -> u64 {
@@ -364,10 +394,9 @@ impl Host for Caller {
     async fn copy_in(&self, at: u64, len_octets: u64) {
         let mut world = self.turn().await;
         let next = world.accepted(self.end);
-        let ring = &mut world.rings[self.end.index()];
-        let size = ring.len() as u64;
         for offset in 0..len_octets {
-            ring[((at + offset) % size) as usize] = next + offset;
+            let (ring, place) = world.place(self.end, at + offset);
+            world.rings[self.end.index()][ring][place] = next + offset;
         }
         world.counts.ring_octets += len_octets;
     }

@@ -221,6 +221,87 @@ fn ring_takes_no_more_than_it_has_and_goes_round() {
     }
 }
 
+/// Both ends of a connection with a direction that has gone on in its long ring: the octets that
+/// it has, and the positions of the first and of the first in the long ring.
+fn grown() -> ([Connection; 2], Vec<u8>, [u64; 2]) {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    let octets: Vec<u8> = (0..LONG_RING_OCTETS).map(|at| (at % 251) as u8).collect();
+    let long_from = || one.load(Word::LongFrom(End::First));
+    let mut given = 0;
+    while given < LONG_AFTER_OCTETS {
+        // A receiver that keeps up leaves the ring short.
+        given += put(&one, &octets[..RING_OCTETS / 4 - 1]).unwrap().unwrap();
+        assert_eq!(take_all(&other).len(), RING_OCTETS / 4 - 1);
+    }
+    assert_eq!(
+        (one.ring_len(End::First), long_from()),
+        (RING_OCTETS as u64, 0)
+    );
+    let mut done = 0;
+    while let Some(Ok(sent)) = put(&one, &octets[done..]) {
+        done += usize::try_from(sent).unwrap();
+    }
+    assert_eq!(done, LONG_RING_OCTETS);
+    let long_from = long_from();
+    ([one, other], octets, [given, long_from])
+}
+
+#[test]
+fn ring_of_a_long_stream_that_has_no_room_becomes_longer() {
+    let ([one, other], octets, [first, long_from]) = grown();
+    assert!(long_from > first && long_from <= first + RING_OCTETS as u64);
+    assert_eq!(one.ring_len(End::Second), RING_OCTETS as u64);
+    assert_eq!(take_all(&other), octets);
+    for _ in 0..3 {
+        let sent = put(&one, &octets).unwrap().unwrap();
+        assert_eq!(sent, LONG_RING_OCTETS as u64 / 4);
+        assert_eq!(take_all(&other), &octets[..LONG_RING_OCTETS / 4]);
+    }
+}
+
+#[test]
+fn demotion_gives_tcp_what_both_rings_of_a_direction_have() {
+    let ([one, other], octets, _) = grown();
+    assert_eq!(
+        call(&one, |call| Call::run(demote(call))),
+        Some(Demotion::Done)
+    );
+    assert!(!one.is_in_ring(End::First));
+    let mut taken = Vec::new();
+    while taken.len() < octets.len() {
+        other.wait_for_arrival();
+        taken.extend(take_all(&other));
+    }
+    assert_eq!(taken, octets);
+}
+
+#[test]
+fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    let octets = vec![1; RING_OCTETS];
+    let mut given = put(&one, &octets).unwrap().unwrap();
+    let size = c_int::try_from(3 * RING_OCTETS).unwrap();
+    // SAFETY: the option is an int.
+    let set = unsafe {
+        let at = (&raw const size).cast();
+        libc::setsockopt(one.socket(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, 4)
+    };
+    assert_eq!(set, 0);
+    while given < 2 * LONG_AFTER_OCTETS {
+        while let Some(Ok(sent)) = put(&one, &octets) {
+            given += sent;
+        }
+        take_all(&other);
+    }
+    assert_eq!(one.load(Word::LongFrom(End::First)), 0);
+}
+
 #[test]
 fn demotion_gives_tcp_what_the_ring_has() {
     let [one, other] = ends();
@@ -286,6 +367,7 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
                     Word::Mode(sender),
                     Word::TcpUntil(sender),
                     Word::Head(sender),
+                    Word::LongFrom(sender),
                     Word::SeenTail(sender),
                     Word::MovingTail(sender),
                     Word::MovingUntil(sender),
