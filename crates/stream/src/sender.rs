@@ -27,8 +27,9 @@ const GATHER_ON_AFTER: u64 = 1;
 /// A flow of short sends ends when this number of transfers in a row has carried a single send.
 const LONE_MAX: usize = 2;
 const GATHER_NS: u64 = 20_000;
-/// The most octets that are carried so: a longer transfer costs more than its work request.
-const GATHER_OCTETS: u64 = SHORT_OCTETS;
+/// The most octets that are carried so, for sends of 1 KB to be as many as shorter ones are: a
+/// longer transfer costs more than its work request.
+const GATHER_OCTETS: u64 = 4 * SHORT_OCTETS;
 
 /// How far the end of this half has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,14 @@ const IN_PROGRESS: usize = 4;
 
 /// End 0 has enough transfers in progress that short sends wait.
 fn busy() -> World {
-    let mut world = World::new(&Plan::quiet(RING_OCTETS, LEN_OCTETS));
+    busy_with(RING_OCTETS, LEN_OCTETS)
+}
+
+/// The same with sends of this length.
+fn busy_with(ring_octets: u64, len_octets: u64) -> World {
+    let mut world = World::new(&Plan::quiet(ring_octets, len_octets));
     for _ in 0..IN_PROGRESS {
-        world.ends[0].send(LEN_OCTETS);
+        world.ends[0].send(len_octets);
         assert!(world.ends[0].transmit().unwrap());
     }
     world
@@ -31,7 +36,11 @@ fn transmitted(world: &mut World, sends: usize) -> usize {
 
 /// End 1 receives what `sends` sends have carried.
 fn expect_received(world: &mut World, sends: usize) {
-    let octets = sends as u64 * LEN_OCTETS;
+    expect_octets(world, sends as u64 * LEN_OCTETS);
+}
+
+/// End 1 receives this number of octets.
+fn expect_octets(world: &mut World, octets: u64) {
     assert!(world.ends[1].recv(octets, true));
     while world.deliver(0).unwrap() {}
     while world.ends[1].copy().unwrap() {}
@@ -87,6 +96,20 @@ fn as_many_short_sends_as_a_write_carries_do_not_wait() {
     let mut world = busy();
     assert_eq!(transmitted(&mut world, GATHER_MAX), 1);
     expect_received(&mut world, IN_PROGRESS + GATHER_MAX);
+}
+
+#[test]
+fn as_many_sends_of_1_kb_are_carried_by_one_write_as_of_a_few_octets() {
+    let mut world = busy_with(1 << 16, 1024);
+    let end = &mut world.ends[0];
+    for _ in 0..GATHER_MAX - 1 {
+        end.send(1024);
+        assert!(!end.transmit().unwrap());
+    }
+    end.send(1024);
+    assert!(end.transmit().unwrap());
+    let octets = (IN_PROGRESS + GATHER_MAX) as u64 * 1024;
+    expect_octets(&mut world, octets);
 }
 
 /// End 1 receives all of the work requests in progress, and end 0 takes their completions.
