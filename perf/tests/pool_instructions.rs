@@ -1,14 +1,14 @@
 //! The number of instructions of a READ over a virtual queue pair, counted by valgrind. The test
-//! fails when the count grows by more than a tenth. A change that makes the way shorter, or longer
-//! for a reason, enters the new figure.
+//! fails when the count grows by more than a twentieth. A change that makes the way shorter, or
+//! longer for a reason, enters the new figure.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{binary_dir, Instance, Scratch};
 use urdma_perf::pool_instructions::per_read;
 
 /// Instructions of a READ of 64 octets.
-const FIGURE: f64 = 1463.0;
-const TOLERANCE: f64 = 0.1;
+const FIGURE: f64 = 1466.0;
+const TOLERANCE: f64 = 0.05;
 
 #[test]
 fn instructions_of_a_read_are_within_their_limit() {

@@ -42,10 +42,10 @@ struct urdma_pool_attr {
 
 	/* DC: nodes that are used much are connected to, and left when they are not. */
 	uint32_t switch_max; /* such connections at a time; 0: none, and each stays with DC */
-	uint32_t switch_requests; /* requests in a window for which a node is connected to; 256 */
-	uint32_t switch_window_us; /* the window; 10000 */
-	uint32_t switch_quiet; /* windows in a row without a quarter of them, to leave it; 100 */
-	uint32_t switch_retry; /* windows between a failure and the next attempt; 100 */
+	uint32_t switch_requests; /* requests in a window for which a node is connected to; 64 */
+	uint32_t switch_window_us; /* the window; 1000 */
+	uint32_t switch_quiet; /* windows in a row without a quarter of them, to leave it; 1000 */
+	uint32_t switch_retry; /* windows between a failure and the next attempt; 1000 */
 };
 
 /* What a pool has counted. */
