@@ -11,9 +11,9 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
+use urdma_abi::signals::{bit, change_mask, Set, ALL};
 use urdma_abi::spared::Mark;
 
 use crate::own::{Own, Spin};
@@ -31,6 +31,8 @@ const DEPTH_MAX: usize = 16;
 
 /// A fork whose child may have descriptors.
 struct Lend {
+    /// Which one of this process's it is, from 1 on.
+    id: u64,
     /// How many forks there were, this one among them; [`HAPPENS`] until it is known.
     number: u64,
     /// `None` if there was no descriptor for it.
@@ -50,22 +52,40 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Forks that happen now.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
+/// Whether this process has ever begun to make a socket or a set.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+/// Ids of lends that were given.
+static IDS: AtomicU64 = AtomicU64::new(0);
 /// What this process shares with the one that has forked it.
 static OF_PARENT: Spin<Option<Share>> = Spin::new(None);
 /// Write ends of the forks from which this process comes.
 static INHERITED: [AtomicI32; DEPTH_MAX] = [const { AtomicI32::new(-1) }; DEPTH_MAX];
 
 thread_local! {
-    /// The write end of the fork that this thread is about to do; -1 without one. Other threads may
-    /// fork at the same time.
-    static NEXT_PIPE: Cell<c_int> = const { Cell::new(-1) };
-    /// The octets of its share.
-    static NEXT_SHARE: Cell<*mut u8> = const { Cell::new(null_mut()) };
+    /// The lend of the fork that this thread is about to do; 0 without one. Other threads may fork
+    /// at the same time.
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+    /// The signals that this thread had blocked before its fork.
+    static MASK: Cell<Set> = const { Cell::new(0) };
 }
 
-/// How many forks there were: what has its descriptor from now on is of this process alone.
+/// How many forks there were: what has its descriptor from now on is of this process alone. A
+/// socket or a set is about to be made.
 pub(crate) fn forks() -> u64 {
+    if !IS_USED.load(SeqCst) && !IS_USED.swap(true, SeqCst) {
+        // A fork that has begun may not have a pipe: what is made before its end stays lent.
+        let begun = u64::from(BEGUN.load(SeqCst));
+        if begun != 0 {
+            KEPT.fetch_max(FORKS.load(SeqCst) + begun, SeqCst);
+        }
+    }
     FORKS.load(SeqCst)
+}
+
+/// Whether this process has ever begun to make a socket or a set.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(SeqCst)
 }
 
 /// Whether another process may have a descriptor that was made after the first `forks` forks.
@@ -146,7 +166,20 @@ pub(crate) fn give_back_inherited(fd: c_int) {
     });
 }
 
+/// The lend that has an id.
+fn lend_of(lends: &mut [Lend], id: u64) -> Option<&mut Lend> {
+    lends.iter_mut().find(|lend| lend.id == id)
+}
+
 impl Lend {
+    /// The fork has happened.
+    fn close_write_end(&mut self) {
+        let write_end = std::mem::replace(&mut self.write_end, -1);
+        if write_end >= 0 {
+            close(write_end);
+        }
+    }
+
     /// Whether the child has closed a socket.
     fn is_given_back(&self, fd: c_int) -> bool {
         let share = self.share.as_ref();
@@ -187,24 +220,33 @@ fn poll(pipe: c_int) -> libc::c_short {
     list.revents
 }
 
-/// A fork begins.
+/// A fork begins. Until its end no handler of a signal runs in this thread: it might fork.
 pub(crate) fn begin_fork() {
+    // The diagnosis needs SIGSYS.
+    let signals = ALL & !bit(libc::SIGSYS);
+    MASK.set(change_mask(libc::SIG_BLOCK, signals));
     BEGUN.fetch_add(1, SeqCst);
+}
+
+/// A fork has ended, in the parent or in the child.
+pub(crate) fn end_fork() {
+    change_mask(libc::SIG_SETMASK, MASK.get());
 }
 
 /// A fork is about to happen. From now on nothing that there is is offered. `len`: one more than
 /// the highest descriptor of a socket.
 pub(crate) fn before_fork(len: usize) {
     let share = Share::new(len);
-    NEXT_SHARE.set(share.as_ref().map_or(null_mut(), Share::place));
+    let id = IDS.fetch_add(1, SeqCst) + 1;
+    NEXT.set(id);
     LENDS.with(|lends| {
         LATEST.store(HAPPENS, SeqCst);
         lends.retain(Lend::is_held);
         // A child of another thread knows the write end, and closes it: see `in_child`.
         let (pipe, write_end) = pipe().unzip();
         let write_end = write_end.unwrap_or(-1);
-        NEXT_PIPE.set(write_end);
         lends.push(Lend {
+            id,
             number: HAPPENS,
             pipe,
             write_end,
@@ -237,18 +279,13 @@ fn pipe() -> Option<(Own, c_int)> {
 /// has too.
 pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
     LENDS.with(|lends| {
-        let place = NEXT_SHARE.get();
-        let is_next = |lend: &&Lend| {
-            lend.share
-                .as_ref()
-                .is_some_and(|share| share.place() == place)
-        };
-        let is_earlier = |lend: &&Lend| !is_next(lend);
-        let earlier = || lends.iter().filter(is_earlier);
+        let id = NEXT.get();
         // Which of two forks is which is not known.
         let is_known = BEGUN.load(SeqCst) == 1;
-        let share = lends.iter().find(is_next).filter(|_| is_known);
-        if let Some(share) = share.and_then(|lend| lend.share.as_ref()) {
+        let mut next = lend_of(lends, id).filter(|_| is_known);
+        let mut share = next.as_mut().and_then(|lend| lend.share.take());
+        let earlier = || lends.iter().filter(|lend| lend.id != id);
+        if let Some(share) = &mut share {
             let kept = KEPT.load(SeqCst);
             for (fd, forks) in sockets.filter(|(_, forks)| *forks >= kept) {
                 let mut lent = earlier().filter(|lend| lend.number > forks);
@@ -259,6 +296,9 @@ pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
         }
         let shares = earlier().filter_map(|lend| lend.share.as_ref());
         shares.for_each(Share::lend_on);
+        if let Some(next) = lend_of(lends, id).filter(|_| share.is_some()) {
+            next.share = share;
+        }
     });
     LENDS.lock();
 }
@@ -266,16 +306,10 @@ pub(crate) fn lock(sockets: impl Iterator<Item = (c_int, u64)>) {
 /// A fork has happened, and this is the parent.
 pub(crate) fn after_fork() {
     LENDS.unlock();
-    let (place, write_end) = (NEXT_SHARE.replace(null_mut()), NEXT_PIPE.replace(-1));
     LENDS.with(|lends| {
-        let mut lends_with_pipe = lends.iter_mut().filter(|lend| lend.write_end >= 0);
-        if let Some(lend) = lends_with_pipe.find(|lend| lend.write_end == write_end) {
-            close(lend.write_end);
-            lend.write_end = -1;
-        }
-        let mut shares = lends.iter().filter_map(|lend| lend.share.as_ref());
-        if let Some(share) = shares.find(|share| share.place() == place) {
-            share.keep_from_children();
+        if let Some(lend) = lend_of(lends, NEXT.replace(0)) {
+            lend.close_write_end();
+            lend.share.iter().for_each(Share::keep_from_children);
         }
         let number = FORKS.fetch_add(1, SeqCst) + 1;
         // Which of several forks has happened is not known.
@@ -291,18 +325,17 @@ pub(crate) fn after_fork() {
 /// closed with all descriptors of this library.
 pub(crate) fn in_child() {
     LENDS.unlock();
-    let (place, write_end) = (NEXT_SHARE.replace(null_mut()), NEXT_PIPE.replace(-1));
-    let share = LENDS.with(|lends| {
-        let of_others = lends.iter().map(|lend| lend.write_end);
-        of_others
-            .filter(|other| *other >= 0 && *other != write_end)
-            .for_each(close);
-        let is_next = |share: &mut Share| share.place() == place;
-        let share = lends
-            .iter_mut()
-            .find_map(|lend| lend.share.take_if(is_next));
+    let (write_end, share) = LENDS.with(|lends| {
+        let own = lend_of(lends, NEXT.replace(0));
+        let own = own.map(|lend| {
+            (
+                std::mem::replace(&mut lend.write_end, -1),
+                lend.share.take(),
+            )
+        });
+        lends.iter_mut().for_each(Lend::close_write_end);
         std::mem::forget(std::mem::take(lends));
-        share
+        own.unwrap_or((-1, None))
     });
     if let Some(share) = &share {
         share.keep_from_children();

@@ -30,8 +30,7 @@ extern "C" fn at_exit() {
 
 unsafe extern "C" fn before_fork() {
     lent::begin_fork();
-    let has_descriptors = table::len() != 0 || sets::is_used();
-    if has_descriptors && process::is_home() && process::run_dir().is_some() {
+    if lent::is_used() && process::is_home() && process::run_dir().is_some() {
         leave::retire_inherited();
         lent::before_fork(table::len());
         leave::pause_all();
@@ -45,6 +44,7 @@ unsafe extern "C" fn after_fork() {
     agent::after_fork();
     lent::after_fork();
     sets::after_fork();
+    lent::end_fork();
 }
 
 unsafe extern "C" fn in_child() {
@@ -56,4 +56,5 @@ unsafe extern "C" fn in_child() {
     lent::in_child();
     table::in_child();
     sets::in_child();
+    lent::end_fork();
 }

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use urdma_abi::spared::{Mark, Spared};
 
 use crate::real;
+use crate::signals::Masked;
 
 /// The least numbers that are tried.
 const FROM: [usize; 3] = [600, 64, 3];
 
 static ALL: Spin<Vec<RawFd>> = Spin::new(Vec::new());
 
-/// A lock that a forked child can release. It is held for a few instructions, with signals
-/// blocked.
+/// A lock that a forked child can release. No handler of a signal runs in the thread that has it:
+/// the handler might fork.
 #[derive(Debug)]
 pub(crate) struct Spin<T> {
     is_locked: AtomicBool,
@@ -36,6 +37,7 @@ impl<T> Spin<T> {
 
     /// Uses the value, unless another thread does.
     pub(crate) fn try_with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let _masked = Masked::new();
         if self.is_locked.swap(true, SeqCst) {
             return None;
         }
@@ -47,6 +49,7 @@ impl<T> Spin<T> {
 
     /// Uses the value.
     pub(crate) fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
+        let _masked = Masked::new();
         self.lock();
         // SAFETY: this thread has the lock.
         let result = use_it(unsafe { &mut *self.value.get() });
@@ -54,7 +57,7 @@ impl<T> Spin<T> {
         result
     }
 
-    /// Locks; for a fork.
+    /// Locks; for a fork, in which signals are blocked.
     pub(crate) fn lock(&self) {
         while self.is_locked.swap(true, SeqCst) {
             std::thread::yield_now();

@@ -221,12 +221,6 @@ pub(crate) fn inherited() -> impl Iterator<Item = c_int> {
     sets.map(Set::fd).filter(|fd| is_inherited(*fd))
 }
 
-/// Whether a descriptor is or was a set.
-#[cfg_attr(test, allow(dead_code))]
-pub(crate) fn is_used() -> bool {
-    HIGHEST.load(SeqCst) != 0
-}
-
 /// A fork is about to happen.
 #[cfg_attr(test, allow(dead_code))]
 pub(crate) fn before_fork() {

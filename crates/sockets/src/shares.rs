@@ -22,6 +22,8 @@ const IS_ELSEWHERE: u8 = 4;
 pub(crate) struct Share {
     octets: NonNull<AtomicU8>,
     len: usize,
+    /// The descriptors that the child was given.
+    lent: Vec<c_int>,
 }
 
 // SAFETY: the octets are atomic, and mapped as long as the value lives.
@@ -36,12 +38,11 @@ impl Share {
         let place = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
         let is_there = place != libc::MAP_FAILED;
         let octets = NonNull::new(place.cast()).filter(|_| is_there)?;
-        Some(Self { octets, len })
-    }
-
-    /// Where it is.
-    pub(crate) fn place(&self) -> *mut u8 {
-        self.octets.as_ptr().cast()
+        Some(Self {
+            octets,
+            len,
+            lent: Vec::new(),
+        })
     }
 
     fn octet(&self, fd: c_int) -> Option<&AtomicU8> {
@@ -51,17 +52,17 @@ impl Share {
     }
 
     /// The child gets a socket that is its parent's alone.
-    pub(crate) fn lend(&self, fd: c_int) {
+    pub(crate) fn lend(&mut self, fd: c_int) {
         if let Some(octet) = self.octet(fd) {
             octet.store(Side::Parent as u8 | Side::Child as u8, SeqCst);
+            self.lent.push(fd);
         }
     }
 
     /// A third process gets what both processes have: none of both has that alone from now on.
     pub(crate) fn lend_on(&self) {
         let both = Side::Parent as u8 | Side::Child as u8;
-        let fds = (0..self.len).filter_map(|fd| c_int::try_from(fd).ok());
-        let octets = fds.filter_map(|fd| self.octet(fd));
+        let octets = self.lent.iter().filter_map(|fd| self.octet(*fd));
         for octet in octets.filter(|octet| octet.load(SeqCst) & both == both) {
             octet.fetch_or(IS_ELSEWHERE, SeqCst);
         }

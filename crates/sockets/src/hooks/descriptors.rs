@@ -25,12 +25,14 @@ const SOCK_TYPE_MASK: c_int = 0xf;
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let forks = lent::forks();
+    let is_stream = kind & SOCK_TYPE_MASK == libc::SOCK_STREAM;
+    let is_tcp = is_stream
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+        && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    let forks = is_tcp.then(lent::forks);
     // SAFETY: the arguments of the caller.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    let is_stream = kind & SOCK_TYPE_MASK == libc::SOCK_STREAM;
-    let is_tcp = is_stream && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && is_tcp && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+    if let (0.., Some(forks)) = (fd, forks) {
         note_new(fd, false, forks);
     }
     fd

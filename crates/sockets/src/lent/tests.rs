@@ -44,6 +44,7 @@ impl Child {
         }
         assert!(process > 0);
         after_fork();
+        end_fork();
         Self(process)
     }
 
@@ -70,6 +71,75 @@ fn is_soon_free(forks: u64) -> bool {
         std::thread::yield_now();
     }
     true
+}
+
+/// Calls of [`count`].
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: c_int) {
+    COUNT.fetch_add(1, SeqCst);
+}
+
+#[test]
+fn handler_of_a_signal_runs_neither_in_a_fork_nor_with_a_lock_of_one() {
+    let _alone = alone();
+    let signal = libc::SIGWINCH;
+    // SAFETY: zeroes are a valid sigaction, and the handler is a function.
+    let installed = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as libc::sighandler_t;
+        let old = std::ptr::null_mut();
+        crate::signals::HANDLERS.install(signal, &raw const action, old)
+    };
+    assert_eq!(installed, 0);
+    // SAFETY: the thread lives.
+    let raise = || unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    begin();
+    raise();
+    assert_eq!(COUNT.load(SeqCst), 0);
+    Child::of_begun(&[]).end();
+    assert_eq!(COUNT.load(SeqCst), 1);
+    LENDS.with(|_| {
+        raise();
+        assert_eq!(COUNT.load(SeqCst), 1);
+    });
+    assert_eq!(COUNT.load(SeqCst), 2);
+}
+
+/// Whether the first socket of a process, which is made while another thread forks, counts as the
+/// child's too for good, and the next one does not. In a process of its own.
+fn is_first_socket_lent() -> bool {
+    for word in [&FORKS, &LATEST, &KEPT] {
+        word.store(0, SeqCst);
+    }
+    IS_USED.store(false, SeqCst);
+    LENDS.with(|lends| std::mem::forget(std::mem::take(lends)));
+    // The fork finds nothing that it would lend.
+    begin_fork();
+    let was_used = is_used();
+    let first = forks();
+    lock(std::iter::empty());
+    after_fork();
+    end_fork();
+    !was_used && is_lent(FD, first) && !is_lent(FD, forks())
+}
+
+#[test]
+fn first_socket_that_is_made_while_another_thread_forks_is_lent() {
+    let _alone = alone();
+    // SAFETY: the child uses this module alone, which allocates nothing there.
+    let process = unsafe { libc::fork() };
+    if process == 0 {
+        // SAFETY: no memory is named.
+        unsafe { libc::alarm(10) };
+        let status = i32::from(!is_first_socket_lent());
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: the child of above.
+    let ended = unsafe { libc::waitpid(process, &raw mut status, 0) };
+    assert_eq!((ended, status), (process, 0));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use super::*;
 const FD: c_int = 5;
 
 fn share() -> Share {
-    let share = Share::new(6).unwrap();
+    let mut share = Share::new(6).unwrap();
     share.lend(FD);
     share
 }
