@@ -190,6 +190,8 @@ fn end() {
         "connects later" => switch::connect_later(address),
         "deaf node" => switch::serve_without_connections(address),
         "uses a deaf node" => switch::use_a_deaf_node(address),
+        "slow node" => switch::serve_slowly(address),
+        "leaves early" => switch::leave_early(address),
         switch::FOLLOWER => switch::follow_a_switched_node(address),
         other => panic!("no role {other:?}"),
     }

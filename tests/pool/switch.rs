@@ -24,6 +24,9 @@ const ROW: usize = 4;
 const ROUNDS: u32 = 3;
 /// Rows of which one was posted while no virtual queue pair has switched.
 const ROWS: u32 = 20;
+/// How long a slow node sleeps, and how many clients end before it has accepted them.
+const SLOW: Duration = Duration::from_millis(60);
+const LEAVES: u32 = 10;
 /// Shorter than the 30 seconds that a connection takes which is waited for.
 const GIVEN_UP: Duration = Duration::from_secs(25);
 
@@ -230,6 +233,28 @@ pub(super) fn use_a_deaf_node(address: SocketAddr) {
     println!("done");
 }
 
+/// A node that looks for clients now and then.
+pub(super) fn serve_slowly(address: SocketAddr) {
+    let mut node = Node::listen(address, OFFERED).unwrap();
+    node.offer_target().unwrap();
+    println!("listens");
+    loop {
+        node.turn().unwrap();
+        std::thread::sleep(SLOW);
+    }
+}
+
+/// A client asks for a connection, and its process ends before the node has accepted it.
+pub(super) fn leave_early(address: SocketAddr) {
+    let mut users = Users::new(address);
+    let began = Instant::now();
+    while began.elapsed() < SLOW / 3 {
+        users.row();
+    }
+    println!("done");
+    std::process::exit(0);
+}
+
 /// The node is killed while it is connected to, and begins anew at its address.
 pub(super) fn follow_a_switched_node(address: SocketAddr) {
     let mut users = Users::new(address);
@@ -294,6 +319,19 @@ fn connection_that_is_not_accepted_is_given_up_and_disturbs_no_request() {
     let pool = Pool::up(Over::Initiators);
     let node = pool.start("deaf node", &pool.addresses[0], "listens");
     let client = pool.client("uses a deaf node", "done");
+    pool.expect_success(client, vec![node]);
+}
+
+#[test]
+fn clients_that_end_while_they_connect_do_not_end_the_node() {
+    let _alone = alone();
+    let pool = Pool::up(Over::Initiators);
+    let node = pool.start("slow node", &pool.addresses[0], "listens");
+    for _ in 0..LEAVES {
+        let client = pool.client("leaves early", "done");
+        assert!(client.wait(LIMIT).unwrap().succeeded());
+    }
+    let client = pool.client("leaves early", "done");
     pool.expect_success(client, vec![node]);
 }
 

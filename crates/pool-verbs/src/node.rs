@@ -213,7 +213,8 @@ impl Node {
         while let Some(event) = offered.listener.next_event()? {
             if let Event::Request(client) = event {
                 let described = described::encode_with_key(&self.memory.region(), offered.key);
-                client.id.answer(&described, offered.target.number())?;
+                let answered = client.id.answer(&described, offered.target.number());
+                ffi::is_accepted(answered)?;
             }
         }
         Ok(())
@@ -221,8 +222,10 @@ impl Node {
 
     fn accept(&mut self, mut client: Id) -> Result<(), Error> {
         client.create_queue_pair(&self.domain, &self.queue, 1, 1)?;
-        client.accept(&described::encode(&self.memory.region()))?;
-        self.clients.push(client);
+        let accepted = client.accept(&described::encode(&self.memory.region()));
+        if ffi::is_accepted(accepted)? {
+            self.clients.push(client);
+        }
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use urdma_node_table::{ChangeError, Geometry, NodeKey, Region, Table, Target, EN
 use urdma_pool::Status;
 
 use crate::error::Error;
-use crate::ffi::{random, Domain, Event, Id, Memory, Queue, Service};
+use crate::ffi::{is_accepted, random, Domain, Event, Id, Memory, Queue, Service};
 use crate::metadata::{encode_table, Hello, Refusal};
 use crate::probe::{Probe, PROBE_EVERY, PROBE_LEN};
 
@@ -317,19 +317,20 @@ impl MetadataService {
         self.clients += u32::from(node.is_none());
         self.peers.insert(token, Peer { cm, node });
         let accepted = self.try_accept(token);
-        if accepted.is_err() {
+        if !matches!(accepted, Ok(true)) {
             self.drop_peer(token);
         }
-        accepted
+        accepted.map(drop)
     }
 
-    fn try_accept(&mut self, token: u64) -> Result<(), Error> {
+    /// `false`: the peer asks no more.
+    fn try_accept(&mut self, token: u64) -> Result<bool, Error> {
         let Some(Peer { cm, .. }) = self.peers.get_mut(&token) else {
-            return Ok(());
+            return Ok(false);
         };
         watch(&self.epoll, cm.descriptor(), token)?;
         cm.create_queue_pair(&self.domain, &self.queue, 1, 1)?;
-        cm.accept(&encode_table(&self.region))
+        is_accepted(cm.accept(&encode_table(&self.region)))
     }
 }
 

@@ -40,6 +40,15 @@ const RD_ATOMIC: u8 = 4;
 /// Completions that are polled at once.
 pub(crate) const POLLED: usize = 32;
 
+/// Whether a request is accepted; no if its peer has ended or asks no more: then it is in no state
+/// to be accepted.
+pub(crate) fn is_accepted(accepted: Result<(), Error>) -> Result<bool, Error> {
+    match accepted {
+        Err(Error::Call { error, .. }) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        accepted => accepted.map(|()| true),
+    }
+}
+
 fn called(call: &'static str, status: i32) -> Result<(), Error> {
     match status {
         0 => Ok(()),
