@@ -101,15 +101,14 @@ impl<T> SpinLock<T> {
         if self.is_claimed.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let held = loop {
+        let _claim = Claim(&self.is_claimed);
+        loop {
             std::hint::spin_loop();
             if let Some(held) = self.take() {
-                break held;
+                return Some(held);
             }
             std::thread::yield_now();
-        };
-        self.is_claimed.store(false, Ordering::Relaxed);
-        Some(held)
+        }
     }
 
     /// Takes the lock.
@@ -151,6 +150,16 @@ impl<T> SpinLock<T> {
     }
 }
 
+/// The next turn. It ends also when the waiter unwinds, as one does whose schedule has a finding.
+struct Claim<'a>(&'a AtomicBool);
+
+impl Drop for Claim<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
@@ -182,6 +191,7 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::{point, Scheduler};
 
     #[test]
     fn lock_taken_refuses_a_second_taker_until_dropped() {
@@ -223,6 +233,30 @@ mod tests {
             drop(held);
             assert_eq!(waiting.join().unwrap(), 1);
         });
+        assert!(lock.try_lock().is_some());
+    }
+
+    // A claim outlived its thread, so what was dropped after a finding waited for ever.
+    #[test]
+    fn claim_of_a_waiter_ends_when_a_finding_unwinds_it() {
+        let lock = SpinLock::new(1);
+        let scheduler = Scheduler::new(1, None);
+        let hold = || {
+            let _held = lock.lock();
+            while !lock.is_claimed.load(Ordering::Relaxed) {
+                point();
+            }
+            panic!("a finding");
+        };
+        let wait = || {
+            while lock.holder.load(Ordering::Relaxed) == NO_THREAD {
+                point();
+            }
+            lock.lock();
+        };
+        let outcome = scheduler.run(vec![("holds", Box::new(hold)), ("waits", Box::new(wait))]);
+        Scheduler::leave();
+        assert!(outcome.unwrap_err().starts_with("holds: a finding"));
         assert!(lock.try_lock().is_some());
     }
 

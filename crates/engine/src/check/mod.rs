@@ -14,4 +14,4 @@ mod channels;
 mod reads;
 mod scheduler;
 
-pub(crate) use scheduler::{fault, now_ns, point, random};
+pub(crate) use scheduler::{fault, now_ns, point, random, Scheduler};

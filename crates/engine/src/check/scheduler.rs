@@ -32,7 +32,7 @@ struct Current {
 }
 
 /// See the module.
-pub(super) struct Scheduler {
+pub(crate) struct Scheduler {
     clock_ns: AtomicU64,
     fault: Option<Fault>,
     state: Mutex<State>,
