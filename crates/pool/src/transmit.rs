@@ -237,7 +237,7 @@ impl Pool {
         self.begin_failing(slot);
     }
 
-    /// The same of a segment that is not the last one of its Send, of so many elements.
+    /// The same of a segment that is not the last one of its Send, of `pieces` elements.
     #[cold]
     fn take_part_back(&mut self, slot: u16, id: VirtualId, pieces: usize) {
         let shared = &mut self.physicals[usize::from(slot)];

@@ -53,9 +53,9 @@ pub trait Host {
     fn ring_len_octets(&self) -> u64;
     /// Octets of the long ring of each direction.
     fn long_ring_len_octets(&self) -> u64;
-    /// Whether the outgoing ring, which has no room and was given so many octets since the
-    /// connection began, goes on in the long one now. This end's socket takes as many octets
-    /// beside what it holds.
+    /// Whether the outgoing ring, which has no room and to which `given_octets` were written since
+    /// the connection began, goes on in the long one now. If so, this end's socket takes a whole
+    /// long ring beside what it holds.
     async fn may_grow(&self, given_octets: u64) -> bool;
 
     /// The time by a clock that both ends read. Only its order has a meaning.

@@ -9,8 +9,8 @@ const PAGE_OCTETS: usize = 4096;
 pub const RING_OCTETS: usize = 64 * 1024;
 /// Octets of the long one, a power of two.
 pub const LONG_RING_OCTETS: usize = 256 * 1024;
-/// A direction may go on in its long ring when the short one was given so many octets: short
-/// streams need no more memory.
+/// Octets that are written to the short ring of a direction before it may go on in its long one:
+/// short streams need no more memory.
 pub const LONG_AFTER_OCTETS: u64 = 4 << 20;
 /// Where the long rings are.
 const LONG_AT: usize = PAGE_OCTETS + 2 * RING_OCTETS;

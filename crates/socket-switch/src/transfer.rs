@@ -6,8 +6,8 @@ use crate::host::{Event, Host, Received, Refused};
 use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted, upgrade};
 
-/// A ring moves in so many pieces, at least: while one end copies a piece, the other one copies the
-/// piece before.
+/// The least number of pieces in which a ring moves: while one end copies a piece, the other one
+/// copies the piece before.
 const PIECES: u64 = 4;
 /// How often a receive looks again for octets that have come since its last look.
 const LOOKS: u32 = 3;

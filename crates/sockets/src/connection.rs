@@ -532,7 +532,7 @@ impl Connection {
         has
     }
 
-    /// Whether the socket is open for writing, and takes so many octets beside what it holds.
+    /// Whether the socket is open for writing, and takes `len_octets` beside what it holds.
     fn takes(&self, len_octets: u64) -> bool {
         let mut memory = [0_u32; MEMORY_FIELDS];
         let mut len: libc::socklen_t = 36;

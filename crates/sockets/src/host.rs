@@ -22,10 +22,11 @@ const LOOK_MS: c_int = 1;
 /// How often a thread yields to the owner of a lock before it sleeps for [`PAUSE`].
 const YIELDS: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
-/// So many pauses, which take some seconds at least, say that no thread of this process has a lock.
+/// Pauses, which take some seconds at least, after which no thread of this process has a lock.
 const FALSE_AFTER: u32 = 50_000;
 
-/// Octets of a short and of a long ring, each of which begins again once, have so many places.
+/// Pieces of memory that octets of both rings are in at most: two of each ring, at its end and at
+/// its beginning.
 const RING_PARTS: usize = 4;
 
 /// One attempt of a call.

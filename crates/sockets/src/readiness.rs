@@ -9,7 +9,7 @@ use urdma_socket_switch::Word;
 use crate::connection::{Connection, FOR_THE_BELL};
 use crate::real;
 
-/// A connection is writable with room for so large a part of its ring.
+/// A connection is writable if one of this number of equal parts of its ring is free.
 const ROOM_PART: u64 = 4;
 
 pub(crate) const IN: c_short = libc::POLLIN | libc::POLLRDNORM;

@@ -718,7 +718,7 @@ impl Queue {
         let count = unsafe { poll(self.raw, most, found.as_mut_ptr().cast()) };
         let count =
             usize::try_from(count).map_err(|_| Error::from_errno("ibv_poll_cq", libc::EIO))?;
-        // SAFETY: the provider has written so many, at most as many as there is room for.
+        // SAFETY: the provider has written `count`, at most as many as there is room for.
         Ok(unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), count.min(POLLED)) })
     }
 }

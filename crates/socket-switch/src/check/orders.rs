@@ -17,7 +17,7 @@ fn run<T>(caller: &Caller, call: Pin<&mut impl Future<Output = T>>) -> Option<T>
     run_for(u32::MAX, caller, call)
 }
 
-/// The same, and for so many accesses at most.
+/// The same, for a number of `accesses` at most.
 fn run_for<T>(
     accesses: u32,
     caller: &Caller,

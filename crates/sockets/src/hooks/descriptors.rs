@@ -10,7 +10,7 @@ use crate::table::{self, Cell, State};
 use crate::{bell, connection, early, leave, lent, limits, process, real};
 
 /// A new descriptor is a TCP socket. It is of this process alone unless a child was forked since
-/// there were so many `forks`, before the call that has made it.
+/// `forks` were counted, before the call that has made it.
 fn note_new(fd: c_int, is_accepted: bool, forks: u64) {
     if process::run_dir().is_none() {
         return;

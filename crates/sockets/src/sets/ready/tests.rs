@@ -257,7 +257,7 @@ impl Timed {
         octets.stamp.set(at);
     }
 
-    /// What a look reports with room for so many.
+    /// What a look reports with room for `room` events.
     fn look(&mut self, room: usize) -> Vec<u64> {
         let mut list = [epoll_event { events: 0, u64: 0 }; MEMBERS];
         // SAFETY: `room` entries of an array.
