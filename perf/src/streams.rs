@@ -151,8 +151,9 @@ const DISTANCE_DIRECT: Probe = Probe {
     name: "stream, 1 Gbit/s, 48 ms, 64 sends, direct only",
     unit: Unit::Share,
 };
-/// Six seconds of the link.
-const DISTANCE_OCTETS: u64 = 750_000_000;
+/// 24 seconds of the link. Connection, slow start and the end of the stream take one second more,
+/// whatever its length.
+const DISTANCE_OCTETS: u64 = 3_000_000_000;
 
 /// Share of the link that a stream of 64 sends against 32 receives of 128 KB uses, with dynamic and
 /// with direct transfers; connection and slow start are included.
