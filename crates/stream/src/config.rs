@@ -28,8 +28,9 @@ pub struct Config {
     /// Short sends that one RDMA Write carries at most: the elements of the scatter/gather list of
     /// a work request. 1 to [`GATHER_MAX`].
     pub gather_max: usize,
-    /// Receives are advertised while they have at least this many octets on average; shorter ones
-    /// are filled from the ring, if this end and its peer permit indirect transfers.
+    /// Receives are advertised while they have at least this many octets on average, or twice as
+    /// many where 8 or more are queued; shorter ones are filled from the ring, if this end and its
+    /// peer permit indirect transfers.
     pub advert_min_octets: u64,
     /// The greatest length of this end's ring, which the peer may ask to be longer or shorter than
     /// that of the greeting.

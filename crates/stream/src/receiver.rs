@@ -12,6 +12,13 @@ use crate::types::{
 };
 use crate::wire::{Advert, Hello};
 
+/// So many receives in the queue on average are of a flow, in which receives of up to twice the
+/// length have no adverts either: several of their sends are one transfer through the ring. A
+/// single message, for which the user waits, arrives earlier with an advert.
+const FLOW_RECVS: u64 = 8;
+/// The mean number of receives is kept in eighths, without which small numbers have no mean.
+const QUEUED_UNIT: u64 = 8;
+
 /// Octets to be copied from the ring into the buffer of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingCopy {
@@ -86,6 +93,8 @@ pub(crate) struct RecvHalf<M> {
     /// The mean length of receives below which they have no adverts; recent ones count more.
     advert_min_octets: u64,
     mean_octets: u64,
+    /// The mean number of receives that are queued, in units of [`QUEUED_UNIT`].
+    mean_queued: u64,
     max_recvs: usize,
     max_adverts: usize,
     /// S_r: octets in the buffers of receives.
@@ -120,6 +129,7 @@ impl<M> RecvHalf<M> {
                 false => 0,
             },
             mean_octets: 0,
+            mean_queued: 0,
             max_recvs: usize::from(config.max_recvs),
             max_adverts: usize::from(peer.max_adverts),
             delivered: Seq(0),
@@ -174,6 +184,7 @@ impl<M> RecvHalf<M> {
             advert: None,
             canceled: false,
         });
+        self.mean_queued = mean(self.mean_queued, self.recvs.len() as u64 * QUEUED_UNIT);
         self.end_of_stream(events);
         id
     }
@@ -186,10 +197,17 @@ impl<M> RecvHalf<M> {
     /// Whether a receive may be advertised if ring and phase permit it.
     fn may_advertise(&self) -> bool {
         let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
-        let are_short = self.mean_octets < self.advert_min_octets;
         self.sends_adverts
-            && !(self.finished || self.stopped || asked || are_short)
+            && !(self.finished || self.stopped || asked || self.are_short())
             && self.advertised < self.recvs.len().min(self.max_adverts)
+    }
+
+    /// Whether receives are so short on average that they have no adverts.
+    fn are_short(&self) -> bool {
+        let is_flow = self.mean_queued >= FLOW_RECVS * QUEUED_UNIT;
+        let min_octets = self.advert_min_octets;
+        self.mean_octets < min_octets
+            || (is_flow && self.mean_octets < min_octets.saturating_mul(2))
     }
 
     /// Whether a copy or an advert can follow from the receives that are posted.

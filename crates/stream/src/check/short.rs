@@ -244,3 +244,31 @@ fn short_receives_have_adverts_only_for_a_peer_that_needs_them() {
         assert_eq!(world.stats()[1].adverts_sent, 2);
     }
 }
+
+#[test]
+fn receives_of_4_kb_have_adverts_unless_many_are_queued() {
+    const OCTETS: u64 = 4096;
+    let mut plan = Plan::quiet(1 << 20, OCTETS);
+    plan.configs[1].advert_min_octets = OCTETS;
+    let mut world = World::new(&plan);
+    let end = &mut world.ends[1];
+    assert!(end.recv(OCTETS, true));
+    assert!(end.transmit().unwrap());
+    for _ in 0..32 {
+        assert!(end.recv(OCTETS, true));
+    }
+    while end.transmit().unwrap() {}
+    let advertised = world.stats()[1].adverts_sent;
+    for _ in 0..32 {
+        let end = &mut world.ends[1];
+        assert!(end.recv(OCTETS, true));
+        assert!(!end.transmit().unwrap());
+    }
+    assert_eq!(world.stats()[1].adverts_sent, advertised);
+    // Twice as long ones have adverts in any case.
+    let end = &mut world.ends[1];
+    for _ in 0..32 {
+        assert!(end.recv(3 * OCTETS, true));
+    }
+    assert!(end.transmit().unwrap());
+}
