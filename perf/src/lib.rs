@@ -18,6 +18,7 @@
 //! | [`cold`] | a new process with one connection |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`stream_instructions`] | instructions of a round trip through a byte stream |
+//! | [`socket_instructions`] | instructions of TCP connections that have no rings |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`pool`], [`elastic`] | virtual queue pairs: opening, reads, memory; short processes |
@@ -64,6 +65,7 @@ pub mod rows;
 pub mod samples;
 pub mod shares;
 pub mod simulator;
+pub mod socket_instructions;
 pub mod sockets;
 pub mod spec;
 pub mod store;

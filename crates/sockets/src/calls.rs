@@ -192,9 +192,8 @@ pub(crate) unsafe fn transfer(
     let Some(cell) = table::hit(fd) else {
         return kernel();
     };
-    signals::begin_call();
     // SAFETY: as for the caller.
-    unsafe { transfer_in_call(fd, cell, octets, way, kernel) }
+    unsafe { transfer_by(fd, cell, octets, (way, false), kernel) }
 }
 
 /// The same on a descriptor that has a cell, as a part of a call that has begun.
@@ -206,6 +205,22 @@ pub(crate) unsafe fn transfer_in_call(
     cell: &'static Cell,
     octets: Option<Octets>,
     way: Way,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: as for the caller.
+    unsafe { transfer_by(fd, cell, octets, (way, true), kernel) }
+}
+
+/// `has_begun`: the transfer is a part of a call ([`signals::begin_call`]). The kernel's calls need
+/// no begin.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn transfer_by(
+    fd: c_int,
+    cell: &'static Cell,
+    octets: Option<Octets>,
+    (way, mut has_begun): (Way, bool),
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let is_nothing = octets.is_some_and(|octets| octets.len() == 0);
@@ -246,6 +261,9 @@ pub(crate) unsafe fn transfer_in_call(
                 return unsafe { rest_by_kernel(fd, octets, done, way) };
             }
         };
+        if !std::mem::replace(&mut has_begun, true) {
+            signals::begin_call();
+        }
         let window = octets.after(done);
         let taken = connection.sleepers.taken();
         let attempt = match way {

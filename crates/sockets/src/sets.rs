@@ -11,9 +11,9 @@
 //!
 //! A set that other processes or sets may have is given up: its members are the kernel's for good.
 
+mod others;
 mod ready;
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
@@ -28,10 +28,10 @@ use urdma_socket_switch::Word;
 use crate::connection::Connection;
 use crate::own::{Own, Spin};
 use crate::readiness;
-use crate::signals::Masked;
 use crate::table::{self, Cell, DESCRIPTORS};
 use crate::{bell, clock, lent, process, real};
 
+use others::Others;
 pub(crate) use ready::Events;
 use ready::{Ready, Source};
 
@@ -93,7 +93,7 @@ impl Source for Ringed {
 struct Members {
     ready: Ready<Ringed>,
     /// The interest in sockets that may get rings.
-    others: HashMap<c_int, epoll_event>,
+    others: Others,
     /// Wakes a thread that waits; there from the first member with rings on.
     bell: Option<Own>,
     /// Waits that have not asked the kernel.
@@ -111,7 +111,7 @@ impl Members {
     fn new() -> Self {
         Self {
             ready: Ready::new(),
-            others: HashMap::new(),
+            others: Others::new(),
             bell: None,
             unasked: 0,
             joins: 0,
@@ -133,8 +133,7 @@ impl Members {
     }
 
     fn fds(&self) -> Vec<c_int> {
-        let others = self.others.keys().copied();
-        self.ready.fds().chain(others).collect()
+        self.ready.fds().chain(self.others.fds()).collect()
     }
 }
 
@@ -255,7 +254,7 @@ pub(crate) fn join(connection: &Connection, cell: &Cell) -> bool {
     let once = libc::EPOLLONESHOT.cast_unsigned();
     set.is_none_or(|set| {
         set.with(|members| {
-            let event = members.others.get(&connection.fd);
+            let event = members.others.get(connection.fd);
             let may_be_spent = event.is_some_and(|event| event.events & once != 0);
             cell.has(connection)
                 && !may_be_spent
@@ -324,7 +323,6 @@ impl Set {
     /// Uses the members with their lock.
     fn with<R>(&self, use_it: impl FnOnce(&mut Members) -> R) -> R {
         let _uncancelled = Disabled::new();
-        let _masked = Masked::new();
         self.members.with(use_it)
     }
 
@@ -342,7 +340,7 @@ impl Set {
     /// Repeated without effect.
     fn convert(&self, members: &mut Members, connection: &Connection, op: c_int) -> bool {
         let (fd, bell) = (connection.fd, connection.bell.as_raw_fd());
-        let Some(event) = members.others.get(&fd).copied() else {
+        let Some(event) = members.others.get(fd) else {
             return true;
         };
         if self.is_plain() || self.is_lent() {
@@ -371,7 +369,7 @@ impl Set {
             self.ask(libc::EPOLL_CTL_DEL, bell, 0, 0);
             return false;
         }
-        members.others.remove(&fd);
+        members.others.remove(fd);
         members.has_new = true;
         members.joins += 1;
         let wants_stamp = connection
@@ -406,7 +404,7 @@ impl Set {
 
     /// A member is the kernel's, or its descriptor is about to be closed.
     fn part(&self, members: &mut Members, fd: c_int, is_removed: bool) {
-        members.others.remove(&fd);
+        members.others.remove(fd);
         let taken = self.take_rings(members, fd);
         if taken.is_none() && !is_removed {
             return;
@@ -511,7 +509,7 @@ impl Set {
                 let result = self.control_ringed(members, op, fd, given);
                 return (result, true);
             }
-            let is_member = members.others.contains_key(&fd);
+            let is_member = members.others.get(fd).is_some();
             let is_usual =
                 op == libc::EPOLL_CTL_ADD && !is_member || op == libc::EPOLL_CTL_MOD && is_member;
             if let (Some(connection), Some(given), true) = (connection, given, is_usual) {
@@ -524,7 +522,7 @@ impl Set {
                 }
                 match before {
                     Some(before) => members.others.insert(fd, before),
-                    None => members.others.remove(&fd),
+                    None => members.others.remove(fd),
                 };
             }
             // SAFETY: the arguments of the caller.
@@ -534,7 +532,7 @@ impl Set {
             }
             match given.filter(|_| op != libc::EPOLL_CTL_DEL) {
                 Some(given) => members.others.insert(fd, given),
-                None => members.others.remove(&fd),
+                None => members.others.remove(fd),
             };
             cell.set
                 .replace((op != libc::EPOLL_CTL_DEL).then_some(self.fd));
@@ -589,6 +587,25 @@ impl Set {
             }
             is_asked
         })
+    }
+
+    /// Whether it has had a member with rings, whose registrations are this library's.
+    pub(crate) fn is_ringed(&self) -> bool {
+        self.is_ringed.load(SeqCst)
+    }
+
+    /// A wait begins: whether nothing but the kernel is asked, after which [`Self::end_sleep`]
+    /// follows. The flag is looked at last: the thread that sets it finds the waiter.
+    pub(crate) fn begin_sleep_without_rings(&self) -> bool {
+        if self.is_ringed() {
+            return false;
+        }
+        self.waiters.fetch_add(1, SeqCst);
+        let is_ringed = self.is_ringed();
+        if is_ringed {
+            self.end_sleep();
+        }
+        !is_ringed
     }
 
     /// Whether a wait is to spin: a member with rings was ready lately.

@@ -180,10 +180,7 @@ impl Wait {
     unsafe fn sleep(self, events: *mut epoll_event, room: c_int, limit: Option<Duration>) -> c_int {
         let (epfd, mask) = (self.epfd, self.mask);
         if !self.is_fine {
-            let up_to_ms = |limit: Duration| limit.as_nanos().div_ceil(1_000_000);
-            let ms = limit.map_or(-1, |limit| {
-                c_int::try_from(up_to_ms(limit)).unwrap_or(c_int::MAX)
-            });
+            let ms = limit.map_or(-1, up_to_ms);
             // SAFETY: the arguments of the caller.
             return unsafe { real::epoll_pwait(epfd, events, room, ms, mask) };
         }
@@ -230,6 +227,13 @@ impl Wait {
         let end = self.limit.filter(|limit| !limit.is_zero());
         let end = end.and_then(|limit| Instant::now().checked_add(limit));
         let mut limit = self.limit;
+        if set.begin_sleep_without_rings() {
+            // SAFETY: the arguments of the caller.
+            if let Some(result) = unsafe { self.sleep_without_rings(set, events, room) } {
+                return result;
+            }
+            limit = left_until(end).or(limit);
+        }
         let glance = || {
             // SAFETY: the array of the caller.
             let found = unsafe { Events::new(events, len) };
@@ -265,10 +269,32 @@ impl Wait {
                 return result;
             }
             // Only registrations of this library's were reported.
-            if let Some(end) = end {
-                limit = Some(end.saturating_duration_since(Instant::now()));
-            }
+            limit = left_until(end).or(limit);
         }
+    }
+
+    /// Waits in the kernel alone, on a set without members with rings; `None` if one has got rings
+    /// meanwhile, and only registrations of this library's were reported.
+    ///
+    /// # Safety
+    /// A cancellation point, as [`Wait::sleep`].
+    unsafe fn sleep_without_rings(
+        self,
+        set: &Set,
+        events: *mut epoll_event,
+        room: c_int,
+    ) -> Option<c_int> {
+        // SAFETY: the arguments of the caller.
+        let result = unsafe { self.sleep(events, room, self.limit) };
+        set.end_sleep();
+        let count = usize::try_from(result).unwrap_or(0);
+        if count == 0 || !set.is_ringed() {
+            return Some(result);
+        }
+        // SAFETY: the array of the caller, where the kernel has written these.
+        let mut found = unsafe { Events::new(events, usize::try_from(room).unwrap_or(0)) };
+        set.sort(&mut found, count);
+        (found.count() > 0).then(|| returned(&found))
     }
 
     /// Looks once, and does not wait. Returns how many events there are, or -1.
@@ -310,6 +336,18 @@ impl Wait {
         }
         (found.count() > 0 || result == 0).then(|| returned(&found))
     }
+}
+
+/// Milliseconds of a limit, rounded up.
+fn up_to_ms(limit: Duration) -> c_int {
+    let rest = u64::from(limit.subsec_nanos().div_ceil(1_000_000));
+    let ms = limit.as_secs().saturating_mul(1_000).saturating_add(rest);
+    c_int::try_from(ms).unwrap_or(c_int::MAX)
+}
+
+/// What is left of a limit that ends then.
+fn left_until(end: Option<Instant>) -> Option<Duration> {
+    end.map(|end| end.saturating_duration_since(Instant::now()))
 }
 
 fn may_sleep(limit: Option<Duration>) -> bool {

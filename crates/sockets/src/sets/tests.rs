@@ -84,3 +84,28 @@ fn kernel_does_not_report_a_socket_that_was_closed_while_the_agent_moved_it_to_t
     // The agent.
     cell.leave();
 }
+
+#[test]
+fn wait_that_began_before_the_first_rings_does_not_report_their_registrations() {
+    let (set, socket, _peer, cell) = member();
+    let connection = connection_for(socket.as_raw_fd());
+    assert!(set.begin_sleep_without_rings());
+    // The agent, while the thread sleeps.
+    cell.set_connection(Connection::into_raw(Arc::clone(&connection)));
+    assert!(cell.change(cell.seen(), State::Rings));
+    assert!(join(&connection, cell));
+    assert_eq!(set.waiters.load(SeqCst), 1);
+    let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: an array of four.
+    let count = unsafe { real::epoll_pwait(set.fd, events.as_mut_ptr(), 4, 0, null_mut()) };
+    assert!(count > 0);
+    set.end_sleep();
+    // SAFETY: the array of above.
+    let mut found = unsafe { Events::new(events.as_mut_ptr(), 4) };
+    assert!(set.is_ringed());
+    set.sort(&mut found, usize::try_from(count).unwrap());
+    // What the program has registered, once: the peer of the connection is gone.
+    let data = events[..found.count()].iter().map(|event| event.u64);
+    assert_eq!(data.collect::<Vec<_>>(), [1]);
+    assert!(!set.begin_sleep_without_rings());
+}
