@@ -101,7 +101,7 @@ impl Bed {
         let mut listening = start(server, &[program, "server", socket]);
         listening.wait_for_text("listening", SHORT).unwrap();
         let address = [SOCKETS, TAP][server];
-        let work = [address, MEASURED_MS, "connections", "4"];
+        let work = [address, MEASURED_MS, "connections", "4", "1"];
         let argv = [&[program, "client", socket, "rdma"][..], &work].concat();
         let client = start(1 - server, &argv);
         let mut port = None;

@@ -92,6 +92,14 @@ pub enum Work {
     Connections {
         /// The number of connections that are in progress or exist at a time, in one thread.
         at_once: u32,
+        /// Threads of the client.
+        threads: u32,
+    },
+    /// A client makes connections that stay, at the end of which each end has that much memory
+    /// more.
+    Established {
+        /// Their number.
+        count: u32,
     },
     /// A client connects and disconnects, and takes the time of each step.
     Steps,
@@ -105,8 +113,12 @@ impl Work {
             ["poll"] => Some(Self::PingPong(Wait::Poll)),
             ["set", idle] => Some(Self::PingPong(Wait::Set(idle.parse().ok()?))),
             ["steps"] => Some(Self::Steps),
-            ["connections", at_once] => Some(Self::Connections {
+            ["connections", at_once, threads] => Some(Self::Connections {
                 at_once: at_once.parse().ok()?,
+                threads: threads.parse().ok()?,
+            }),
+            ["established", count] => Some(Self::Established {
+                count: count.parse().ok()?,
             }),
             _ => None,
         }
@@ -118,6 +130,7 @@ impl Work {
             Self::PingPong(_) => "latency_us ",
             Self::Steps => "connection_us ",
             Self::Connections { .. } => "connections_per_second ",
+            Self::Established { .. } => "octets_per_connection ",
         }
     }
 
@@ -128,7 +141,12 @@ impl Work {
             Self::PingPong(Wait::Poll) => vec!["poll".into()],
             Self::PingPong(Wait::Set(idle)) => vec!["set".into(), idle.to_string()],
             Self::Steps => vec!["steps".into()],
-            Self::Connections { at_once } => vec!["connections".into(), at_once.to_string()],
+            Self::Connections { at_once, threads } => vec![
+                "connections".into(),
+                at_once.to_string(),
+                threads.to_string(),
+            ],
+            Self::Established { count } => vec!["established".into(), count.to_string()],
         }
     }
 }
@@ -232,7 +250,8 @@ fn veth() -> Result<Namespaces, Failure> {
 /// The figures of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Connections a second, or microseconds of a message one way, on average.
+    /// Connections a second, octets of a connection, or microseconds of a message one way, on
+    /// average.
     pub value: f64,
     /// Processor time of both ends for a connection or a message, in microseconds.
     pub processor_us: f64,
@@ -428,13 +447,17 @@ impl Point {
             (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
             (Work::PingPong(Wait::Sleep), _, Path::Forwarded) => goals::ASLEEP_FORWARDED,
             (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_LEASED,
-            (Work::PingPong(Wait::Poll | Wait::Set(_)) | Work::Steps, ..) => Goal::None,
+            (Work::PingPong(Wait::Poll | Wait::Set(_)) | Work::Steps, ..)
+            | (Work::Established { .. }, ..) => Goal::None,
         }
     }
 }
 
 const fn connections(at_once: u32) -> Work {
-    Work::Connections { at_once }
+    Work::Connections {
+        at_once,
+        threads: 1,
+    }
 }
 
 const SLEEP: Work = Work::PingPong(Wait::Sleep);
@@ -496,7 +519,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         .map(|point| point.processor.spec(Goal::None));
     let alone = POINTS.iter().filter(|point| point.pairs == 1);
     let rates = alone.filter_map(|point| match point.work {
-        Work::Connections { at_once } => Some(Spec {
+        Work::Connections { at_once, .. } => Some(Spec {
             name: point.value.ours.name,
             ours: point.value.ours,
             compare: Compare::Alone,

@@ -45,6 +45,8 @@ const fn time(name: &'static str) -> Probe {
 struct Rate {
     at_once: u32,
     pairs: u32,
+    /// Threads of each client.
+    threads: u32,
     urdma: Probe,
     tcp: Probe,
 }
@@ -54,6 +56,7 @@ macro_rules! rates {
         [$(Rate {
             at_once: $at_once,
             pairs: $pairs,
+            threads: 1,
             urdma: rate(concat!("connections, ", $pairs, " x ", $at_once)),
             tcp: rate(concat!("connections, ", $pairs, " x ", $at_once, ", over TCP")),
         }),*]
@@ -65,6 +68,20 @@ const RATES: [Rate; 10] = rates![
     1 x 1, 1 x 2, 1 x 4, 1 x 16, 1 x 64, 1 x 256, 1 x 1000,
     2 x 16, 4 x 16, 10 x 16,
 ];
+/// Ten listeners, and ten processes of four threads, of which each has connections of its own.
+const MANY: Rate = Rate {
+    at_once: 16,
+    pairs: 10,
+    threads: 4,
+    urdma: rate("connections, 10 listeners, 10 x 4 threads x 16"),
+    tcp: rate("connections, 10 listeners, 10 x 4 threads x 16, over TCP"),
+};
+/// What [`ESTABLISHED_COUNT`] connections take in the end that has grown more, for each.
+const ESTABLISHED: Probe = Probe {
+    name: "10,000 established connections, memory of each",
+    unit: Unit::Kilobytes,
+};
+const ESTABLISHED_COUNT: u32 = 10_000;
 /// The number of them that each pair has at a time, where there are several pairs.
 const AT_ONCE_OF_PAIRS: u32 = 16;
 
@@ -119,22 +136,39 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             Spec::new(probed, traced.probed, none, goals::PROBED),
         ]
     });
-    steps.chain(traced)
+    let many = Spec::new(
+        "connections, 10 listeners, 10 x 4 threads x 16 / TCP",
+        MANY.urdma,
+        Compare::With(MANY.tcp),
+        Goal::None,
+    );
+    let memory = Spec::new(
+        ESTABLISHED.name,
+        ESTABLISHED,
+        Compare::Alone,
+        goals::ESTABLISHED,
+    );
+    steps.chain(traced).chain([many, memory])
 }
 
 fn text(failure: Failure) -> String {
     failure.to_string()
 }
 
-const fn connections(at_once: u32) -> Work {
-    Work::Connections { at_once }
+const fn connections(at_once: u32, threads: u32) -> Work {
+    Work::Connections { at_once, threads }
 }
 
 impl Rate {
     fn measure(&self, host: &Result<&Instance, String>, programs: &FilePath) -> [Sample; 2] {
         let ends = |host| Ends::Urdma(host, host, LeasePolicy::Never);
         [host.clone().map(ends), Ok(Ends::Loopback)].map(|ends| {
-            let figures = run_pairs(self.pairs, ends?, connections(self.at_once), programs);
+            let figures = run_pairs(
+                self.pairs,
+                ends?,
+                connections(self.at_once, self.threads),
+                programs,
+            );
             figures.map(|sum| sum.value / 1e3).map_err(text)
         })
     }
@@ -177,7 +211,7 @@ impl Traced {
     /// The rate, with a tracer if `is_probed`.
     fn rate(&self, ends: Ends<'_>, is_probed: bool, programs: &FilePath) -> Result<f64, Failure> {
         let tracer = is_probed.then(|| Tracer::start(programs)).transpose()?;
-        let figures = run(ends, connections(self.at_once), WATCH_MS, programs)?;
+        let figures = run(ends, connections(self.at_once, 1), WATCH_MS, programs)?;
         tracer.map_or(Ok(()), Tracer::end)?;
         Ok(figures.value / 1e3)
     }
@@ -224,13 +258,25 @@ fn measure_steps(host: Result<&Instance, String>, programs: &FilePath) -> Vec<(P
     all.map(|(step, probe)| (probe, of(step))).collect()
 }
 
+/// The memory of a connection that stays.
+fn established(host: Result<&Instance, String>, programs: &FilePath) -> Sample {
+    let host = host?;
+    let ends = Ends::Urdma(host, host, LeasePolicy::Never);
+    let work = Work::Established {
+        count: ESTABLISHED_COUNT,
+    };
+    let figures = run(ends, work, WATCH_MS, programs).map_err(text)?;
+    Ok(figures.value / 1e3)
+}
+
 /// Measures everything on one host.
 pub fn measure(host: Result<&Instance, String>, programs: &FilePath) -> Vec<(Probe, Sample)> {
-    let rates = RATES.iter().flat_map(|rate| {
+    let rates = RATES.iter().chain([&MANY]).flat_map(|rate| {
         let [urdma, tcp] = rate.measure(&host, programs);
         [(rate.urdma, urdma), (rate.tcp, tcp)]
     });
     let mut samples: Vec<_> = rates.collect();
+    samples.push((ESTABLISHED, established(host.clone(), programs)));
     samples.extend(measure_steps(host.clone(), programs));
     samples.extend(
         TRACED

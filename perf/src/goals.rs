@@ -31,6 +31,8 @@ pub(crate) const ASLEEP_LEASED: Goal = AtMost(1.0);
 pub(crate) const PAIRS_TOGETHER: Goal = AtLeast(0.8);
 /// A new process with one connection, from exec to exit, in times of one over TCP.
 pub(crate) const COLD: Goal = AtMost(1.5);
+/// Memory of an established connection at an end, in kilobytes: 8 KiB.
+pub(crate) const ESTABLISHED: Goal = AtMost(8.192);
 /// Rate of connections with the flight recorder, which is always on, in the rate without.
 pub(crate) const RECORDED: Goal = AtLeast(0.98);
 /// Rate of connections with four probes traced, in the rate without.

@@ -43,6 +43,9 @@ impl Event {
 /// An event channel; it exists until the process ends.
 pub(crate) struct Events(*mut rdmacm::rdma_event_channel);
 
+// SAFETY: any thread may use an event channel.
+unsafe impl Send for Events {}
+
 impl Events {
     pub(crate) fn new() -> Result<Self, String> {
         // SAFETY: takes nothing.

@@ -1,4 +1,5 @@
-//! Connections that are made and ended all the time, by one thread at each end.
+//! Connections that are made and ended all the time, by one thread at the server and one or more
+//! at the client.
 //!
 //! A connection over RDMA is complete when both ends have had their ESTABLISHED and the client has
 //! disconnected: with identifier, addresses, route and queue pair, as a program makes them. One
@@ -28,6 +29,9 @@ pub(crate) struct Shared {
     pd: *mut verbs::ibv_pd,
     cq: *mut verbs::ibv_cq,
 }
+
+// SAFETY: any thread may use a protection domain and a completion queue.
+unsafe impl Send for Shared {}
 
 impl Shared {
     fn new(id: Id) -> Result<Self, String> {
@@ -110,7 +114,30 @@ fn serve_event(events: &Events, shared: &mut Option<Shared>) -> Result<(), Strin
     }
 }
 
-/// The connecting end, which has up to a number of connections at once.
+/// Each of `clients` connects for some time, in a thread of its own; returns the number of
+/// connections, and the longest time it took.
+pub(crate) fn connect_for(
+    clients: &mut [Clients],
+    time: Duration,
+) -> Result<(u64, Duration), String> {
+    if let [client] = clients {
+        return client.connect_for(time);
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .iter_mut()
+            .map(|client| scope.spawn(|| client.connect_for(time)))
+            .collect();
+        let mut all = (0, Duration::ZERO);
+        for thread in threads {
+            let (connections, took) = thread.join().map_err(|_| "a thread has panicked")??;
+            all = (all.0 + connections, all.1.max(took));
+        }
+        Ok(all)
+    })
+}
+
+/// The connecting end, which has up to a number of connections at once, in one thread.
 pub(crate) struct Clients {
     at_once: usize,
     to: (Ipv4Addr, u16),
@@ -212,8 +239,26 @@ impl Clients {
     }
 }
 
-/// Takes an event of a client; whether its connection has ended.
+/// Takes an event of a client that disconnects at once; whether its connection has ended.
 fn advance_event(events: &Events, shared: &mut Option<Shared>) -> Result<bool, String> {
+    match next_step(events, shared)? {
+        Step::Resolved => Ok(false),
+        Step::Established(id) => cm::disconnect(id).map(|()| false),
+        Step::Ended => Ok(true),
+    }
+}
+
+/// What has happened to a connection of a client.
+pub(crate) enum Step {
+    /// Its address or route is known; it goes on.
+    Resolved,
+    Established(Id),
+    /// It is disconnected and destroyed.
+    Ended,
+}
+
+/// Takes an event of a client, and goes on with its connection.
+pub(crate) fn next_step(events: &Events, shared: &mut Option<Shared>) -> Result<Step, String> {
     let event = events.next()?;
     match event.kind {
         rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED => cm::resolve_route(event.id)?,
@@ -221,12 +266,12 @@ fn advance_event(events: &Events, shared: &mut Option<Shared>) -> Result<bool, S
             make_queue_pair(event.id, shared)?;
             cm::begin_to_connect(event.id)?;
         }
-        rdmacm::RDMA_CM_EVENT_ESTABLISHED => cm::disconnect(event.id)?,
+        rdmacm::RDMA_CM_EVENT_ESTABLISHED => return Ok(Step::Established(event.id)),
         rdmacm::RDMA_CM_EVENT_DISCONNECTED => {
             cm::destroy(event.id)?;
-            return Ok(true);
+            return Ok(Step::Ended);
         }
         _ => return Err(event.unexpected()),
     }
-    Ok(false)
+    Ok(Step::Resolved)
 }

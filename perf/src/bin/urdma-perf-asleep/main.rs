@@ -6,18 +6,21 @@
 //! urdma-perf-asleep busy PROCESSOR
 //!
 //! TRANSPORT: rdma, tcp
-//! WORK: sleep; poll; set IDLE; steps; connections AT_ONCE
+//! WORK: sleep; poll; set IDLE; steps; connections AT_ONCE THREADS; established COUNT
 //! ```
 //!
 //! The server listens on ADDRESS as soon as the client has told it over SOCKET what the work is.
 //! `sleep`, `poll` and `set`, which sleeps in epoll_wait(2) beside IDLE descriptors, are ping-pongs
 //! of 64 octets. With `connections`, the client connects and
 //! disconnects, and so it does with `steps`, one at a time. The client prints the result of
-//! MILLISECONDS after a warm-up. `busy` keeps a processor busy until it is killed.
+//! MILLISECONDS after a warm-up. With `established` it makes COUNT connections, and prints how
+//! much resident memory the end has for each that has grown more. `busy` keeps a processor busy
+//! until it is killed.
 
 mod cm;
 mod connections;
 mod endpoint;
+mod established;
 mod ping_pong;
 mod sets;
 mod steps;
@@ -37,7 +40,7 @@ use urdma_perf::raw::fork::pin;
 const WARM_UP: u32 = 5;
 const USAGE: &str = "usage: urdma-perf-asleep server SOCKET\n       \
     urdma-perf-asleep client SOCKET rdma|tcp ADDRESS MILLISECONDS \
-    sleep|poll|set IDLE|steps|connections AT_ONCE\n       \
+    sleep|poll|set IDLE|steps|connections AT_ONCE THREADS|established COUNT\n       \
     urdma-perf-asleep busy PROCESSOR";
 
 fn main() -> ExitCode {
@@ -138,7 +141,7 @@ fn serve(socket: &str) -> Result<(), String> {
             // The client has received the last answer then.
             wait_for_end(&mut control)
         }
-        Work::Connections { .. } | Work::Steps => {
+        Work::Connections { .. } | Work::Established { .. } | Work::Steps => {
             connections::serve(task.transport, task.address, tell, end)
         }
     }
@@ -153,7 +156,24 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
         .split_once(' ')
         .ok_or("the server named no port")?;
     let to = (task.address, port.parse().map_err(text)?);
-    let clocks = Clocks::new(server.parse().map_err(text)?)?;
+    let server = server.parse().map_err(text)?;
+    match task.work {
+        Work::Established { count } => print_memory(task, to, server, count)?,
+        _ => print_times(task, to, server, time)?,
+    }
+    // The server ends before this process does, so that no connection of its breaks.
+    let ended = control.get_ref().shutdown(std::net::Shutdown::Write);
+    ended.map_err(text)?;
+    wait_for_end(&mut control)
+}
+
+fn print_times(
+    task: &Task,
+    to: (Ipv4Addr, u16),
+    server: i32,
+    time: Duration,
+) -> Result<(), String> {
+    let clocks = Clocks::new(server)?;
     let mut client = Client::connect(task, to)?;
     client.run_for(time / WARM_UP)?;
     let before = clocks.now()?;
@@ -162,7 +182,7 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
     client.end()?;
     let value = match task.work {
         Work::Connections { .. } => messages as f64 / took.as_secs_f64(),
-        Work::PingPong(_) | Work::Steps => took.as_secs_f64() * 1e6 / messages as f64,
+        _ => took.as_secs_f64() * 1e6 / messages as f64,
     };
     println!("{}{value:.4}", task.work.result());
     if let Client::Steps(client) = &client {
@@ -170,18 +190,31 @@ fn measure(socket: &str, task: &Task, time: Duration) -> Result<(), String> {
             println!("{STEP_US}{step} {time_us:.4}");
         }
     }
+    print_processor_time(used, messages);
+    Ok(())
+}
+
+fn print_memory(task: &Task, to: (Ipv4Addr, u16), server: i32, count: u32) -> Result<(), String> {
+    if task.transport == Transport::Tcp {
+        return Err("connections that stay are those of RDMA".into());
+    }
+    let clocks = Clocks::new(server)?;
+    let before = clocks.now()?;
+    let octets = established::octets_each(to, server, count)?;
+    println!("{}{octets:.0}", task.work.result());
+    print_processor_time(clocks.now()? - before, count.into());
+    Ok(())
+}
+
+fn print_processor_time(used: Duration, messages: u64) {
     let used_us = used.as_secs_f64() * 1e6;
     println!("{PROCESSOR_US}{:.4}", used_us / messages as f64);
-    // The server ends before this process does, so that no connection of its breaks.
-    let ended = control.get_ref().shutdown(std::net::Shutdown::Write);
-    ended.map_err(text)?;
-    wait_for_end(&mut control)
 }
 
 /// The client's end of the work.
 enum Client {
     PingPong(Box<dyn ping_pong::End>),
-    Connections(connections::Clients),
+    Connections(Vec<connections::Clients>),
     Steps(steps::Client),
 }
 
@@ -191,9 +224,11 @@ impl Client {
             Work::PingPong(wait) => {
                 ping_pong::connect(task.transport, to, wait).map(Self::PingPong)
             }
-            Work::Connections { at_once } => {
-                connections::Clients::new(task.transport, to, at_once).map(Self::Connections)
-            }
+            Work::Connections { at_once, threads } => (0..threads)
+                .map(|_| connections::Clients::new(task.transport, to, at_once))
+                .collect::<Result<_, _>>()
+                .map(Self::Connections),
+            Work::Established { .. } => Err("has no time".into()),
             Work::Steps if task.transport == Transport::Tcp => {
                 Err("the steps are those of RDMA".into())
             }
@@ -208,7 +243,7 @@ impl Client {
                 let (round_trips, took) = ping_pong::play_for(time, end.as_mut())?;
                 Ok((2 * round_trips, took))
             }
-            Self::Connections(clients) => clients.connect_for(time),
+            Self::Connections(clients) => connections::connect_for(clients, time),
             Self::Steps(client) => client.connect_for(time),
         }
     }
