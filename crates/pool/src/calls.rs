@@ -6,12 +6,12 @@ use crate::exchange::OWN;
 use crate::fault::Fault;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
-use crate::queued::Queued;
 use crate::regions::{check_shape, needed};
 use crate::slots::Id;
 use crate::types::{
     Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
-    PhysicalState, RemoteRegion, RemoteRegionId, Request, Status, UserId, VirtualId, VirtualState,
+    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId,
+    VirtualId, VirtualState,
 };
 use crate::virtual_qp::VirtualQp;
 
@@ -282,6 +282,26 @@ impl Pool {
         self.note_taken(id, taken)
     }
 
+    /// The same; if nothing else waits for the shared queue pair, `post` posts the request at once,
+    /// as [`Pool::transmit`] would have it do.
+    ///
+    /// # Errors
+    /// If it is refused; then it has no effect. That the queue pair does not take it is none.
+    #[inline]
+    pub fn post_at_once(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+        mut post: impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> Result<(), PostError> {
+        let taken = self.check_and_push(id, request, elements);
+        match taken.is_ok() && self.transmit_at_once(id, &mut post) {
+            true => Ok(()),
+            false => self.note_taken(id, taken),
+        }
+    }
+
     /// A request was taken, for which the virtual queue pair gets a turn, or refused.
     #[inline(always)]
     pub(crate) fn note_taken(
@@ -315,16 +335,11 @@ impl Pool {
             return Err(PostError::Operation);
         }
         let (regions, faults) = (&mut self.regions, self.faults);
+        let len_octets = check_shape(request, elements, &self.config, faults)?;
         let (of, node) = ((poster.user, request.operation), poster.node);
-        poster.try_push(faults, |pieces| {
-            let len_octets = check_shape(request, elements, &self.config, faults)?;
+        poster.try_push(request, len_octets, faults, |pieces| {
             regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
-            Ok(Queued {
-                request: *request,
-                rkey: regions.check_remote(node, request, len_octets, faults)?,
-                len_octets,
-                pieces: elements.len(),
-            })
+            regions.check_remote(node, request, len_octets, faults)
         })?;
         regions.use_local(poster.last_pieces(elements.len()));
         Ok(())

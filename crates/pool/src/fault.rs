@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     InFlightUnbounded,
     /// A virtual queue pair may be ahead of its share by any number of octets.
     LeadUnbounded,
+    /// A request is posted at once while others wait for a turn.
+    TurnsSkipped,
     /// Check 3: a completion goes to whichever virtual queue pair has the slot.
     VirtualGenerationIgnored,
     /// Check 3: completions of a queue pair that was destroyed count for its replacement.

@@ -9,7 +9,6 @@ use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
-use crate::queued::Queued;
 use crate::regions::Pieces;
 use crate::services::Incoming;
 use crate::slots::Id;
@@ -230,14 +229,9 @@ impl Pool {
         }
         let (regions, faults) = (&mut self.regions, self.faults);
         let of = (poster.user, request.operation);
-        poster.try_push(faults, |pieces| {
+        poster.try_push(request, len_octets, faults, |pieces| {
             regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
-            Ok(Queued {
-                request: *request,
-                rkey: 0,
-                len_octets,
-                pieces: elements.len(),
-            })
+            Ok(0)
         })?;
         regions.use_local(poster.last_pieces(elements.len()));
         Ok(())

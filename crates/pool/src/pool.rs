@@ -255,19 +255,24 @@ impl Pool {
     /// a limit at most, which is less while others have requests in flight.
     #[inline]
     pub(crate) fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
-        let (start, id) = self.first_turn(slot)?;
+        let turn = self.first_turn(slot)?;
+        self.is_permitted(slot, turn).then_some(turn)
+    }
+
+    /// Whether a virtual queue pair whose next request begins at `start` is not too far ahead of
+    /// its share.
+    #[inline(always)]
+    pub(crate) fn is_permitted(&self, slot: u16, (start, id): (u64, VirtualId)) -> bool {
         let shared = &self.physicals[usize::from(slot)];
         if shared.in_flight.is_empty() {
-            return Some((start, id));
+            return true;
         }
         let posted = self.virtuals.get(id.0).map_or(0, VirtualQp::in_flight);
         let limit = match shared.in_flight.len() == posted {
             true => self.config.in_flight_octets_max,
             false => self.config.lead_octets_max,
         };
-        let is_permitted =
-            start.saturating_sub(shared.time) <= limit || self.faults.has(Fault::LeadUnbounded);
-        is_permitted.then_some((start, id))
+        start.saturating_sub(shared.time) <= limit || self.faults.has(Fault::LeadUnbounded)
     }
 
     /// The virtual queue pair whose next request begins first.

@@ -46,8 +46,7 @@ impl Pool {
         let Some(&queued) = member.next(self.faults) else {
             return false;
         };
-        let Queued { request, rkey, .. } = queued;
-        if request.operation.is_send() {
+        if queued.request.operation.is_send() {
             let most = self.messages.segment_octets_max();
             if member.next_segment(&queued, most) == Segment::Part {
                 return self.transmit_part(slot, (start, id), &queued, post);
@@ -55,13 +54,57 @@ impl Pool {
         }
         shared.end_turn();
         member.is_listed = false;
+        self.transmit_request(slot, (start, id), &queued, post)
+    }
+
+    /// Posts the next request of a virtual queue pair that has no turn, if nothing else waits for
+    /// its shared queue pair, as a turn would; `false`: it needs one.
+    #[inline]
+    pub(crate) fn transmit_at_once(
+        &mut self,
+        id: VirtualId,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
+        let Some(member) = self.virtuals.get(id.0) else {
+            return false;
+        };
+        let Some(&queued) = member.next(self.faults) else {
+            return false;
+        };
+        let slot = member.physical;
+        let shared = &self.physicals[usize::from(slot)];
+        let start = member.finish.max(shared.time);
+        let is_alone = shared.first_turn().is_none() || self.faults.has(Fault::TurnsSkipped);
+        // The request counts for the switch of its node when it gets a turn.
+        let may_skip = is_alone && self.switch.is_none() && !queued.request.operation.is_send();
+        if !may_skip || !self.has_room(slot) || !self.is_permitted(slot, (start, id)) {
+            return false;
+        }
+        self.transmit_request(slot, (start, id), &queued, post);
+        true
+    }
+
+    /// Posts the next request of a virtual queue pair, or the last segment of it; `false`: none may
+    /// be posted after it.
+    fn transmit_request(
+        &mut self,
+        slot: u16,
+        (start, id): (u64, VirtualId),
+        queued: &Queued,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
+        let shared = &mut self.physicals[usize::from(slot)];
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return false;
+        };
+        let Queued { request, rkey, .. } = *queued;
         member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
         self.elements.clear();
-        for piece in member.next_pieces(&queued) {
+        for piece in member.next_pieces(queued) {
             shared.locals.push_back(piece.local);
             self.elements.push(piece.sge);
         }
-        member.note_posted(&queued);
+        member.note_posted(queued);
         let before = shared.in_flight.back().map(|before| before.node);
         let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
         let node = kept.unwrap_or(member.node);
@@ -75,7 +118,7 @@ impl Pool {
         let physical = shared.id();
         let is_waiting = member.is_waiting();
         let header = match request.operation {
-            Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
+            Operation::Send { immediate } => self.send_header((slot, id), queued, immediate),
             _ => None,
         };
         if is_waiting {
@@ -93,7 +136,7 @@ impl Pool {
             header,
         };
         if post(&work, &self.elements) == Posted::Refused {
-            self.take_back(slot, id, &queued);
+            self.take_back(slot, id, queued);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);

@@ -7,7 +7,9 @@ use crate::error::PostError;
 use crate::fault::{Fault, Faults};
 use crate::queued::{last_offset, Queued, Segment};
 use crate::regions::Piece;
-use crate::types::{Access, Completion, LocalRegionId, NodeId, Status, UserId, VirtualState};
+use crate::types::{
+    Access, Completion, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
+};
 
 /// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
 ///
@@ -110,25 +112,33 @@ impl VirtualQp {
         self.completed_sends.wrapping_add(self.posted_sends)
     }
 
-    /// Appends the request that `check` gives, which adds its elements to those of the queue. If
-    /// that ends with an error, nothing is appended.
+    /// Appends a request whose remote key `check` gives, which adds its elements to those of the
+    /// queue. If that ends with an error, nothing is appended.
     #[inline]
     pub(crate) fn try_push(
         &mut self,
+        request: &Request,
+        len_octets: u32,
         faults: Faults,
-        check: impl FnOnce(&mut VecDeque<Piece>) -> Result<Queued, PostError>,
+        check: impl FnOnce(&mut VecDeque<Piece>) -> Result<u32, PostError>,
     ) -> Result<(), PostError> {
-        let is_full = self.is_full(faults);
         let before = self.pieces.len();
         let checked = check(&mut self.pieces);
-        match checked.and_then(|queued| (!is_full).then_some(queued).ok_or(PostError::QueueFull)) {
-            Ok(queued) => self.queue.push_back(queued),
-            Err(error) => {
+        match checked {
+            Ok(rkey) if !self.is_full(faults) => {
+                self.queue.push_back(Queued {
+                    request: *request,
+                    rkey,
+                    len_octets,
+                    pieces: self.pieces.len() - before,
+                });
+                Ok(())
+            }
+            ended => {
                 self.pieces.truncate(before);
-                return Err(error);
+                Err(ended.err().unwrap_or(PostError::QueueFull))
             }
         }
-        Ok(())
     }
 
     /// The elements that were appended last.

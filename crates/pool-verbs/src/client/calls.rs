@@ -7,6 +7,7 @@ use urdma_pool::{
     Access, Completion, Element, LocalRegionId, RemoteRegionId, Request, UserId, VirtualId,
 };
 
+use super::drive::poster;
 use super::links::Shared;
 use super::Client;
 use crate::error::Error;
@@ -118,7 +119,8 @@ impl Client {
         request: &Request,
         elements: &[Element],
     ) -> Result<(), Error> {
-        self.pool.post(id, request, elements)?;
+        let post = poster(&self.shared, &self.nodes, self.exchange.as_ref());
+        self.pool.post_at_once(id, request, elements, post)?;
         let settled = self.settle();
         self.device.domain.explain(settled)
     }

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Pool, Posted, Status};
+use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Pool, Posted, Sge, Status, Transmit};
 
-use super::links::{Connection, Link, Node, Shared, BACKGROUND_LIMIT, CONNECT_LIMIT};
+use super::links::{Connection, Link, Node, Shared, SharedPairs, BACKGROUND_LIMIT, CONNECT_LIMIT};
 use super::{Client, Device, Exchange};
 use crate::error::Error;
 use crate::ffi::{Calls, Id, Initiator, Service};
@@ -26,22 +26,8 @@ impl Client {
 
     fn carry_out(&mut self) -> Result<(), Error> {
         loop {
-            let (shared, nodes) = (&self.shared, &self.nodes);
-            let exchange = &self.exchange;
-            self.pool.transmit(|work, elements| {
-                let found = shared.find(work.physical).map(|at| &shared[at]);
-                let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
-                    (Some(header), Some(exchange)) => {
-                        let buffers = &exchange.buffers;
-                        found.link.post_message(work, elements, header, buffers)
-                    }
-                    _ => found.link.post(work, elements, nodes),
-                });
-                match is_posted {
-                    true => Posted::Accepted,
-                    false => Posted::Refused,
-                }
-            });
+            let post = poster(&self.shared, &self.nodes, self.exchange.as_ref());
+            self.pool.transmit(post);
             let Some(action) = self.pool.poll_action() else {
                 return Ok(());
             };
@@ -282,6 +268,29 @@ impl Client {
         drop(link);
         if let (Some(block), Some(exchange)) = (block, &mut self.exchange) {
             exchange.buffers.give_back(block);
+        }
+    }
+}
+
+/// What posts a work request of the pool.
+#[inline(always)]
+pub(super) fn poster<'a>(
+    shared: &'a SharedPairs,
+    nodes: &'a [Node],
+    exchange: Option<&'a Exchange>,
+) -> impl FnMut(&Transmit, &[Sge]) -> Posted + use<'a> {
+    move |work, elements| {
+        let found = shared.find(work.physical).map(|at| &shared[at]);
+        let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
+            (Some(header), Some(exchange)) => {
+                let buffers = &exchange.buffers;
+                found.link.post_message(work, elements, header, buffers)
+            }
+            _ => found.link.post(work, elements, nodes),
+        });
+        match is_posted {
+            true => Posted::Accepted,
+            false => Posted::Refused,
         }
     }
 }

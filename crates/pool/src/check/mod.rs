@@ -4,11 +4,13 @@
 //! knows what each request may still become; `work` checks each work request by it. `world` carries
 //! out the pool's actions between the two and watches every step; `removals` has it remove nodes;
 //! `schedules` runs it with random configurations and asserts that it finds each deliberate fault;
+//! `at_once` compares requests that are posted at once with those that wait for a turn;
 //! `attempts` knows when a node may be connected to; `shares` has a user that takes what it gets.
 //! For Sends, `pools` has several pools with connections between them, `connects` how these are
 //! made, `ends` their users and what these may receive, and `exchanges` the schedules. A failing
 //! seed is printed; `URDMA_SEED` runs it alone.
 
+mod at_once;
 mod attempts;
 mod blocked;
 mod connects;

@@ -9,7 +9,7 @@ use std::time::Duration;
 const STEPS: u64 = 500;
 const ACTIONS: usize = 14;
 
-fn random_config(rng: &mut Rng) -> Config {
+pub(super) fn random_config(rng: &mut Rng) -> Config {
     let sq_depth = rng.between(1, 8) as u32;
     let mut config = Config {
         sq_depth,
