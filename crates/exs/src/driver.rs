@@ -718,6 +718,7 @@ impl Driver {
 }
 
 /// Copies octets out of one of the rings.
+#[inline]
 fn copy_out(rings: &Rings, copy: &RingCopy, to: &mut Buffer) {
     let ring = rings.buffer(copy.ring);
     let ring = ring.expect("a copy is from a ring that is in use");

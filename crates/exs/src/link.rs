@@ -116,6 +116,7 @@ impl Link {
     }
 
     /// Posts a work request of one element, which is signaled.
+    #[inline]
     pub(crate) fn post_one(
         &self,
         id: u64,

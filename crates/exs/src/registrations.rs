@@ -87,7 +87,9 @@ fn find<'a>(all: &'a mut Vec<Registered>, buffer: &Buffer) -> &'a mut Registered
     &mut all[index]
 }
 
-/// Adds an allocation without regions, in the place of those that no buffer is of.
+/// Adds an allocation without regions, in the place of those that no buffer is of. Few operations
+/// do, and the others are to be short.
+#[cold]
 fn add(all: &mut Vec<Registered>, pages: &Arc<Pages>) -> usize {
     all.retain(|registered| !registered.is_unused());
     all.push(Registered {

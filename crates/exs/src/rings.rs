@@ -48,9 +48,9 @@ impl Rings {
     /// The memory of a ring.
     #[inline]
     pub(crate) fn buffer(&self, number: RingNo) -> Option<&Buffer> {
-        let mut rings = self.0.iter();
-        let ring = rings.find(|ring| ring.number == number)?;
-        Some(&ring.buffer)
+        let first = self.0.front()?.number.0;
+        let place = usize::try_from(number.0.checked_sub(first)?).ok()?;
+        Some(&self.0.get(place)?.buffer)
     }
 
     /// Frees the rings before one.

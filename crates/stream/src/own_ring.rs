@@ -171,11 +171,11 @@ impl OwnRing {
 
     /// The length of the ring that the driver is to make.
     pub(crate) fn wanted(&self) -> Option<u64> {
+        let Offer::Wanted(octets) = self.offer else {
+            return None;
+        };
         let may = self.old.is_none() || self.faults.has(Fault::RingOverOld);
-        match self.offer {
-            Offer::Wanted(octets) if may => Some(octets),
-            _ => None,
-        }
+        may.then_some(octets)
     }
 
     /// The driver has made it, or cannot.

@@ -98,6 +98,7 @@ impl PeerRing {
     }
 
     /// Takes `octets` that are free: the position of the first.
+    #[inline]
     pub(crate) fn take(&mut self, octets: u64) -> u64 {
         let position = self.written;
         self.written += octets;
@@ -163,6 +164,7 @@ impl PeerRing {
     }
 
     /// The stream has reached a position: whether a ring of half the length would do.
+    #[inline]
     pub(crate) fn reached(&mut self, position: Seq) {
         if !self.is_judged_at(position) {
             return;

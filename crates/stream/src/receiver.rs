@@ -376,6 +376,7 @@ impl<M> RecvHalf<M> {
 
     /// The next copy out of the ring is made by `copy`; whether there is one. The octets count as
     /// free from then on.
+    #[inline]
     pub(crate) fn next_copy(
         &mut self,
         copy: impl FnOnce(&RingCopy, &mut M),
@@ -443,8 +444,8 @@ impl<M> RecvHalf<M> {
 
     /// The length of the ring that the peer wishes and this end has to make, while it is of use.
     pub(crate) fn ring_wanted(&self) -> Option<u64> {
-        let may = !(self.finished || self.stopped);
-        self.ring.wanted().filter(|_| may)
+        let wanted = self.ring.wanted()?;
+        (!self.finished && !self.stopped).then_some(wanted)
     }
 
     /// The oldest ring in use.
@@ -531,7 +532,15 @@ impl<M> RecvHalf<M> {
     }
 
     /// Completes the canceled receives into whose buffers the peer can no longer write.
+    #[inline]
     fn retire_canceled(&mut self, events: &mut VecDeque<Event<M>>) {
+        if self.canceled > 0 {
+            self.retire_each_canceled(events);
+        }
+    }
+
+    #[cold]
+    fn retire_each_canceled(&mut self, events: &mut VecDeque<Event<M>>) {
         let mut index = 0;
         while self.canceled > 0 {
             let Some(recv) = self.recvs.get(index) else {
@@ -554,6 +563,7 @@ impl<M> RecvHalf<M> {
         self.remove(index, outcome, events);
     }
 
+    #[inline]
     fn complete_first(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         self.remove(0, outcome, events);
     }
@@ -620,14 +630,16 @@ impl<M> RecvHalf<M> {
     }
 
     /// Completes all receives if no octet follows.
+    #[inline]
     fn end_of_stream(&mut self, events: &mut VecDeque<Event<M>>) {
-        while self.finished && self.ring.held() == 0 && !self.recvs.is_empty() {
-            self.retire(0, Outcome::EndOfStream, events);
+        if self.finished && self.ring.held() == 0 {
+            self.retire_all(Outcome::EndOfStream, events);
         }
     }
 
-    /// Completes every receive: the connection is gone.
-    pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
+    /// Completes every receive: no octet follows, or the connection is gone.
+    #[cold]
+    pub(crate) fn retire_all(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         while !self.recvs.is_empty() {
             self.retire(0, outcome, events);
         }

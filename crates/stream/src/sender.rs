@@ -599,6 +599,7 @@ impl<M> SendHalf<M> {
     }
 
     /// A transfer has taken octets of this number of sends.
+    #[inline]
     fn taken(&mut self, sends: usize, len_octets: u64) {
         self.gathers_until = None;
         self.lone = match sends > 1 {

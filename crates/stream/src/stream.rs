@@ -322,7 +322,7 @@ impl<M> Stream<M> {
         }
         self.failure = Some(failure);
         self.receiver
-            .fail(Outcome::Failed(failure), &mut self.events);
+            .retire_all(Outcome::Failed(failure), &mut self.events);
     }
 
     /// The next copy from the ring to the memory of a receive is made by `copy`; whether there is
@@ -345,8 +345,8 @@ impl<M> Stream<M> {
     /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
     #[inline]
     pub fn poll_ring(&self) -> Option<u64> {
-        let may = self.failure.is_none() && !self.disconnected;
-        self.receiver.ring_wanted().filter(|_| may)
+        let wanted = self.receiver.ring_wanted()?;
+        (self.failure.is_none() && !self.disconnected).then_some(wanted)
     }
 
     /// Offers the ring that [`Stream::poll_ring`] has told, or refuses it. Its number is one more
@@ -667,6 +667,7 @@ impl<M> Stream<M> {
         Ok(())
     }
 
+    #[inline]
     fn immediate(&mut self, word: u32, written_octets: u32) -> Result<(), PeerError> {
         let immediate = Immediate::decode(word)?;
         let (Immediate::Direct(len) | Immediate::Indirect(len)) = immediate;

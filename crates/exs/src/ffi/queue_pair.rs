@@ -170,6 +170,7 @@ impl QueuePair {
     }
 
     /// Posts a work request of one element, which is signaled.
+    #[inline]
     pub(crate) fn post_one(
         &self,
         id: u64,
