@@ -1,5 +1,5 @@
-//! The number of instructions that one end of a byte stream executes for a round trip, counted by
-//! valgrind.
+//! The number of instructions that one end of a byte stream executes for a round trip, or for a
+//! send of a flow, counted by valgrind.
 //!
 //! Both ends are processes and poll, so the load of the machine decides how many polls find
 //! nothing. These are left out, as are the provider, the clock, and what the program prints.
@@ -8,14 +8,17 @@ use std::fs;
 use std::path::Path;
 
 use urdma_harness::instance::{Instance, Scratch};
+use urdma_harness::Failure;
 
 use crate::instructions::own_instructions;
 use crate::samples::Sample;
-use crate::stream_programs::{ping_under, PROGRAM};
+use crate::stream_programs::{flow_under, ping_under, PROGRAM};
 
 /// Round trips of two runs, whose difference is free of the start. Each run has many of those in
 /// which slots are returned.
 const ROUND_TRIPS: [u32; 2] = [512, 2_560];
+/// Sends of two runs of a flow, likewise.
+const SENDS: [u32; 2] = [4_096, 20_480];
 /// What the names of functions end with that polls without a result execute.
 const POLLS: [&str; 3] = [
     "driver::Driver::wait",
@@ -37,6 +40,40 @@ const OTHERS: [&str; 4] = [
 /// # Errors
 /// valgrind is not installed, or a run failed.
 pub fn per_round_trip(host: &Instance, programs: &Path, port: u16, octets: u32) -> Sample {
+    per_operation(ROUND_TRIPS, |round_trips, under| {
+        ping_under(host, programs, port, [octets, round_trips], under)
+    })
+}
+
+/// An end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `urdma-stream blast`.
+    Sender,
+    /// `urdma-stream server`.
+    Receiver,
+}
+
+/// The same for one send of this length in a flow, at one of its ends.
+///
+/// # Errors
+/// valgrind is not installed, or a run failed.
+pub fn per_send(host: &Instance, programs: &Path, port: u16, octets: u32, end: End) -> Sample {
+    per_operation(SENDS, |sends, under| {
+        let under = match end {
+            End::Sender => [&[], under],
+            End::Receiver => [under, &[]],
+        };
+        flow_under(host, programs, port, [octets, sends], under)
+    })
+}
+
+/// Instructions of an operation: the difference of two runs with these numbers of operations, each
+/// behind a command line of valgrind.
+fn per_operation(
+    [few, many]: [u32; 2],
+    run: impl Fn(u32, &[String]) -> Result<(), Failure>,
+) -> Sample {
     let scratch = Scratch::new("stream-instructions").map_err(|failure| failure.to_string())?;
     let out = scratch.path().join("callgrind.out");
     let under = [
@@ -44,16 +81,14 @@ pub fn per_round_trip(host: &Instance, programs: &Path, port: u16, octets: u32) 
         "--tool=callgrind".to_owned(),
         format!("--callgrind-out-file={}", out.display()),
     ];
-    let count = |round_trips| {
-        ping_under(host, programs, port, [octets, round_trips], &under)
-            .map_err(|failure| failure.to_string())?;
+    let count = |operations| {
+        run(operations, &under).map_err(|failure| failure.to_string())?;
         let file = fs::read_to_string(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         own_instructions(&file, PROGRAM, |function| {
             POLLS.iter().any(|poll| function.ends_with(poll))
                 || OTHERS.iter().any(|other| function.contains(other))
         })
     };
-    let [few, many] = ROUND_TRIPS;
     let counted = [count(few)?, count(many)?];
     Ok(counted[1].saturating_sub(counted[0]) as f64 / f64::from(many - few))
 }

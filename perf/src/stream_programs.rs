@@ -173,6 +173,32 @@ pub(crate) fn ping_under(
     finish(serving, host, &argv).map(drop)
 }
 
+/// Runs a flow of `sends` sends of `octets`, the command line of either end behind `under`, the
+/// server's first. Neither end sleeps, however long the other takes.
+///
+/// # Errors
+/// A program failed or hung.
+pub(crate) fn flow_under(
+    host: &Instance,
+    programs: &FilePath,
+    port: u16,
+    [octets, sends]: [u32; 2],
+    under: [&[String]; 2],
+) -> Result<(), Failure> {
+    let program = programs.join(PROGRAM).display().to_string();
+    let address = format!("{}:{port}", host.address());
+    let all = u64::from(octets) * u64::from(sends);
+    let lines = [
+        format!("{program} server {address} --one {AWAKE}"),
+        format!(
+            "{program} blast {address} --fixed --unchecked --sends 64 --recvs 128 \
+             --max-octets {octets} --octets {all} {AWAKE}"
+        ),
+    ];
+    let argv = |end: usize| [under[end], &words(&lines[end])].concat();
+    finish(serve(host, &argv(0))?, host, &argv(1)).map(drop)
+}
+
 /// Microseconds of a transfer of rstream: `rounds` times, each end sends `transfers` of `octets`.
 ///
 /// # Errors
