@@ -14,6 +14,8 @@ use crate::instructions::own_instructions;
 use crate::samples::Sample;
 
 const LIBRARY: &str = "liburdma_sockets.so";
+/// Debian's: another one on the path may be a script that starts a third.
+const PYTHON: &str = "/usr/bin/python3";
 /// Its arguments: how many connections there are one after the other, and round trips of each.
 /// A round trip is four transfers, a receive in vain, and two waits on an epoll set.
 const PROGRAM: &str = include_str!("socket_calls.py");
@@ -68,19 +70,15 @@ fn count(over: Over<'_>, connections: u32, round_trips: u32) -> Sample {
     let out = scratch.path().join("callgrind.out");
     let file = format!("--callgrind-out-file={}", out.display());
     let numbers = [connections, round_trips].map(|number| number.to_string());
-    let argv = [
-        "valgrind",
-        "--tool=callgrind",
-        &file,
-        "python3",
-        "-c",
-        PROGRAM,
-    ];
+    let argv = ["valgrind", "--tool=callgrind", &file, PYTHON, "-c", PROGRAM];
     let argv: Vec<String> = argv.map(str::to_owned).into_iter().chain(numbers).collect();
     let ended = Process::run(&mut over.command(&argv).map_err(text)?, LIMIT).map_err(text)?;
     if !ended.succeeded() {
         return Err(ended.describe());
     }
     let file = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    Ok(own_instructions(&file, LIBRARY, |_| false)? as f64)
+    match own_instructions(&file, LIBRARY, |_| false)? {
+        0 => Err(format!("{LIBRARY} has executed nothing")),
+        counted => Ok(counted as f64),
+    }
 }
