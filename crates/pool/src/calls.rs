@@ -6,7 +6,7 @@ use crate::exchange::OWN;
 use crate::fault::Fault;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
-use crate::regions::{check_shape, needed};
+use crate::regions::check_shape;
 use crate::slots::Id;
 use crate::types::{
     Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
@@ -331,18 +331,16 @@ impl Pool {
         if poster.state != VirtualState::Ready {
             return Err(PostError::InvalidState);
         }
-        if !poster.operations.includes(needed(request.operation)) {
+        if !poster.operations.permits(request.operation) {
             return Err(PostError::Operation);
         }
         let (regions, faults) = (&mut self.regions, self.faults);
         let len_octets = check_shape(request, elements, &self.config, faults)?;
         let (of, node) = ((poster.user, request.operation), poster.node);
-        poster.try_push(request, len_octets, faults, |pieces| {
-            regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
-            regions.check_remote(node, request, len_octets, faults)
-        })?;
-        regions.use_local(poster.last_pieces(elements.len()));
-        Ok(())
+        let rkey = regions.check_remote(node, request, len_octets, faults)?;
+        poster.try_push(request, (rkey, len_octets), faults, |pieces| {
+            regions.use_elements(of, elements, faults, |piece| pieces.push_back(piece))
+        })
     }
 
     /// The next completion of a virtual queue pair.

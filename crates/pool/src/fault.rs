@@ -62,6 +62,8 @@ pub(crate) enum Fault {
     InitiatorsUnbounded,
     /// Only the memory of the first element of a request is released.
     FirstElementReleased,
+    /// A request that is refused goes on using the memory of its elements.
+    RefusedUseMemory,
     /// Memory is released while posted requests use it.
     ReleasedEarly,
     /// Nodes are removed to which virtual queue pairs are open.

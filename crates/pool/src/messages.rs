@@ -9,7 +9,7 @@ use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
-use crate::regions::Pieces;
+use crate::regions::{length_of, Pieces};
 use crate::services::Incoming;
 use crate::slots::Id;
 use crate::types::{
@@ -222,19 +222,15 @@ impl Pool {
         if elements.len() > self.config.elements_max as usize {
             return Err(PostError::Elements);
         }
-        let lengths = elements.iter().map(|element| u64::from(element.len_octets));
-        let len_octets = u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)?;
+        let len_octets = length_of(elements)?;
         if len_octets > self.config.message_octets_max {
             return Err(PostError::Length);
         }
         let (regions, faults) = (&mut self.regions, self.faults);
         let of = (poster.user, request.operation);
-        poster.try_push(request, len_octets, faults, |pieces| {
-            regions.check_local(of, elements, faults, |piece| pieces.push_back(piece))?;
-            Ok(0)
-        })?;
-        regions.use_local(poster.last_pieces(elements.len()));
-        Ok(())
+        poster.try_push(request, (0, len_octets), faults, |pieces| {
+            regions.use_elements(of, elements, faults, |piece| pieces.push_back(piece))
+        })
     }
 
     /// Takes a Receive, which the next Send of the other end fills.
@@ -273,11 +269,10 @@ impl Pool {
         // As the destination of a READ, its elements are written.
         let of = (poster.user, Operation::Read);
         let mut pieces = Pieces::new();
-        regions.check_local(of, elements, self.faults, |piece| pieces.push(piece))?;
         if end.is_full() {
             return Err(PostError::ReceiveQueueFull);
         }
-        regions.use_local(&pieces);
+        regions.use_elements(of, elements, self.faults, |piece| pieces.push(piece))?;
         end.push(number, pieces);
         Ok(())
     }

@@ -151,6 +151,7 @@ impl PhysicalQp {
 
     /// Notes a work request that is posted, which begins at `start`; the number that it has. The
     /// caller adds its regions.
+    #[inline(always)]
     pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) -> u64 {
         if self.in_flight.is_empty() {
             self.time = self.time.max(start);
@@ -209,6 +210,12 @@ impl PhysicalQp {
     pub(crate) fn add_turn(&mut self, start: u64, of: VirtualId) {
         let Id { slot, generation } = of.0;
         self.turns.push(Reverse((start, slot, generation)));
+    }
+
+    /// Whether anything waits for its turn.
+    #[inline]
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
     }
 
     /// The next turn.

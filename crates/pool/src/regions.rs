@@ -7,8 +7,8 @@ use crate::error::{CallError, PostError};
 use crate::fault::{Fault, Faults};
 use crate::slots::Slots;
 use crate::types::{
-    Access, Element, LocalRegion, LocalRegionId, NodeId, Operation, RemoteRegion, RemoteRegionId,
-    Request, Sge, UserId, ATOMIC_OCTETS, ELEMENTS_MAX,
+    Element, LocalRegion, LocalRegionId, NodeId, Operation, RemoteRegion, RemoteRegionId, Request,
+    Sge, UserId, ATOMIC_OCTETS, ELEMENTS_MAX,
 };
 
 #[derive(Debug)]
@@ -99,17 +99,15 @@ impl Regions {
         Ok(self.local.remove(id.0).is_some())
     }
 
-    /// Notes that a request uses the local regions of these elements.
-    #[inline]
-    pub(crate) fn use_local<'a>(&mut self, pieces: impl IntoIterator<Item = &'a Piece>) {
-        for piece in pieces {
-            if let Some(local) = self.local.get_mut(piece.local.0) {
-                local.uses += 1;
-            }
+    /// Notes that a segment uses the local region of an element.
+    pub(crate) fn use_local(&mut self, piece: &Piece) {
+        if let Some(local) = self.local.get_mut(piece.local.0) {
+            local.uses += 1;
         }
     }
 
     /// Notes that one uses it no more; whether it is to be deregistered now.
+    #[inline]
     pub(crate) fn release(&mut self, id: LocalRegionId) -> bool {
         let Some(local) = self.local.get_mut(id.0) else {
             return false;
@@ -118,9 +116,10 @@ impl Regions {
         local.uses == 0 && local.is_ending && self.local.remove(id.0).is_some()
     }
 
-    /// Whether a request of this user may use local memory so; with its key.
-    fn check_element(
-        &self,
+    /// Notes that a request of this user uses local memory, if it may use it so; with its key.
+    #[inline(always)]
+    fn use_element(
+        &mut self,
         user: UserId,
         operation: Operation,
         element: &Element,
@@ -131,12 +130,13 @@ impl Regions {
             addr,
             len_octets,
         } = *element;
-        let local = self.local.get(id.0);
-        let local = local.filter(|local| {
+        let found = self.local.get_mut(id.0);
+        let found = found.filter(|local| {
             let is_own = local.region.user == user || faults.has(Fault::NoOwner);
             is_own && !local.is_ending
         });
-        let local = local.ok_or(PostError::LocalRegion)?.region;
+        let found = found.ok_or(PostError::LocalRegion)?;
+        let local = &found.region;
         if !contains(local.addr, local.len_octets, addr, len_octets.into())
             && !faults.has(Fault::NoLocalBounds)
         {
@@ -145,41 +145,57 @@ impl Regions {
         if operation.writes_locally() && !local.access.write {
             return Err(PostError::LocalAccess);
         }
+        found.uses += 1;
         Ok(Piece {
             local: id,
             sge: Sge {
                 addr,
                 len_octets,
-                lkey: local.lkey,
+                lkey: found.region.lkey,
             },
         })
     }
 
-    /// Gives `add` the elements of a request of this user, as long as each names memory that it may
-    /// use so.
-    #[inline]
-    pub(crate) fn check_local(
-        &self,
+    /// Gives `add` the elements of a request of this user, and notes that it uses their local
+    /// regions. If one names memory that it may not use so, none is used; the caller takes those
+    /// back that were added.
+    #[inline(always)]
+    pub(crate) fn use_elements(
+        &mut self,
         (user, operation): (UserId, Operation),
         elements: &[Element],
         faults: Faults,
         mut add: impl FnMut(Piece),
     ) -> Result<(), PostError> {
-        let mut first = None;
-        for element in elements {
-            let checked = self.check_element(user, operation, element, faults);
-            let fallback = first.filter(|_| faults.has(Fault::FirstElementChecked));
-            let piece = match (checked, fallback) {
-                (Err(_), Some(first)) => first,
-                (checked, _) => checked?,
-            };
-            first = first.or(Some(piece));
-            add(piece);
+        for (at, element) in elements.iter().enumerate() {
+            match self.use_element(user, operation, element, faults) {
+                Ok(piece) => add(piece),
+                Err(_) if at > 0 && faults.has(Fault::FirstElementChecked) => {
+                    add(self.use_element(user, operation, &elements[0], faults)?);
+                }
+                Err(error) => {
+                    if !faults.has(Fault::RefusedUseMemory) {
+                        self.unuse(&elements[..at]);
+                    }
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
 
+    /// Takes the uses of elements back, whose regions have not ended.
+    #[cold]
+    fn unuse(&mut self, elements: &[Element]) {
+        for element in elements {
+            if let Some(local) = self.local.get_mut(element.local.0) {
+                local.uses -= 1;
+            }
+        }
+    }
+
     /// Whether a request to this node names memory of it that it may use so; its key.
+    #[inline(always)]
     pub(crate) fn check_remote(
         &self,
         node: NodeId,
@@ -195,23 +211,15 @@ impl Regions {
         {
             return Err(PostError::RemoteBounds);
         }
-        if !remote.access.includes(needed(request.operation)) && !faults.has(Fault::NoRights) {
+        if !remote.access.permits(request.operation) && !faults.has(Fault::NoRights) {
             return Err(PostError::RemoteAccess);
         }
         Ok(remote.rkey)
     }
 }
 
-/// The right at the node that an operation needs.
-pub(crate) fn needed(operation: Operation) -> Access {
-    Access {
-        write: operation == Operation::Write,
-        read: operation == Operation::Read,
-        atomic: operation.is_atomic(),
-    }
-}
-
 /// Whether the number of elements, the length and the alignment are possible; the length.
+#[inline(always)]
 pub(crate) fn check_shape(
     request: &Request,
     elements: &[Element],
@@ -231,8 +239,7 @@ pub(crate) fn check_shape(
     if !is_possible {
         return Err(PostError::Elements);
     }
-    let lengths = elements.iter().map(|element| u64::from(element.len_octets));
-    let len = u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)?;
+    let len = length_of(elements)?;
     if !is_atomic {
         let is_possible = len <= config.message_octets_max;
         return is_possible.then_some(len).ok_or(PostError::Length);
@@ -242,6 +249,17 @@ pub(crate) fn check_shape(
     }
     let is_aligned = request.remote_addr.is_multiple_of(u64::from(ATOMIC_OCTETS));
     is_aligned.then_some(len).ok_or(PostError::Alignment)
+}
+
+/// Octets of all elements.
+#[inline(always)]
+pub(crate) fn length_of(elements: &[Element]) -> Result<u32, PostError> {
+    if let [only] = elements {
+        // Most requests; the compiler unrolls the loop below.
+        return Ok(only.len_octets);
+    }
+    let lengths = elements.iter().map(|element| u64::from(element.len_octets));
+    u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)
 }
 
 fn check_end(addr: u64, len_octets: u64) -> Result<(), CallError> {

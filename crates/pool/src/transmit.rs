@@ -43,18 +43,18 @@ impl Pool {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return self.transmit_own(slot, post);
         };
-        let Some(&queued) = member.next(self.faults) else {
+        let Some(queued) = member.next(self.faults) else {
             return false;
         };
         if queued.request.operation.is_send() {
-            let most = self.messages.segment_octets_max();
+            let (queued, most) = (*queued, self.messages.segment_octets_max());
             if member.next_segment(&queued, most) == Segment::Part {
                 return self.transmit_part(slot, (start, id), &queued, post);
             }
         }
         shared.end_turn();
         member.is_listed = false;
-        self.transmit_request(slot, (start, id), &queued, post)
+        self.transmit_request(slot, (start, id), post)
     }
 
     /// Posts the next request of a virtual queue pair that has no turn, if nothing else waits for
@@ -68,19 +68,19 @@ impl Pool {
         let Some(member) = self.virtuals.get(id.0) else {
             return false;
         };
-        let Some(&queued) = member.next(self.faults) else {
+        let Some(queued) = member.next(self.faults) else {
             return false;
         };
         let slot = member.physical;
         let shared = &self.physicals[usize::from(slot)];
         let start = member.finish.max(shared.time);
-        let is_alone = shared.first_turn().is_none() || self.faults.has(Fault::TurnsSkipped);
+        let is_alone = !shared.has_turns() || self.faults.has(Fault::TurnsSkipped);
         // The request counts for the switch of its node when it gets a turn.
         let may_skip = is_alone && self.switch.is_none() && !queued.request.operation.is_send();
         if !may_skip || !self.has_room(slot) || !self.is_permitted(slot, (start, id)) {
             return false;
         }
-        self.transmit_request(slot, (start, id), &queued, post);
+        self.transmit_request(slot, (start, id), post);
         true
     }
 
@@ -90,21 +90,23 @@ impl Pool {
         &mut self,
         slot: u16,
         (start, id): (u64, VirtualId),
-        queued: &Queued,
         post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
     ) -> bool {
         let shared = &mut self.physicals[usize::from(slot)];
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return false;
         };
-        let Queued { request, rkey, .. } = *queued;
+        let Some(&queued) = member.next(self.faults) else {
+            return false;
+        };
+        let Queued { request, rkey, .. } = queued;
         member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
         self.elements.clear();
-        for piece in member.next_pieces(queued) {
+        for piece in member.next_pieces(&queued) {
             shared.locals.push_back(piece.local);
             self.elements.push(piece.sge);
         }
-        member.note_posted(queued);
+        member.note_posted(&queued);
         let before = shared.in_flight.back().map(|before| before.node);
         let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
         let node = kept.unwrap_or(member.node);
@@ -118,13 +120,13 @@ impl Pool {
         let physical = shared.id();
         let is_waiting = member.is_waiting();
         let header = match request.operation {
-            Operation::Send { immediate } => self.send_header((slot, id), queued, immediate),
+            Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
             _ => None,
         };
         if is_waiting {
             self.list(id);
         }
-        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
+        let is_last = self.is_last(slot);
         let work = Transmit {
             physical,
             node,
@@ -136,7 +138,7 @@ impl Pool {
             header,
         };
         if post(&work, &self.elements) == Posted::Refused {
-            self.take_back(slot, id, queued);
+            self.take_back(slot, id, &queued);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
@@ -165,7 +167,7 @@ impl Pool {
             shared.locals.push_back(piece.local);
             self.elements.push(piece.sge);
             if !self.faults.has(Fault::SegmentsUseNothing) {
-                self.regions.use_local([&piece]);
+                self.regions.use_local(&piece);
             }
         }
         let (node, pieces) = (member.node, self.elements.len());
@@ -194,7 +196,7 @@ impl Pool {
         header: Option<[u8; HEADER_OCTETS]>,
         post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
     ) -> Option<bool> {
-        let is_last = !self.has_room(slot) || self.permitted_turn(slot).is_none();
+        let is_last = self.is_last(slot);
         let work = Transmit {
             physical: self.physicals[usize::from(slot)].id(),
             node,
@@ -210,6 +212,13 @@ impl Pool {
         }
         self.note_transmitted(slot, work.is_signaled);
         Some(!is_last)
+    }
+
+    /// Whether nothing may be posted after the work request that is posted now.
+    #[inline(always)]
+    fn is_last(&mut self, slot: u16) -> bool {
+        let has_turns = self.physicals[usize::from(slot)].has_turns();
+        !has_turns || !self.has_room(slot) || self.permitted_turn(slot).is_none()
     }
 
     /// Whether a work request that is posted now has to be signaled, since it is the last one for

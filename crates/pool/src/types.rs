@@ -105,10 +105,15 @@ impl Access {
         atomic: true,
     };
 
-    pub(crate) fn includes(self, needed: Self) -> bool {
-        (self.write || !needed.write)
-            && (self.read || !needed.read)
-            && (self.atomic || !needed.atomic)
+    /// Whether an operation is permitted, at the node's memory.
+    #[inline]
+    pub(crate) fn permits(self, operation: Operation) -> bool {
+        match operation {
+            Operation::Read => self.read,
+            Operation::Write => self.write,
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => self.atomic,
+            Operation::Send { .. } => true,
+        }
     }
 }
 

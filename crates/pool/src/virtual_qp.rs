@@ -112,43 +112,35 @@ impl VirtualQp {
         self.completed_sends.wrapping_add(self.posted_sends)
     }
 
-    /// Appends a request whose remote key `check` gives, which adds its elements to those of the
-    /// queue. If that ends with an error, nothing is appended.
-    #[inline]
+    /// Appends a request with its remote key and length, if it is not full. `add` adds its elements
+    /// to those of the queue; if that ends with an error, nothing is appended.
+    #[inline(always)]
     pub(crate) fn try_push(
         &mut self,
         request: &Request,
-        len_octets: u32,
+        (rkey, len_octets): (u32, u32),
         faults: Faults,
-        check: impl FnOnce(&mut VecDeque<Piece>) -> Result<u32, PostError>,
+        add: impl FnOnce(&mut VecDeque<Piece>) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
-        let before = self.pieces.len();
-        let checked = check(&mut self.pieces);
-        match checked {
-            Ok(rkey) if !self.is_full(faults) => {
-                self.queue.push_back(Queued {
-                    request: *request,
-                    rkey,
-                    len_octets,
-                    pieces: self.pieces.len() - before,
-                });
-                Ok(())
-            }
-            ended => {
-                self.pieces.truncate(before);
-                Err(ended.err().unwrap_or(PostError::QueueFull))
-            }
+        if self.is_full(faults) {
+            return Err(PostError::QueueFull);
         }
-    }
-
-    /// The elements that were appended last.
-    #[inline]
-    pub(crate) fn last_pieces(&self, count: usize) -> impl Iterator<Item = &Piece> {
-        let len = self.pieces.len();
-        (len - count..len).map(|at| &self.pieces[at])
+        let before = self.pieces.len();
+        if let Err(error) = add(&mut self.pieces) {
+            self.pieces.truncate(before);
+            return Err(error);
+        }
+        self.queue.push_back(Queued {
+            request: *request,
+            rkey,
+            len_octets,
+            pieces: self.pieces.len() - before,
+        });
+        Ok(())
     }
 
     /// The request that would be posted next, if one may be.
+    #[inline]
     pub(crate) fn next(&self, faults: Faults) -> Option<&Queued> {
         let next = self.queue.get(self.posted as usize)?;
         let is_unbounded = faults.has(Fault::InFlightUnbounded) && self.moving.is_none();
@@ -251,6 +243,7 @@ impl VirtualQp {
     }
 
     /// Completes the oldest request.
+    #[inline(always)]
     pub(crate) fn retire(&mut self, faults: Faults) {
         let Some(queued) = self.queue.pop_front() else {
             return;

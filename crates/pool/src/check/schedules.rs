@@ -186,6 +186,7 @@ finds! {
     finds_too_many_initiators: InitiatorsUnbounded,
     finds_refusals_without_end: RefusalsRepeated,
     finds_memory_that_is_released_in_use: ReleasedEarly,
+    finds_memory_of_refused_requests: RefusedUseMemory,
     finds_nodes_that_are_removed_in_use: NodesRemovedInUse,
     finds_nodes_that_are_removed_in_any_order: NodesRemovedInAnyOrder,
     finds_connections_that_are_taken_in_use: ConnectionsTakenInUse,
