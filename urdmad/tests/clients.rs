@@ -210,8 +210,6 @@ fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "slots = 64");
     admit_everybody(&scratch, &daemon);
-    // Twice as many descriptors are offered.
-    limit_open_files(&daemon, 600);
     let of_member = as_user(MEMBER, || {
         let attach = |_| {
             let client = ControlClient::connect(&daemon.run_dir, "test").unwrap();
@@ -220,6 +218,9 @@ fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
         };
         (0..PROCESSES).map(attach).collect::<Vec<_>>()
     });
+    // Not before: the kernel compares the limit with the descriptors that all processes of a user
+    // have sent, those of other tests too. Twice as many descriptors are offered.
+    limit_open_files(&daemon, 600);
     offer_to_all(&of_member, PROCESSES);
     let (a, b) = (daemon.attach(), daemon.attach());
     let fd = region();
