@@ -30,7 +30,10 @@ fn text(failure: urdma_harness::Failure) -> String {
 }
 
 /// Resident memory of `pid` in octets.
-fn resident_octets(pid: u32) -> Result<f64, String> {
+///
+/// # Errors
+/// The process has ended.
+pub fn resident_octets(pid: u32) -> Result<f64, String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|e| format!("process {pid}: {e}"))?;
     status

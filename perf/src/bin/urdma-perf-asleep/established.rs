@@ -1,7 +1,8 @@
 //! The memory of connections over RDMA that stay.
 
-use std::fs;
 use std::net::Ipv4Addr;
+
+use urdma_perf::idle::resident_octets;
 
 use crate::cm::{self, Events};
 use crate::connections::{next_step, Shared, Step};
@@ -21,16 +22,15 @@ pub(crate) fn octets_each(to: (Ipv4Addr, u16), server: i32, count: u32) -> Resul
         shared: None,
         to,
     };
-    let processes = ["self".to_owned(), server.to_string()];
+    let processes = [std::process::id(), u32::try_from(server).map_err(text)?];
     client.connect(BEFORE)?;
-    let before = processes.each_ref().map(|process| resident(process));
+    let before = processes.map(resident_octets);
     client.connect(count)?;
     let mut most = 0.0_f64;
-    for (process, before) in processes.iter().zip(before) {
-        let grown = resident(process)?.saturating_sub(before?);
-        most = most.max(grown as f64 / f64::from(count));
+    for (process, before) in processes.into_iter().zip(before) {
+        most = most.max(resident_octets(process)? - before?);
     }
-    Ok(most)
+    Ok(most / f64::from(count))
 }
 
 struct Client {
@@ -55,13 +55,4 @@ impl Client {
         }
         Ok(())
     }
-}
-
-/// Octets of resident memory of a process.
-fn resident(process: &str) -> Result<u64, String> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).map_err(text)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    let kilobytes = kilobytes.ok_or("no VmRSS in /proc/PID/status")?;
-    Ok(kilobytes.parse::<u64>().map_err(text)? * 1024)
 }
