@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::UnixCredentials;
@@ -29,6 +29,8 @@ const WAITING_MAX: usize = 4 * 256;
 const MESSAGE_OCTETS_MIN: usize = 512;
 /// Answers that wait for it: it has asked for each, and some are long.
 const ANSWERS_WAITING_MAX: usize = 4;
+/// After how long a message is sent again whose descriptors the kernel has refused to take.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A connection and the resources of its process.
 #[derive(Debug)]
@@ -51,8 +53,11 @@ pub(crate) struct Client {
     pub(crate) introduced: SlotSet,
     /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
-    /// What its socket has no room for.
+    /// What its socket has no room for, or the kernel refuses to take for the time being.
     waiting: VecDeque<(FromDaemon, Vec<OwnedFd>)>,
+    /// When the first of these is sent again whose descriptors the kernel has refused to take: too
+    /// many were on their way, those of other processes of urdmad's user among them.
+    retry_at: Option<Instant>,
     /// Messages with descriptors among those that wait.
     waiting_with_fds: usize,
     /// Messages with descriptors in its socket that it may not have read.
@@ -103,6 +108,7 @@ impl Client {
             introduced: SlotSet::default(),
             is_capturing: false,
             waiting: VecDeque::new(),
+            retry_at: None,
             waiting_with_fds: 0,
             sent_with_fds: 0,
             is_broken: false,
@@ -149,7 +155,8 @@ impl Client {
 
     /// Sends a message, or has it wait until the client reads; one that asks much and reads nothing
     /// is broken. False for an event whose descriptors cannot be sent, because too many are open or
-    /// on their way to clients: this client gets nothing then, and is not at fault.
+    /// on their way: this client gets nothing then, and is not at fault. An answer, which it needs,
+    /// waits until fewer are on their way.
     pub(crate) fn send(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) -> bool {
         let outcome = if self.waiting.is_empty() {
             self.socket.try_send(message, fds)
@@ -162,6 +169,10 @@ impl Client {
                 Ok(())
             }
             Err(Errno::EAGAIN) => self.put_off(message, fds),
+            Err(Errno::ETOOMANYREFS) if is_answer(message) => {
+                self.retry_at = Some(Instant::now() + RETRY);
+                self.put_off(message, fds)
+            }
             other => other,
         };
         match outcome {
@@ -212,11 +223,17 @@ impl Client {
 
     /// Whether messages wait for room in the socket.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() && self.retry_at.is_none()
+    }
+
+    /// When what waits is to be sent again, although the socket has room for it.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
     }
 
     /// Sends what waits, as far as there is room.
     pub(crate) fn send_waiting(&mut self) {
+        self.retry_at = None;
         while let Some((message, fds)) = self.waiting.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.try_send(message, &fds) {
@@ -227,6 +244,10 @@ impl Client {
                     self.waiting.pop_front();
                 }
                 Err(Errno::EAGAIN) => return,
+                Err(Errno::ETOOMANYREFS) => {
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    return;
+                }
                 Err(errno) => return self.is_broken_by(errno),
             }
         }

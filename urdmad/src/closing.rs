@@ -168,10 +168,12 @@ impl Closer {
     }
 
     /// Whether no more connections are to be accepted, since [`REFUSED_MAX`] that were refused are
-    /// not closed yet.
-    pub(crate) fn is_behind(&self) -> bool {
+    /// not closed yet; or any, if urdmad `is_short` of descriptors. The closing thread takes those
+    /// that it frees for its next pipe, without which it could close nothing more.
+    pub(crate) fn is_behind(&self, is_short: bool) -> bool {
+        let most = if is_short { 1 } else { REFUSED_MAX };
         let pending = self.pending.lock();
-        pending.iter().filter(|(uid, _)| uid.is_none()).count() >= REFUSED_MAX
+        pending.iter().filter(|(uid, _)| uid.is_none()).count() >= most
     }
 
     /// Whether nothing more is to be received from the clients of a user, since [`OFFERS_MAX`] of

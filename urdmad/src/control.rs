@@ -40,6 +40,7 @@ use urdma_ipc::packet::{NotReceived, PacketListener};
 
 use self::acceptor::Acceptor;
 pub(crate) use self::state::Control;
+use crate::client::Client;
 use crate::slots::Token;
 
 /// Maximum length of a request.
@@ -123,6 +124,7 @@ impl Control {
         for client in &ready.clients {
             self.serve(client);
         }
+        self.send_again(Instant::now());
         if ready.listener {
             self.accept_from(acceptor);
         }
@@ -221,6 +223,7 @@ impl Control {
             .chain(acceptor.opens_at(now))
             .chain(self.attaches.due_at())
             .chain(self.reaping.due_at())
+            .chain(self.clients.values().filter_map(Client::retry_at))
             .chain(self.statuses.due_at(now));
         let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;
@@ -228,6 +231,14 @@ impl Control {
         let left = deadline.saturating_duration_since(now);
         let milliseconds = (left + Duration::from_micros(999)).as_millis();
         PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// Sends what the kernel refused to take, if its time has come.
+    fn send_again(&mut self, now: Instant) {
+        let clients = self.clients.values_mut();
+        for client in clients.filter(|client| client.retry_at().is_some_and(|at| at <= now)) {
+            client.send_waiting();
+        }
     }
 
     /// Handles the requests of a client.

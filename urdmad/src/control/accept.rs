@@ -16,10 +16,10 @@ const ACCEPTS_AT_ONCE: usize = 64;
 impl Control {
     /// Accepts the connections of the backlog.
     pub(super) fn accept_from(&mut self, acceptor: &mut Acceptor<'_>) {
-        acceptor.open();
-        if self.closer.is_behind() {
+        if self.closer.is_behind(acceptor.is_short) {
             return acceptor.wait_for_closing();
         }
+        acceptor.open();
         for _ in 0..ACCEPTS_AT_ONCE {
             match acceptor.accept() {
                 Ok(socket) => self.admit(socket, &acceptor.places),

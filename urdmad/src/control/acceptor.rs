@@ -23,6 +23,8 @@ pub(super) struct Acceptor<'a> {
     listener: &'a PacketListener,
     spare: Option<OwnedFd>,
     pub(super) places: Places,
+    /// The last connection was accepted by means of the spare descriptor.
+    pub(super) is_short: bool,
     /// No connection is accepted before this time.
     opens_at: Option<Instant>,
 }
@@ -33,6 +35,7 @@ impl<'a> Acceptor<'a> {
             listener,
             spare: None,
             places: Places::new(quota, Uid::effective().as_raw()),
+            is_short: false,
             opens_at: None,
         };
         acceptor.keep_spare();
@@ -55,6 +58,7 @@ impl<'a> Acceptor<'a> {
     /// Ends the pause.
     pub(super) fn open(&mut self) {
         self.opens_at = None;
+        self.is_short = false;
         self.keep_spare();
     }
 
@@ -82,6 +86,7 @@ impl<'a> Acceptor<'a> {
     /// backlog is empty, a pause begins.
     pub(super) fn accept_surplus(&mut self) -> Option<PacketSocket> {
         self.spare = None;
+        self.is_short = true;
         let accepted = self.listener.accept();
         if accepted.is_err() {
             self.pause(PAUSE);

@@ -1,5 +1,6 @@
 //! The real urdmad in a scratch directory, and clients of it.
 
+#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
 use std::collections::VecDeque;
@@ -7,11 +8,14 @@ use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sched::{unshare, CloneFlags};
+use nix::sys::resource::{setrlimit, Resource};
+use nix::unistd::{setresuid, Uid};
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_channel::{
@@ -98,8 +102,29 @@ pub fn command(dir: &Path, name: &str, config: &str) -> Command {
 
 impl Daemon {
     pub fn start(dir: &Path, name: &str, config: &str) -> Self {
+        Self::wait_for(dir, name, command(dir, name, config))
+    }
+
+    /// As [`Self::start`], with a limit of open files, which is also that of descriptors on their
+    /// way: the kernel compares it with those that processes of the sender's real user have sent.
+    /// That is `user` here, while urdmad has the rights of root.
+    pub fn start_limited((user, most): (u32, u64), dir: &Path, name: &str, config: &str) -> Self {
+        let mut command = command(dir, name, config);
+        let limit = move || {
+            setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+            let root = Uid::from_raw(0);
+            setresuid(Uid::from_raw(user), root, root)?;
+            Ok(())
+        };
+        // SAFETY: both are system calls alone (no other threads after fork), which may be made
+        // between fork and exec.
+        unsafe { command.pre_exec(limit) };
+        Self::wait_for(dir, name, command)
+    }
+
+    fn wait_for(dir: &Path, name: &str, mut command: Command) -> Self {
         let mut daemon = Self {
-            child: command(dir, name, config).spawn().unwrap(),
+            child: command.spawn().unwrap(),
             run_dir: RunDir::at(dir.join(name)),
         };
         let start = Instant::now();
