@@ -254,18 +254,23 @@ fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
         matches!(offered, Some(Event::ChannelOffered { .. })),
         "{offered:?}"
     );
-    // Most of the last offers of the member were refused. Some were passed, if urdmad had them
-    // after this had read a few that are counted.
-    let of_last = &of_member[usize::from(PROCESSES) - 1];
+    // Each offer of the member was passed or refused, and not all were passed.
     let offered = usize::from(PROCESSES) - 1;
-    let events = std::iter::from_fn(|| of_last.next_event(Some(LIMIT)).unwrap());
-    let outcomes = events.filter_map(|(event, _)| match event {
-        Event::ChannelRefused { .. } => Some(true),
-        Event::ChannelPassed { .. } => Some(false),
-        _ => None,
+    let refused = of_member.iter().map(|client| {
+        let events = std::iter::from_fn(|| client.next_event(Some(LIMIT)).unwrap());
+        let outcomes = events.filter_map(|(event, _)| match event {
+            Event::ChannelRefused { .. } => Some(true),
+            Event::ChannelPassed { .. } => Some(false),
+            _ => None,
+        });
+        let outcomes: Vec<bool> = outcomes.take(offered).collect();
+        assert_eq!(outcomes.len(), offered);
+        outcomes
+            .into_iter()
+            .filter(|is_refused| *is_refused)
+            .count()
     });
-    let refused = outcomes.take(offered).filter(|is_refused| *is_refused);
-    assert!(refused.count() > offered / 2);
+    assert!(refused.sum::<usize>() > 0);
     daemon.stop();
 }
 
