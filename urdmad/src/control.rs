@@ -104,7 +104,7 @@ impl Control {
         }
         let ready = self.wait(acceptor, signals)?;
         if ready.is_nothing {
-            self.spare.prepare();
+            self.spare.prepare(Instant::now());
         }
         if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
             return Ok(Some(Ended::Asked));
@@ -210,9 +210,6 @@ impl Control {
     }
 
     fn timeout(&self, acceptor: &Acceptor<'_>) -> PollTimeout {
-        if self.spare.is_wanted() {
-            return PollTimeout::ZERO;
-        }
         let now = Instant::now();
         let deadlines = self
             .kernel
@@ -224,6 +221,7 @@ impl Control {
             .chain(self.attaches.due_at())
             .chain(self.reaping.due_at())
             .chain(self.clients.values().filter_map(Client::retry_at))
+            .chain(self.spare.due_at())
             .chain(self.statuses.due_at(now));
         let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;

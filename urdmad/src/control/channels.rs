@@ -95,8 +95,9 @@ impl Control {
 
     /// A region for the next process of a slot, which the data thread writes; gives its descriptor.
     pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, NoChannel> {
-        let (region, fd) = self.spare.take()?;
-        self.data.send(Command::Open { slot, region })?;
+        let (region, fd) = self.spare.take(Instant::now())?;
+        // The process sends nothing before its own offer, with which the thread is woken.
+        self.data.post(Command::Open { slot, region })?;
         Ok(fd)
     }
 
