@@ -3,10 +3,10 @@
 //! data thread closes such files.
 //!
 //! One thread has all sockets closed, those of clients with whatever is queued in them and those
-//! that are offered, without lingering ([`ending`]). It waits for none of them: each group has a
-//! pipe whose write end is closed with it. Descriptors of other kinds, which no client may send,
-//! are closed by a thread for each client, whose place in the quota stays taken in the meantime.
-//! The control thread is woken when the socket of an offer is closed.
+//! that are offered, without lingering and in groups, and waits for none of them ([`ending`]).
+//! Descriptors of other kinds, which no client may send, are closed by a thread for each client,
+//! whose place in the quota stays taken in the meantime. The control thread is woken when the
+//! socket of an offer is closed.
 
 mod ending;
 
@@ -22,7 +22,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::unistd::{pipe2, read, write};
 use urdma_ipc::packet::PacketSocket;
 
-use self::ending::{Ending, GROUP_MAX};
+use self::ending::{Ending, GroupId, Outcome, GROUP_MAX};
 use crate::shared::Shared;
 use crate::sockets::OfferId;
 
@@ -30,7 +30,7 @@ use crate::sockets::OfferId;
 const REFUSED_MAX: usize = 256;
 /// Sockets of offers of one user that are not closed yet; at this number, its clients wait.
 const OFFERS_MAX: usize = 64;
-/// After how long a pipe or a thread is tried again that could not be had.
+/// After how long is tried again what could not be had.
 const RETRY_MS: u16 = 10;
 
 /// The control thread's end of the closing thread, which ends after this one.
@@ -96,8 +96,8 @@ impl Closer {
             shared,
             ending: Ending::start(),
             waiting: Vec::new(),
-            groups: Vec::new(),
-            spare: new_pipe().ok(),
+            groups: BTreeMap::new(),
+            next_group: 0,
         };
         thread::Builder::new()
             .name("urdmad-close".to_owned())
@@ -168,8 +168,8 @@ impl Closer {
     }
 
     /// Whether no more connections are to be accepted, since [`REFUSED_MAX`] that were refused are
-    /// not closed yet; or any, if urdmad `is_short` of descriptors. The closing thread takes those
-    /// that it frees for its next pipe, without which it could close nothing more.
+    /// not closed yet; or any, if urdmad `is_short` of descriptors: those that are free then are
+    /// those that closing has freed.
     pub(crate) fn is_behind(&self, is_short: bool) -> bool {
         let most = if is_short { 1 } else { REFUSED_MAX };
         let pending = self.pending.lock();
@@ -194,18 +194,15 @@ struct Closing {
     closed: Sender<OfferId>,
     shared: Arc<Shared>,
     ending: Ending,
-    /// What no thread or pipe was left for.
+    /// What no thread was left for, or the kernel did not take.
     waiting: Vec<Leaving>,
-    groups: Vec<Group>,
-    /// A pipe for a time without free descriptors.
-    spare: Option<(OwnedFd, OwnedFd)>,
+    groups: BTreeMap<GroupId, Group>,
+    next_group: GroupId,
 }
 
 /// Sockets of one user that are being closed.
 #[derive(Debug)]
 struct Group {
-    /// Reads the end when they are closed.
-    end: OwnedFd,
     offers: Vec<OfferId>,
     places: Vec<Arc<Place>>,
 }
@@ -231,35 +228,29 @@ impl Closing {
     /// Waits for something to close, and reports the offers whose sockets are closed. False at the
     /// end.
     fn wait(&mut self) -> bool {
-        let pipes = std::iter::once(&self.bell).chain(self.groups.iter().map(|group| &group.end));
-        let mut fds: Vec<PollFd<'_>> = pipes
-            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
-            .collect();
+        let pipes = std::iter::once(self.bell.as_fd()).chain(self.ending.closed());
+        let mut fds: Vec<PollFd<'_>> = pipes.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let timeout = match self.waiting.is_empty() {
             true => PollTimeout::NONE,
             false => PollTimeout::from(RETRY_MS),
         };
         // Only the kernel's lack of memory is an error.
         let _ = poll(&mut fds, timeout);
-        let has_hung_up = |fd: &PollFd<'_>| {
-            let events = fd.revents().unwrap_or(PollFlags::empty());
-            events.contains(PollFlags::POLLHUP)
-        };
-        let has_ended = has_hung_up(&fds[0]);
-        let mut are_closed = fds[1..]
-            .iter()
-            .map(has_hung_up)
-            .collect::<Vec<_>>()
-            .into_iter();
-        let is_closed = |_: &mut Group| are_closed.next().unwrap_or(false);
-        let groups: Vec<Group> = self.groups.extract_if(.., is_closed).collect();
-        for group in groups {
-            // First, since the control thread looks at the places when it is woken.
-            drop(group.places);
-            self.report(group.offers);
+        let of_bell = fds[0].revents().unwrap_or(PollFlags::empty());
+        for group in self.ending.take_closed() {
+            if let Some(group) = self.groups.remove(&group) {
+                self.has_closed(group);
+            }
         }
         while read(&self.bell, &mut [0; 256]).is_ok_and(|octets| octets > 0) {}
-        !has_ended
+        !of_bell.contains(PollFlags::POLLHUP)
+    }
+
+    /// Frees the places of sockets that are closed, and reports their offers.
+    fn has_closed(&self, group: Group) {
+        // First, since the control thread looks at the places when it is woken.
+        drop(group.places);
+        self.report(group.offers);
     }
 
     fn report(&self, offers: Vec<OfferId>) {
@@ -273,8 +264,8 @@ impl Closing {
         self.shared.ring_control();
     }
 
-    /// Has sockets closed, those of each user apart from others'; returns those that no pipe was
-    /// left for, and what else is to be closed.
+    /// Has sockets closed, those of each user apart from others'; returns those that are to be
+    /// tried again, and what else is to be closed.
     fn close_sockets(&mut self, all: Vec<Leaving>) -> Vec<Leaving> {
         let mut users = BTreeMap::<Option<u32>, Vec<Leaving>>::new();
         for leaving in all {
@@ -285,30 +276,36 @@ impl Closing {
         for mut of_user in users.into_values() {
             while !of_user.is_empty() {
                 let mut some = of_user.split_off(of_user.len().saturating_sub(GROUP_MAX));
-                if let Some(pipe) = self.spare.take().or_else(|| new_pipe().ok()) {
-                    self.close_group(pipe, &mut some);
-                    self.spare = new_pipe().ok();
-                }
+                self.close_group(&mut some);
                 left.extend(some);
             }
         }
         left
     }
 
-    fn close_group(&mut self, (end, held): (OwnedFd, OwnedFd), all: &mut [Leaving]) {
+    fn close_group(&mut self, all: &mut [Leaving]) {
         let sockets = all.iter_mut().filter_map(|leaving| leaving.socket.take());
-        self.ending.close(held, sockets.collect());
-        self.groups.push(Group {
-            end,
-            offers: all
-                .iter_mut()
-                .filter_map(|leaving| leaving.offer.take())
-                .collect(),
+        let id = self.next_group;
+        let outcome = self.ending.close(id, sockets.collect());
+        if let Outcome::NotTaken(sockets) = outcome {
+            for (leaving, socket) in all.iter_mut().zip(sockets) {
+                leaving.socket = Some(socket);
+            }
+            return;
+        }
+        self.next_group += 1;
+        let offers = all.iter_mut().filter_map(|leaving| leaving.offer.take());
+        let group = Group {
+            offers: offers.collect(),
             places: all
                 .iter()
                 .map(|leaving| Arc::clone(&leaving.place))
                 .collect(),
-        });
+        };
+        match outcome {
+            Outcome::Closing => _ = self.groups.insert(id, group),
+            _ => self.has_closed(group),
+        }
     }
 }
 

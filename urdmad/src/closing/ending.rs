@@ -3,36 +3,44 @@
 //!
 //! That thread ends when all files of its table are closed, and a file of a FUSE file system may
 //! hold that up. One thread therefore has a table without any other files for as long as urdmad
-//! runs, and receives the sockets; the tables of those that end are copies of that one.
+//! runs, and receives the sockets; the tables of those that end are copies of that one. It waits
+//! for none of them: each group of sockets has a pipe whose write end is closed with it. Its
+//! descriptors do not count as those of urdmad, which may have none left.
 
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::mpsc::{channel, sync_channel, Sender};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{channel, sync_channel, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
-    recvmsg, sendmsg, socketpair, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags,
-    SockFlag, SockType,
+    recv, recvmsg, sendmsg, socketpair, AddressFamily, ControlMessage, ControlMessageOwned,
+    MsgFlags, SockFlag, SockType,
 };
+use nix::unistd::{dup3, pipe2};
 
 /// Sockets that end together.
 pub(super) const GROUP_MAX: usize = 63;
-/// With the end of a pipe.
-const FDS_MAX: usize = GROUP_MAX + 1;
-/// After how long a thread is tried again that could not be started.
+/// After how long is tried again what the kernel has refused.
 const RETRY: Duration = Duration::from_millis(10);
+const RETRY_MS: u16 = 10;
 /// The first descriptor that is no standard one.
 const FIRST: libc::c_uint = 3;
+
+/// A number that the caller gives sockets that end together.
+pub(super) type GroupId = u64;
 
 /// What closes sockets.
 #[derive(Debug)]
 pub(super) struct Ending(Option<Apart>);
 
-/// The connection to the thread with a table of its own.
+/// The connection to the thread with a table of its own, which writes the numbers of groups that
+/// are closed to the socket.
 #[derive(Debug)]
 struct Apart {
     socket: OwnedFd,
@@ -40,27 +48,59 @@ struct Apart {
     given: Sender<()>,
 }
 
+/// How far sockets are closed.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Closed,
+    /// [`Ending::ended`] returns the number of the group when they are.
+    Closing,
+    /// The kernel does not take them for the time being.
+    NotTaken(Vec<OwnedFd>),
+}
+
 impl Ending {
-    /// Starts that thread. Without one, as on Linux before 5.9, sockets are closed all the same.
+    /// Starts that thread. Without one, as on Linux before 5.9, the caller closes sockets, and
+    /// lingers.
     pub(super) fn start() -> Self {
         Self(start_apart().ok().flatten())
     }
 
-    /// Closes sockets, and `held` with them, of which no copy is left then. A kernel that cannot
-    /// copy the descriptor table has the caller linger.
-    pub(super) fn close(&self, held: OwnedFd, sockets: Vec<OwnedFd>) {
-        // In its new table a descriptor has the lower number the earlier it comes, and the kernel
-        // releases those with lower numbers last.
-        let fds: Vec<OwnedFd> = std::iter::once(held).chain(sockets).collect();
-        let apart = self.0.as_ref();
-        match apart.filter(|apart| send(&apart.socket, &fds).is_ok()) {
-            Some(apart) => {
-                drop(fds);
-                // That thread ends after this one.
-                let _ = apart.given.send(());
-            }
-            None => close_by_end(fds),
+    /// Has up to [`GROUP_MAX`] sockets closed. This takes no further descriptor of the caller.
+    pub(super) fn close(&self, group: GroupId, sockets: Vec<OwnedFd>) -> Outcome {
+        let Some(apart) = &self.0 else {
+            return Outcome::Closed;
+        };
+        // That thread may wait for room for a report, and must not be waited for.
+        if send(&apart.socket, group, &sockets, MsgFlags::MSG_DONTWAIT).is_err() {
+            return Outcome::NotTaken(sockets);
         }
+        drop(sockets);
+        // That thread ends after this one.
+        let _ = apart.given.send(());
+        Outcome::Closing
+    }
+
+    /// Readable when groups are closed.
+    pub(super) fn closed(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(|apart| apart.socket.as_fd())
+    }
+
+    /// The groups that have been closed since the last call.
+    pub(super) fn take_closed(&self) -> Vec<GroupId> {
+        let Some(apart) = &self.0 else {
+            return Vec::new();
+        };
+        let next = || {
+            let mut octets = [0; size_of::<GroupId>()];
+            let received = recv(
+                apart.socket.as_raw_fd(),
+                &mut octets,
+                MsgFlags::MSG_DONTWAIT,
+            );
+            received.ok().filter(|octets| *octets > 0)?;
+            Some(GroupId::from_ne_bytes(octets))
+        };
+        std::iter::from_fn(next).collect()
     }
 }
 
@@ -76,13 +116,13 @@ fn start_apart() -> Result<Option<Apart>, Errno> {
         if is_apart {
             // SAFETY: the only owner of this number in the table of this thread.
             let there = unsafe { OwnedFd::from_raw_fd(number) };
-            // This thread has no other files, so it must not log, for example.
-            while let Ok(fds) = receive(&there) {
-                if fds.is_empty() || are_given.recv().is_err() {
-                    return;
-                }
-                close_by_end(fds);
-            }
+            let closing = Closing {
+                there,
+                are_given,
+                waiting: None,
+                ends: Vec::new(),
+            };
+            closing.run();
         }
     };
     let spawned = thread::Builder::new().name("urdmad-apart".to_owned());
@@ -91,6 +131,81 @@ fn start_apart() -> Result<Option<Apart>, Errno> {
     let is_apart = is_started.recv().unwrap_or(false);
     drop(there);
     Ok(is_apart.then_some(Apart { socket, given }))
+}
+
+/// The thread with a table of its own. It has no other files, so it must not log, for example.
+struct Closing {
+    there: OwnedFd,
+    are_given: Receiver<()>,
+    /// A group that no pipe was left for.
+    waiting: Option<(GroupId, Vec<OwnedFd>)>,
+    /// The end of a pipe for each group, whose other end is closed with its sockets.
+    ends: Vec<(GroupId, OwnedFd)>,
+}
+
+impl Closing {
+    fn run(mut self) {
+        while self.wait() {
+            if let Some((group, sockets)) = self.waiting.take() {
+                self.close(group, sockets);
+            }
+        }
+    }
+
+    /// Waits for a group to close, and reports those that are closed. False at the end.
+    fn wait(&mut self) -> bool {
+        // One group waits at most; others stay in the socket.
+        let (events, timeout) = match self.waiting {
+            None => (PollFlags::POLLIN, PollTimeout::NONE),
+            Some(_) => (PollFlags::empty(), PollTimeout::from(RETRY_MS)),
+        };
+        let mut fds = vec![PollFd::new(self.there.as_fd(), events)];
+        let ends = self.ends.iter();
+        fds.extend(ends.map(|(_, end)| PollFd::new(end.as_fd(), PollFlags::empty())));
+        // Only the kernel's lack of memory is an error.
+        let _ = poll(&mut fds, timeout);
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let mut of_ends = ready[1..].iter();
+        let is_closed = |_: &mut (GroupId, OwnedFd)| of_ends.next() == Some(&true);
+        for (group, _) in self.ends.extract_if(.., is_closed) {
+            if send(&self.there, group, &[], MsgFlags::empty()).is_err() {
+                return false;
+            }
+        }
+        if !ready[0] {
+            return true;
+        }
+        match receive(&self.there) {
+            Ok(None) => return false,
+            Ok(group) => self.waiting = group,
+            // Only the kernel's lack of memory is an error.
+            Err(_) => return true,
+        }
+        self.are_given.recv().is_ok()
+    }
+
+    fn close(&mut self, group: GroupId, mut sockets: Vec<OwnedFd>) {
+        match pipe_below(&mut sockets) {
+            Ok((end, held)) => {
+                close_by_end(held, sockets);
+                self.ends.push((group, end));
+            }
+            Err(_) => self.waiting = Some((group, sockets)),
+        }
+    }
+}
+
+/// The ends of a pipe for reading and writing. That for writing has a lower number than `sockets`,
+/// since the kernel releases the files of a thread that ends in the order of falling numbers.
+fn pipe_below(sockets: &mut [OwnedFd]) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (end, mut held) = pipe2(OFlag::O_CLOEXEC)?;
+    let lowest = sockets.iter_mut().min_by_key(|socket| socket.as_raw_fd());
+    if let Some(lowest) = lowest.filter(|lowest| lowest.as_raw_fd() < held.as_raw_fd()) {
+        let copy = lowest.try_clone().map_err(|_| Errno::EMFILE)?;
+        dup3(&held, lowest, OFlag::O_CLOEXEC)?;
+        held = std::mem::replace(lowest, copy);
+    }
+    Ok((end, held))
 }
 
 /// Gives the calling thread a descriptor table of its own, with nothing but the standard
@@ -119,8 +234,8 @@ fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> 
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
 }
 
-/// Closes files in a thread that ends, which is started as soon as possible.
-fn close_by_end(fds: Vec<OwnedFd>) {
+/// Closes sockets, and then `held`, in a thread that ends, which is started as soon as possible.
+fn close_by_end(held: OwnedFd, sockets: Vec<OwnedFd>) {
     let (is_copied, closed) = loop {
         let (copied, is_copied) = sync_channel::<()>(1);
         let (closed, are_closed) = sync_channel::<()>(0);
@@ -138,32 +253,28 @@ fn close_by_end(fds: Vec<OwnedFd>) {
         }
     };
     let _ = is_copied.recv();
-    drop(fds);
+    drop((sockets, held));
     drop(closed);
 }
 
-fn send(apart: &OwnedFd, fds: &[OwnedFd]) -> Result<(), Errno> {
+fn send(to: &OwnedFd, group: GroupId, fds: &[OwnedFd], flags: MsgFlags) -> Result<(), Errno> {
     let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
-    let octets = [IoSlice::new(&[0])];
-    sendmsg::<()>(
-        apart.as_raw_fd(),
-        &octets,
-        &rights,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )
-    .map(|_| ())
+    let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+    let octets = group.to_ne_bytes();
+    let octets = [IoSlice::new(&octets)];
+    let flags = flags | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(to.as_raw_fd(), &octets, control, flags, None).map(|_| ())
 }
 
-/// The descriptors of the next packet; none at the end.
-fn receive(there: &OwnedFd) -> Result<Vec<OwnedFd>, Errno> {
-    let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
-    let mut octet = [0];
-    let mut octets = [IoSliceMut::new(&mut octet)];
+/// The next group; none at the end.
+fn receive(there: &OwnedFd) -> Result<Option<(GroupId, Vec<OwnedFd>)>, Errno> {
+    let mut control = nix::cmsg_space!([RawFd; GROUP_MAX]);
+    let mut octets = [0; size_of::<GroupId>()];
+    let mut parts = [IoSliceMut::new(&mut octets)];
     let (number, flags) = (there.as_raw_fd(), MsgFlags::MSG_CMSG_CLOEXEC);
     let message = loop {
-        match recvmsg::<()>(number, &mut octets, Some(&mut control), flags) {
+        match recvmsg::<()>(number, &mut parts, Some(&mut control), flags) {
             Err(Errno::EINTR) => {}
             message => break message?,
         }
@@ -179,5 +290,6 @@ fn receive(there: &OwnedFd) -> Result<Vec<OwnedFd>, Errno> {
             );
         }
     }
-    Ok(fds)
+    let is_end = message.bytes == 0;
+    Ok((!is_end).then_some((GroupId::from_ne_bytes(octets), fds)))
 }
