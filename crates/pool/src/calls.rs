@@ -279,7 +279,9 @@ impl Pool {
         elements: &[Element],
     ) -> Result<(), PostError> {
         let taken = self.check_and_push(id, request, elements);
-        self.note_taken(id, taken)
+        self.note_taken(id, taken)?;
+        self.list(id);
+        Ok(())
     }
 
     /// The same; if nothing else waits for the shared queue pair, `post` posts the request at once,
@@ -293,16 +295,18 @@ impl Pool {
         id: VirtualId,
         request: &Request,
         elements: &[Element],
-        mut post: impl FnMut(&Transmit, &[Sge]) -> Posted,
+        post: impl FnMut(&Transmit, &[Sge]) -> Posted,
     ) -> Result<(), PostError> {
         let taken = self.check_and_push(id, request, elements);
-        match taken.is_ok() && self.transmit_at_once(id, &mut post) {
-            true => Ok(()),
-            false => self.note_taken(id, taken),
+        self.note_taken(id, taken)?;
+        if !self.transmit_at_once(id, post) {
+            self.list(id);
         }
+        Ok(())
     }
 
-    /// A request was taken, for which the virtual queue pair gets a turn, or refused.
+    /// Counts a request that was taken or refused. The virtual queue pair switches before it posts
+    /// one that was taken, if it is to.
     #[inline(always)]
     pub(crate) fn note_taken(
         &mut self,
@@ -310,17 +314,14 @@ impl Pool {
         taken: Result<(), PostError>,
     ) -> Result<(), PostError> {
         match taken {
-            Ok(()) => {
-                if self.switch.is_some() {
-                    self.note_use(id);
-                }
-                self.list(id);
-            }
+            Ok(()) if self.switch.is_some() => self.note_use(id),
+            Ok(()) => {}
             Err(_) => self.stats.refused += 1,
         }
         taken
     }
 
+    #[inline(always)]
     fn check_and_push(
         &mut self,
         id: VirtualId,
@@ -336,11 +337,9 @@ impl Pool {
         }
         let (regions, faults) = (&mut self.regions, self.faults);
         let len_octets = check_shape(request, elements, &self.config, faults)?;
-        let (of, node) = ((poster.user, request.operation), poster.node);
-        let rkey = regions.check_remote(node, request, len_octets, faults)?;
-        poster.try_push(request, (rkey, len_octets), faults, |pieces| {
-            regions.use_elements(of, elements, faults, |piece| pieces.push_back(piece))
-        })
+        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
+        let of = (rkey, len_octets);
+        poster.try_push(request, of, (elements, regions), faults)
     }
 
     /// The next completion of a virtual queue pair.
@@ -451,21 +450,20 @@ impl Pool {
             let shared = &mut self.physicals[usize::from(slot)];
             let Some(InFlight {
                 of,
-                pieces,
+                locals,
                 is_part,
                 ..
             }) = shared.pop()
             else {
                 return;
             };
-            for at in 0..pieces {
-                let local = shared.locals.pop_front();
-                let local =
-                    local.filter(|_| at == 0 || !self.faults.has(Fault::FirstElementReleased));
-                if let Some(local) = local {
+            let mut releases = true;
+            locals.take_oldest(&mut shared.other_locals, |local| {
+                if releases {
                     release(&mut self.regions, &mut self.actions, local);
                 }
-            }
+                releases &= !self.faults.has(Fault::FirstElementReleased);
+            });
             let id = self.receiver_of(of);
             match self.virtuals.get_mut(id.0) {
                 Some(member) => {

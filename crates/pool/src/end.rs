@@ -27,7 +27,7 @@ impl Receive {
 
     /// Where octets of a message go.
     fn places(&self, offset: u32, len_octets: u32) -> Places {
-        let cut = cut(&self.pieces, offset, len_octets);
+        let cut = cut(self.pieces.iter().copied(), offset, len_octets);
         cut.map(|piece| piece.sge).collect()
     }
 }

@@ -9,7 +9,7 @@ use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
-use crate::regions::{length_of, Pieces};
+use crate::regions::{length_of, Piece, Pieces};
 use crate::services::Incoming;
 use crate::slots::Id;
 use crate::types::{
@@ -205,7 +205,9 @@ impl Pool {
         elements: &[Element],
     ) -> Result<(), PostError> {
         let taken = self.check_send(id, &send_of(request), elements);
-        self.note_taken(id, taken)
+        self.note_taken(id, taken)?;
+        self.list(id);
+        Ok(())
     }
 
     fn check_send(
@@ -226,11 +228,8 @@ impl Pool {
         if len_octets > self.config.message_octets_max {
             return Err(PostError::Length);
         }
-        let (regions, faults) = (&mut self.regions, self.faults);
-        let of = (poster.user, request.operation);
-        poster.try_push(request, (0, len_octets), faults, |pieces| {
-            regions.use_elements(of, elements, faults, |piece| pieces.push_back(piece))
-        })
+        let used = (elements, &mut self.regions);
+        poster.try_push(request, (0, len_octets), used, self.faults)
     }
 
     /// Takes a Receive, which the next Send of the other end fills.
@@ -268,11 +267,13 @@ impl Pool {
         let regions = &mut self.regions;
         // As the destination of a READ, its elements are written.
         let of = (poster.user, Operation::Read);
-        let mut pieces = Pieces::new();
         if end.is_full() {
             return Err(PostError::ReceiveQueueFull);
         }
-        regions.use_elements(of, elements, self.faults, |piece| pieces.push(piece))?;
+        let mut others = Pieces::new();
+        let lkey = regions.use_elements(of, elements, self.faults, |other| others.push(other))?;
+        let first = elements.first().map(|first| Piece::new(first, lkey));
+        let pieces = first.into_iter().chain(others).collect();
         end.push(number, pieces);
         Ok(())
     }

@@ -3,8 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::config::Config;
 use crate::exchange::Exchange;
 use crate::fault::{Fault, Faults};
+use crate::per_element::PerElement;
+use crate::ring::Ring;
 use crate::slots::Id;
 use crate::types::{LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, VirtualId};
 
@@ -15,8 +18,8 @@ pub(crate) struct InFlight {
     pub(crate) of: VirtualId,
     /// Where it goes.
     pub(crate) node: NodeId,
-    /// How many elements it has.
-    pub(crate) pieces: usize,
+    /// The regions of its elements.
+    pub(crate) locals: PerElement<LocalRegionId>,
     /// Whether it is a segment of a Send, and not the last one: it uses local memory for itself.
     pub(crate) is_part: bool,
 }
@@ -71,12 +74,13 @@ pub(crate) struct PhysicalQp {
     generation: u16,
     pub(crate) state: PhysicalState,
     /// What is posted, in order.
-    pub(crate) in_flight: VecDeque<InFlight>,
-    /// The regions of the elements of these.
-    pub(crate) locals: VecDeque<LocalRegionId>,
+    pub(crate) in_flight: Ring<InFlight>,
+    /// The regions of the elements of these that are not the first one.
+    pub(crate) other_locals: VecDeque<LocalRegionId>,
     /// The number of the oldest of these.
     oldest: u32,
     /// Of those in flight, the ones that begin before all that were posted later: number and start.
+    /// One that was posted when nothing was in flight is left out: it is the first that ends.
     earliest: VecDeque<(u32, u64)>,
     /// Work requests since the last that was signaled.
     pub(crate) unsignaled: u32,
@@ -108,8 +112,8 @@ impl PhysicalQp {
             slot,
             generation: 0,
             state: PhysicalState::Down,
-            in_flight: VecDeque::new(),
-            locals: VecDeque::new(),
+            in_flight: Ring::default(),
+            other_locals: VecDeque::new(),
             oldest: 0,
             earliest: VecDeque::new(),
             unsignaled: 0,
@@ -153,30 +157,33 @@ impl PhysicalQp {
     /// caller adds its regions.
     #[inline(always)]
     pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) -> u64 {
+        let number = self.next_number();
         if self.in_flight.is_empty() {
             self.time = self.time.max(start);
+        } else {
+            while self.earliest.back().is_some_and(|last| last.1 >= start) {
+                self.earliest.pop_back();
+            }
+            self.earliest.push_back((number, start));
         }
-        let number = self.next_number();
-        while self.earliest.back().is_some_and(|last| last.1 >= start) {
-            self.earliest.pop_back();
-        }
-        self.earliest.push_back((number, start));
         self.in_flight.push_back(in_flight);
         u64::from(self.slot) << 48 | u64::from(self.generation) << 32 | u64::from(number)
     }
 
-    /// The last one was refused: takes it back, and counts a refusal of the first one.
-    pub(crate) fn note_refused(&mut self, faults: Faults) {
-        self.take_back();
+    /// The last one was refused: takes it back, and counts a refusal of the first one. The region
+    /// of each of its elements is given to `each`.
+    pub(crate) fn note_refused(&mut self, faults: Faults, each: impl FnMut(LocalRegionId)) {
+        self.take_back(each);
         if self.is_unused && !faults.has(Fault::RefusalsRepeated) {
             self.refusals += 1;
         }
     }
 
     /// Takes the last one back, which was not posted.
-    fn take_back(&mut self) {
-        let pieces = self.in_flight.pop_back().map_or(0, |last| last.pieces);
-        self.locals.truncate(self.locals.len() - pieces);
+    fn take_back(&mut self, each: impl FnMut(LocalRegionId)) {
+        if let Some(last) = self.in_flight.pop_back() {
+            last.locals.take_newest(&mut self.other_locals, each);
+        }
         let number = self.next_number();
         if self.earliest.back().is_some_and(|last| last.0 == number) {
             self.earliest.pop_back();
@@ -189,7 +196,36 @@ impl PhysicalQp {
         (place < self.in_flight.len()).then_some(place)
     }
 
+    /// Whether there is a place for one more work request.
+    #[inline(always)]
+    pub(crate) fn has_room(&self, config: &Config, faults: Faults) -> bool {
+        let has_place = self.in_flight.len() < config.sq_depth as usize
+            || faults.has(Fault::SendQueueUnbounded);
+        self.state == PhysicalState::Ready && has_place
+    }
+
+    /// Whether a virtual queue pair with this many in flight, whose next request begins at `start`,
+    /// is not too far ahead of its share.
+    #[inline(always)]
+    pub(crate) fn is_permitted(
+        &self,
+        start: u64,
+        posted: usize,
+        config: &Config,
+        faults: Faults,
+    ) -> bool {
+        if self.in_flight.is_empty() {
+            return true;
+        }
+        let limit = match self.in_flight.len() == posted {
+            true => config.in_flight_octets_max,
+            false => config.lead_octets_max,
+        };
+        start.saturating_sub(self.time) <= limit || faults.has(Fault::LeadUnbounded)
+    }
+
     /// Takes the oldest out. The caller releases its regions.
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<InFlight> {
         let oldest = self.in_flight.pop_front()?;
         if self

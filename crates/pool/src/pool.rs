@@ -228,8 +228,8 @@ impl Pool {
                 self.stats.retired += 1;
                 if self.faults.has(Fault::ConnectionsKept) {
                     shared.renew();
-                    shared.in_flight.clear();
-                    shared.locals.clear();
+                    shared.in_flight.truncate(0);
+                    shared.other_locals.clear();
                     shared.state = PhysicalState::Down;
                     return;
                 }
@@ -255,24 +255,11 @@ impl Pool {
     /// a limit at most, which is less while others have requests in flight.
     #[inline]
     pub(crate) fn permitted_turn(&mut self, slot: u16) -> Option<(u64, VirtualId)> {
-        let turn = self.first_turn(slot)?;
-        self.is_permitted(slot, turn).then_some(turn)
-    }
-
-    /// Whether a virtual queue pair whose next request begins at `start` is not too far ahead of
-    /// its share.
-    #[inline(always)]
-    pub(crate) fn is_permitted(&self, slot: u16, (start, id): (u64, VirtualId)) -> bool {
+        let (start, id) = self.first_turn(slot)?;
         let shared = &self.physicals[usize::from(slot)];
-        if shared.in_flight.is_empty() {
-            return true;
-        }
         let posted = self.virtuals.get(id.0).map_or(0, VirtualQp::in_flight);
-        let limit = match shared.in_flight.len() == posted {
-            true => self.config.in_flight_octets_max,
-            false => self.config.lead_octets_max,
-        };
-        start.saturating_sub(shared.time) <= limit || self.faults.has(Fault::LeadUnbounded)
+        let is_permitted = shared.is_permitted(start, posted, &self.config, self.faults);
+        is_permitted.then_some((start, id))
     }
 
     /// The virtual queue pair whose next request begins first.
@@ -281,7 +268,7 @@ impl Pool {
         let (start, id) = self.physicals[usize::from(slot)].first_turn()?;
         let member = self.virtuals.get(id.0);
         match member.and_then(|member| member.next(self.faults)) {
-            Some(next) if !next.request.operation.is_send() => Some((start, id)),
+            Some(next) if !next.operation.is_send() => Some((start, id)),
             _ => self.find_turn(slot),
         }
     }
@@ -303,7 +290,7 @@ impl Pool {
                 continue;
             };
             match member.next(self.faults) {
-                Some(next) if !next.request.operation.is_send() => return Some((start, id)),
+                Some(next) if !next.operation.is_send() => return Some((start, id)),
                 Some(next) => {
                     let segment = member.next_segment(next, self.messages.segment_octets_max());
                     let send = (member.next_sequence(), segment);
@@ -327,10 +314,7 @@ impl Pool {
     }
 
     pub(crate) fn has_room(&self, slot: u16) -> bool {
-        let shared = &self.physicals[usize::from(slot)];
-        let has_place = shared.in_flight.len() < self.config.sq_depth as usize
-            || self.faults.has(Fault::SendQueueUnbounded);
-        shared.state == PhysicalState::Ready && has_place
+        self.physicals[usize::from(slot)].has_room(&self.config, self.faults)
     }
 
     /// Whether a message of the pool itself waits that may be posted. Those that have become

@@ -1,17 +1,85 @@
 //! A request that is not complete, and the messages that a Send is divided into.
 
-use crate::types::Request;
+use crate::per_element::PerElement;
+use crate::regions::Piece;
+use crate::types::{Completion, Operation, Request, Status};
 
 /// A request that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
-    pub(crate) request: Request,
+    pub(crate) id: u64,
+    pub(crate) operation: Operation,
+    pub(crate) remote_addr: u64,
     /// The key of the node's region.
     pub(crate) rkey: u32,
     /// Of all elements.
     pub(crate) len_octets: u32,
-    /// How many elements it has.
-    pub(crate) pieces: usize,
+    pub(crate) pieces: PerElement<Piece>,
+    pub(crate) is_signaled: bool,
+}
+
+impl Queued {
+    #[inline(always)]
+    pub(crate) fn new(
+        request: &Request,
+        (rkey, len_octets): (u32, u32),
+        pieces: PerElement<Piece>,
+    ) -> Self {
+        Self {
+            id: request.id,
+            operation: request.operation,
+            remote_addr: request.remote_addr,
+            rkey,
+            len_octets,
+            pieces,
+            is_signaled: request.is_signaled,
+        }
+    }
+
+    /// The only element, if there is one that is posted as it is; that of a Send may be cut.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<Piece> {
+        let only = self.pieces.only();
+        only.filter(|_| !self.operation.is_send())
+    }
+
+    pub(crate) fn completion(&self, status: Status) -> Completion {
+        Completion {
+            id: self.id,
+            status,
+            operation: self.operation,
+            len_octets: self.len_octets,
+        }
+    }
+}
+
+/// What requests that are posted are in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PostedCounts {
+    pub(crate) requests: u32,
+    /// Of their elements, those that are not the first one.
+    pub(crate) others: u32,
+    /// Requests that must not be repeated.
+    pub(crate) effects: u32,
+    pub(crate) sends: u32,
+}
+
+impl PostedCounts {
+    #[inline(always)]
+    pub(crate) fn add(&mut self, queued: &Queued) {
+        self.requests += 1;
+        self.others += queued.pieces.others();
+        self.effects += u32::from(queued.operation.has_effect());
+        self.sends += u32::from(queued.operation.is_send());
+    }
+
+    #[inline(always)]
+    pub(crate) fn subtract(&mut self, queued: &Queued) {
+        self.requests -= 1;
+        self.others -= queued.pieces.others();
+        self.effects -= u32::from(queued.operation.has_effect());
+        self.sends -= u32::from(queued.operation.is_send());
+    }
 }
 
 /// What a message has of a Send.

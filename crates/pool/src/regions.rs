@@ -27,15 +27,31 @@ pub(crate) struct Piece {
     pub(crate) sge: Sge,
 }
 
+impl Piece {
+    /// An element with the key of its region.
+    #[inline(always)]
+    pub(crate) fn new(element: &Element, lkey: u32) -> Self {
+        let sge = Sge {
+            addr: element.addr,
+            len_octets: element.len_octets,
+            lkey,
+        };
+        Self {
+            local: element.local,
+            sge,
+        }
+    }
+}
+
 /// Those of a Receive.
 pub(crate) type Pieces = ArrayVec<Piece, ELEMENTS_MAX>;
 
 /// The parts of elements that `len_octets` octets from an offset on are in, none of them empty.
-pub(crate) fn cut<'a, T: IntoIterator<Item = &'a Piece>>(
+pub(crate) fn cut<T: IntoIterator<Item = Piece>>(
     pieces: T,
     mut offset: u32,
     mut len_octets: u32,
-) -> impl Iterator<Item = Piece> + use<'a, T> {
+) -> impl Iterator<Item = Piece> + use<T> {
     pieces.into_iter().filter_map(move |piece| {
         let skipped = offset.min(piece.sge.len_octets);
         offset -= skipped;
@@ -46,7 +62,7 @@ pub(crate) fn cut<'a, T: IntoIterator<Item = &'a Piece>>(
             len_octets: len,
             ..piece.sge
         };
-        (len > 0).then_some(Piece { sge, ..*piece })
+        (len > 0).then_some(Piece { sge, ..piece })
     })
 }
 
@@ -116,15 +132,14 @@ impl Regions {
         local.uses == 0 && local.is_ending && self.local.remove(id.0).is_some()
     }
 
-    /// Notes that a request of this user uses local memory, if it may use it so; with its key.
+    /// Notes that a request of this user uses local memory, if it may use it so; its key.
     #[inline(always)]
     fn use_element(
         &mut self,
-        user: UserId,
-        operation: Operation,
+        (user, operation): (UserId, Operation),
         element: &Element,
         faults: Faults,
-    ) -> Result<Piece, PostError> {
+    ) -> Result<u32, PostError> {
         let Element {
             local: id,
             addr,
@@ -146,32 +161,45 @@ impl Regions {
             return Err(PostError::LocalAccess);
         }
         found.uses += 1;
-        Ok(Piece {
-            local: id,
-            sge: Sge {
-                addr,
-                len_octets,
-                lkey: found.region.lkey,
-            },
-        })
+        Ok(found.region.lkey)
     }
 
-    /// Gives `add` the elements of a request of this user, and notes that it uses their local
-    /// regions. If one names memory that it may not use so, none is used; the caller takes those
-    /// back that were added.
+    /// Notes that a request of this user uses the local memory of its elements; the key of the
+    /// first of them, 0 if there is none. The others are given to `add`. If one names memory that
+    /// it may not use so, none is used; the caller takes those back that were added.
     #[inline(always)]
     pub(crate) fn use_elements(
         &mut self,
-        (user, operation): (UserId, Operation),
+        by: (UserId, Operation),
+        elements: &[Element],
+        faults: Faults,
+        add: impl FnMut(Piece),
+    ) -> Result<u32, PostError> {
+        let Some(first) = elements.first() else {
+            return Ok(0);
+        };
+        let lkey = self.use_element(by, first, faults)?;
+        if elements.len() > 1 {
+            self.use_others(by, elements, faults, add)?;
+        }
+        Ok(lkey)
+    }
+
+    /// The same of the elements behind the first, which is used.
+    #[inline(never)]
+    fn use_others(
+        &mut self,
+        by: (UserId, Operation),
         elements: &[Element],
         faults: Faults,
         mut add: impl FnMut(Piece),
     ) -> Result<(), PostError> {
-        for (at, element) in elements.iter().enumerate() {
-            match self.use_element(user, operation, element, faults) {
-                Ok(piece) => add(piece),
-                Err(_) if at > 0 && faults.has(Fault::FirstElementChecked) => {
-                    add(self.use_element(user, operation, &elements[0], faults)?);
+        for (at, element) in elements.iter().enumerate().skip(1) {
+            match self.use_element(by, element, faults) {
+                Ok(lkey) => add(Piece::new(element, lkey)),
+                Err(_) if faults.has(Fault::FirstElementChecked) => {
+                    let lkey = self.use_element(by, &elements[0], faults)?;
+                    add(Piece::new(&elements[0], lkey));
                 }
                 Err(error) => {
                     if !faults.has(Fault::RefusedUseMemory) {

@@ -15,6 +15,8 @@
 //! executed twice. Its oldest request gets the status that a connection of its own would have got.
 //! Sends are posted again, since the node drops those that it has had.
 
+use std::collections::VecDeque;
+
 use crate::exchange::OWN;
 use crate::fault::Fault;
 use crate::physical_qp::{Executed, InFlight};
@@ -45,7 +47,7 @@ impl Pool {
         let cause = shared.cause.take();
         let is_refusing = shared.refusals == REFUSALS_MAX;
         let mut left = std::mem::take(&mut shared.in_flight);
-        let mut locals = std::mem::take(&mut shared.locals);
+        let mut others = std::mem::take(&mut shared.other_locals);
         shared.renew();
         shared.state = PhysicalState::Down;
         let mut settled = Settled {
@@ -59,7 +61,7 @@ impl Pool {
         }
         self.begin_ending(id.slot);
         let failed_node = left.front().map(|first| first.node);
-        for in_flight in left.drain(..) {
+        while let Some(in_flight) = left.pop_front() {
             let is_other_node = Some(in_flight.node) != failed_node;
             if settled.executed == Executed::SameNode
                 && is_other_node
@@ -67,11 +69,11 @@ impl Pool {
             {
                 settled.executed = Executed::Nothing;
             }
-            self.settle(&in_flight, locals.drain(..in_flight.pieces), &settled);
+            self.settle(&in_flight, &mut others, &settled);
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
-        (shared.in_flight, shared.locals) = (left, locals);
+        (shared.in_flight, shared.other_locals) = (left, others);
         shared.exchange.reset();
         if self.end_connection(id.slot) {
             return;
@@ -88,19 +90,15 @@ impl Pool {
         }
     }
 
-    fn settle(
-        &mut self,
-        in_flight: &InFlight,
-        locals: impl Iterator<Item = LocalRegionId>,
-        by: &Settled,
-    ) {
+    fn settle(&mut self, in_flight: &InFlight, others: &mut VecDeque<LocalRegionId>, by: &Settled) {
         let id = in_flight.of;
         let is_closed = self.virtuals.get(id.0).is_none();
-        if is_closed || in_flight.is_part {
-            for local in locals {
+        let releases = is_closed || in_flight.is_part;
+        in_flight.locals.take_oldest(others, |local| {
+            if releases {
                 release(&mut self.regions, &mut self.actions, local);
             }
-        }
+        });
         let Some(member) = self.virtuals.get_mut(id.0) else {
             self.stats.closed += u64::from(id != OWN);
             return;

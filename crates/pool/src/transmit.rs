@@ -1,13 +1,18 @@
 //! What is posted next, and to which queue pair.
 
+use std::collections::VecDeque;
+use std::slice;
+
 use crate::exchange::{Control, OWN};
-use crate::fault::Fault;
+use crate::fault::{Fault, Faults};
 use crate::header::{Header, Message, HEADER_OCTETS};
-use crate::physical_qp::InFlight;
+use crate::per_element::PerElement;
+use crate::physical_qp::{InFlight, PhysicalQp};
 use crate::pool::{release, Pool};
 use crate::queued::{last_offset, Queued, Segment};
-use crate::regions::cut;
-use crate::types::{NodeId, Operation, Posted, Sge, Transmit, VirtualId};
+use crate::regions::{cut, Piece};
+use crate::types::{LocalRegionId, NodeId, Operation, Posted, Sge, Transmit, VirtualId};
+use crate::virtual_qp::VirtualQp;
 
 /// What a request costs in the order of turns beside its octets.
 const REQUEST_COST: u64 = 512;
@@ -43,83 +48,26 @@ impl Pool {
         let Some(member) = self.virtuals.get_mut(id.0) else {
             return self.transmit_own(slot, post);
         };
-        let Some(queued) = member.next(self.faults) else {
+        let Some(&queued) = member.next(self.faults) else {
             return false;
         };
-        if queued.request.operation.is_send() {
-            let (queued, most) = (*queued, self.messages.segment_octets_max());
+        if queued.operation.is_send() {
+            let most = self.messages.segment_octets_max();
             if member.next_segment(&queued, most) == Segment::Part {
                 return self.transmit_part(slot, (start, id), &queued, post);
             }
         }
         shared.end_turn();
         member.is_listed = false;
-        self.transmit_request(slot, (start, id), post)
-    }
-
-    /// Posts the next request of a virtual queue pair that has no turn, if nothing else waits for
-    /// its shared queue pair, as a turn would; `false`: it needs one.
-    #[inline]
-    pub(crate) fn transmit_at_once(
-        &mut self,
-        id: VirtualId,
-        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
-    ) -> bool {
-        let Some(member) = self.virtuals.get(id.0) else {
-            return false;
-        };
-        let Some(queued) = member.next(self.faults) else {
-            return false;
-        };
-        let slot = member.physical;
-        let shared = &self.physicals[usize::from(slot)];
-        let start = member.finish.max(shared.time);
-        let is_alone = !shared.has_turns() || self.faults.has(Fault::TurnsSkipped);
-        // The request counts for the switch of its node when it gets a turn.
-        let may_skip = is_alone && self.switch.is_none() && !queued.request.operation.is_send();
-        if !may_skip || !self.has_room(slot) || !self.is_permitted(slot, (start, id)) {
-            return false;
-        }
-        self.transmit_request(slot, (start, id), post);
-        true
-    }
-
-    /// Posts the next request of a virtual queue pair, or the last segment of it; `false`: none may
-    /// be posted after it.
-    fn transmit_request(
-        &mut self,
-        slot: u16,
-        (start, id): (u64, VirtualId),
-        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
-    ) -> bool {
-        let shared = &mut self.physicals[usize::from(slot)];
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return false;
-        };
-        let Some(&queued) = member.next(self.faults) else {
-            return false;
-        };
-        let Queued { request, rkey, .. } = queued;
-        member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
-        self.elements.clear();
-        for piece in member.next_pieces(&queued) {
-            shared.locals.push_back(piece.local);
-            self.elements.push(piece.sge);
-        }
-        member.note_posted(&queued);
-        let before = shared.in_flight.back().map(|before| before.node);
-        let kept = before.filter(|_| self.faults.has(Fault::NodeKept));
-        let node = kept.unwrap_or(member.node);
-        let in_flight = InFlight {
-            of: id,
-            node,
-            pieces: queued.pieces,
-            is_part: false,
-        };
-        let wr_id = shared.push(in_flight, start);
-        let physical = shared.id();
+        let noted = note_next(
+            (member, shared),
+            (start, id),
+            &queued,
+            &mut self.elements,
+            self.faults,
+        );
         let is_waiting = member.is_waiting();
-        let header = match request.operation {
+        let header = match queued.operation {
             Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
             _ => None,
         };
@@ -128,21 +76,75 @@ impl Pool {
         }
         let is_last = self.is_last(slot);
         let work = Transmit {
-            physical,
-            node,
-            wr_id,
-            operation: request.operation,
-            remote_addr: request.remote_addr,
-            rkey,
-            is_signaled: request.is_signaled || self.is_tail(slot, is_last),
+            is_signaled: queued.is_signaled || self.is_tail(slot, is_last),
             header,
+            ..noted
         };
-        if post(&work, &self.elements) == Posted::Refused {
-            self.take_back(slot, id, &queued);
+        self.post_noted(id, &queued, &work, post) && !is_last
+    }
+
+    /// Posts the request that a virtual queue pair was given last, if it is the next one there, and
+    /// nothing waits for its shared queue pair, as a turn would; `false`: it needs one.
+    #[inline(always)]
+    pub(crate) fn transmit_at_once(
+        &mut self,
+        id: VirtualId,
+        mut post: impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
+        let (config, faults) = (&self.config, self.faults);
+        let Some(member) = self.virtuals.get_mut(id.0) else {
+            return false;
+        };
+        let shared = &mut self.physicals[usize::from(member.physical)];
+        let start = member.finish.max(shared.time);
+        let Some(&queued) = member.newest_next(faults) else {
+            return false;
+        };
+        let is_alone = !shared.has_turns() || faults.has(Fault::TurnsSkipped);
+        let may_post = is_alone
+            && shared.has_room(config, faults)
+            && shared.is_permitted(start, member.in_flight(), config, faults);
+        if !may_post {
+            return false;
+        }
+        // Nothing may follow it for now.
+        let is_signaled = queued.is_signaled || !faults.has(Fault::TailUnsignaled);
+        let noted = note_next(
+            (member, shared),
+            (start, id),
+            &queued,
+            &mut self.elements,
+            faults,
+        );
+        let work = Transmit {
+            is_signaled,
+            ..noted
+        };
+        self.post_noted(id, &queued, &work, &mut post);
+        true
+    }
+
+    /// Posts a request that was noted as posted; `false`: the queue pair does not take it.
+    #[inline(always)]
+    fn post_noted(
+        &mut self,
+        id: VirtualId,
+        queued: &Queued,
+        work: &Transmit,
+        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
+    ) -> bool {
+        let only = queued.only();
+        let elements = match &only {
+            Some(only) => slice::from_ref(&only.sge),
+            None => &self.elements[..],
+        };
+        let slot = work.physical.slot;
+        if post(work, elements) == Posted::Refused {
+            self.take_back(slot, id);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
-        !is_last
+        true
     }
 
     /// Posts a segment of the next Send of a virtual queue pair, which is not the last one.
@@ -162,19 +164,18 @@ impl Pool {
         shared.end_turn();
         member.is_listed = false;
         member.finish = start + REQUEST_COST + u64::from(most);
-        self.elements.clear();
-        for piece in cut(member.next_pieces(queued), member.begun_octets(), most) {
-            shared.locals.push_back(piece.local);
-            self.elements.push(piece.sge);
+        let pieces = cut(member.next_pieces(queued), member.begun_octets(), most);
+        let used = pieces.inspect(|piece| {
             if !self.faults.has(Fault::SegmentsUseNothing) {
-                self.regions.use_local(&piece);
+                self.regions.use_local(piece);
             }
-        }
-        let (node, pieces) = (member.node, self.elements.len());
+        });
+        let locals = list_elements(used, &mut self.elements, &mut shared.other_locals);
+        let node = member.node;
         let in_flight = InFlight {
             of: id,
             node,
-            pieces,
+            locals,
             is_part: true,
         };
         let wr_id = shared.push(in_flight, start);
@@ -182,7 +183,7 @@ impl Pool {
         self.list(id);
         let posted = self.post_message((slot, wr_id), node, header, post);
         if posted.is_none() {
-            self.take_part_back(slot, id, pieces);
+            self.take_part_back(slot, id);
         }
         posted.unwrap_or(false)
     }
@@ -257,7 +258,7 @@ impl Pool {
         let in_flight = InFlight {
             of: OWN,
             node,
-            pieces: 0,
+            locals: PerElement::default(),
             is_part: false,
         };
         let wr_id = shared.push(in_flight, shared.time);
@@ -267,7 +268,7 @@ impl Pool {
         let posted = self.post_message((slot, wr_id), node, Some(header), post);
         if posted.is_none() {
             let shared = &mut self.physicals[usize::from(slot)];
-            shared.note_refused(self.faults);
+            shared.note_refused(self.faults, drop);
             shared.exchange.note_refused();
             self.begin_failing(slot);
         }
@@ -277,26 +278,21 @@ impl Pool {
     /// The queue pair does not take the work request that was to be posted: it has failed, and the
     /// request had no effect.
     #[cold]
-    fn take_back(&mut self, slot: u16, id: VirtualId, queued: &Queued) {
-        self.physicals[usize::from(slot)].note_refused(self.faults);
+    fn take_back(&mut self, slot: u16, id: VirtualId) {
+        self.physicals[usize::from(slot)].note_refused(self.faults, drop);
         if let Some(member) = self.virtuals.get_mut(id.0) {
-            member.note_refused(queued);
-            if queued.request.operation.is_send() {
-                member.note_last_refused(queued, self.messages.segment_octets_max());
-            }
+            member.note_refused(self.messages.segment_octets_max());
         }
         self.list(id);
         self.begin_failing(slot);
     }
 
-    /// The same of a segment that is not the last one of its Send, of `pieces` elements.
+    /// The same of a segment that is not the last one of its Send.
     #[cold]
-    fn take_part_back(&mut self, slot: u16, id: VirtualId, pieces: usize) {
+    fn take_part_back(&mut self, slot: u16, id: VirtualId) {
+        let (regions, actions) = (&mut self.regions, &mut self.actions);
         let shared = &mut self.physicals[usize::from(slot)];
-        for local in shared.locals.iter().rev().take(pieces) {
-            release(&mut self.regions, &mut self.actions, *local);
-        }
-        shared.note_refused(self.faults);
+        shared.note_refused(self.faults, |local| release(regions, actions, local));
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.note_part_refused(self.messages.segment_octets_max());
         }
@@ -398,6 +394,61 @@ impl Pool {
         let buffers = exchange.grant.announce();
         Header { buffers, message }.encode()
     }
+}
+
+/// Notes the next request of a virtual queue pair, which begins at `start`, as posted to the shared
+/// one, and lists its elements, but for an only one; the work request, not signaled, without a
+/// header.
+#[inline(always)]
+fn note_next(
+    (member, shared): (&mut VirtualQp, &mut PhysicalQp),
+    (start, id): (u64, VirtualId),
+    queued: &Queued,
+    list: &mut Vec<Sge>,
+    faults: Faults,
+) -> Transmit {
+    member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
+    let locals = match queued.only() {
+        Some(only) => PerElement::new(Some(only.local), 0),
+        None => list_elements(member.next_pieces(queued), list, &mut shared.other_locals),
+    };
+    member.note_posted(queued);
+    let before = shared.in_flight.back();
+    let kept = before.filter(|_| faults.has(Fault::NodeKept));
+    let node = kept.map_or(member.node, |before| before.node);
+    let in_flight = InFlight {
+        of: id,
+        node,
+        locals,
+        is_part: false,
+    };
+    Transmit {
+        wr_id: shared.push(in_flight, start),
+        physical: shared.id(),
+        node,
+        operation: queued.operation,
+        remote_addr: queued.remote_addr,
+        rkey: queued.rkey,
+        is_signaled: false,
+        header: None,
+    }
+}
+
+/// Lists the elements of a work request; their regions, but for the first one of which those go
+/// into the queue.
+#[inline(never)]
+fn list_elements(
+    pieces: impl Iterator<Item = Piece>,
+    list: &mut Vec<Sge>,
+    others: &mut VecDeque<LocalRegionId>,
+) -> PerElement<LocalRegionId> {
+    list.clear();
+    let mut locals = PerElement::default();
+    for piece in pieces {
+        locals.push(piece.local, others);
+        list.push(piece.sge);
+    }
+    locals
 }
 
 /// Takes the first octets off a scatter-gather list.

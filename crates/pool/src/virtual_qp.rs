@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 use crate::end::End;
 use crate::error::PostError;
 use crate::fault::{Fault, Faults};
-use crate::queued::{last_offset, Queued, Segment};
-use crate::regions::Piece;
+use crate::per_element::PerElement;
+use crate::queued::{last_offset, PostedCounts, Queued, Segment};
+use crate::regions::{Piece, Regions};
+use crate::ring::Ring;
 use crate::types::{
-    Access, Completion, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
+    Access, Completion, Element, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
 };
 
 /// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
@@ -28,23 +30,18 @@ pub(crate) struct VirtualQp {
     /// Which operations it has.
     pub(crate) operations: Access,
     pub(crate) state: VirtualState,
-    /// Its requests; the first `posted` of them are posted.
-    queue: VecDeque<Queued>,
-    posted: u32,
-    /// The elements of all of them, in order.
-    pieces: VecDeque<Piece>,
-    posted_pieces: usize,
-    /// Of those that are posted, the ones that must not be repeated.
-    posted_effects: u32,
-    /// Of those that are posted, Sends.
-    posted_sends: u32,
+    /// Its requests; the first `posted.requests` of them are posted.
+    queue: Ring<Queued>,
+    /// The elements of all of them that are not the first one, in order.
+    others: VecDeque<Piece>,
+    posted: PostedCounts,
     /// Octets of the Send that would be posted next that are, in segments.
     begun_octets: u32,
     /// Segments in flight, without those that are the last of a Send.
     parts: u32,
     /// Sends that are complete, modulo 2^32.
     completed_sends: u32,
-    completions: VecDeque<Completion>,
+    completions: Ring<Completion>,
     depth: u32,
     /// Requests that may be posted; none while it is to switch.
     in_flight_max: u32,
@@ -72,16 +69,13 @@ impl VirtualQp {
             physical,
             operations,
             state: VirtualState::Ready,
-            queue: VecDeque::new(),
-            posted: 0,
-            pieces: VecDeque::new(),
-            posted_pieces: 0,
-            posted_effects: 0,
-            posted_sends: 0,
+            queue: Ring::default(),
+            others: VecDeque::new(),
+            posted: PostedCounts::default(),
             begun_octets: 0,
             parts: 0,
             completed_sends: 0,
-            completions: VecDeque::new(),
+            completions: Ring::default(),
             depth,
             in_flight_max,
             moving: None,
@@ -109,48 +103,59 @@ impl VirtualQp {
 
     /// The number of the Send that would be posted next.
     pub(crate) fn next_sequence(&self) -> u32 {
-        self.completed_sends.wrapping_add(self.posted_sends)
+        self.completed_sends.wrapping_add(self.posted.sends)
     }
 
-    /// Appends a request with its remote key and length, if it is not full. `add` adds its elements
-    /// to those of the queue; if that ends with an error, nothing is appended.
+    /// Appends a request with its remote key and length, if it is not full and may use its local
+    /// memory.
     #[inline(always)]
     pub(crate) fn try_push(
         &mut self,
         request: &Request,
-        (rkey, len_octets): (u32, u32),
+        of: (u32, u32),
+        (elements, regions): (&[Element], &mut Regions),
         faults: Faults,
-        add: impl FnOnce(&mut VecDeque<Piece>) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         if self.is_full(faults) {
             return Err(PostError::QueueFull);
         }
-        let before = self.pieces.len();
-        if let Err(error) = add(&mut self.pieces) {
-            self.pieces.truncate(before);
-            return Err(error);
-        }
-        self.queue.push_back(Queued {
-            request: *request,
-            rkey,
-            len_octets,
-            pieces: self.pieces.len() - before,
-        });
+        let by = (self.user, request.operation);
+        let before = self.others.len();
+        let lkey = regions
+            .use_elements(by, elements, faults, |other| self.others.push_back(other))
+            .inspect_err(|_| self.others.truncate(before))?;
+        let first = elements.first().map(|first| Piece::new(first, lkey));
+        let others = u32::try_from(elements.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let pieces = PerElement::new(first, others);
+        self.queue.push_back(Queued::new(request, of, pieces));
         Ok(())
     }
 
     /// The request that would be posted next, if one may be.
     #[inline]
     pub(crate) fn next(&self, faults: Faults) -> Option<&Queued> {
-        let next = self.queue.get(self.posted as usize)?;
+        let next = self.queue.get(self.posted.requests as usize)?;
+        self.may_post(faults).then_some(next)
+    }
+
+    /// The newest request, if it would be posted next, and may be.
+    #[inline(always)]
+    pub(crate) fn newest_next(&self, faults: Faults) -> Option<&Queued> {
+        let is_next = self.queue.len() == self.posted.requests as usize + 1;
+        let newest = self.queue.back()?;
+        (is_next && self.may_post(faults)).then_some(newest)
+    }
+
+    #[inline(always)]
+    fn may_post(&self, faults: Faults) -> bool {
         let is_unbounded = faults.has(Fault::InFlightUnbounded) && self.moving.is_none();
-        (self.posted < self.in_flight_max || is_unbounded).then_some(next)
+        self.posted.requests < self.in_flight_max || is_unbounded
     }
 
     /// Whether it may need a turn, or may switch.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
-        self.queue.len() > self.posted as usize || self.moving.is_some()
+        self.queue.len() > self.posted.requests as usize || self.moving.is_some()
     }
 
     /// Posts nothing until it has switched to another shared queue pair.
@@ -191,12 +196,6 @@ impl VirtualQp {
         self.parts -= 1;
     }
 
-    /// Notes that the last segment of a Send was refused by the queue pair, which may be its only
-    /// one.
-    pub(crate) fn note_last_refused(&mut self, queued: &Queued, most: u32) {
-        self.begun_octets = last_offset(queued.len_octets, most);
-    }
-
     /// Notes that the oldest segment is complete that is not the last one of its Send.
     pub(crate) fn retire_part(&mut self) {
         self.parts -= 1;
@@ -204,14 +203,13 @@ impl VirtualQp {
 
     /// Messages and requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
-        self.posted as usize + self.parts as usize
+        self.posted.requests as usize + self.parts as usize
     }
 
     /// Whether the Send with this number is the request that would be posted next.
     pub(crate) fn is_next_send(&self, sequence: u32) -> bool {
-        let next = self.queue.get(self.posted as usize);
-        next.is_some_and(|next| next.request.operation.is_send())
-            && self.next_sequence() == sequence
+        let next = self.queue.get(self.posted.requests as usize);
+        next.is_some_and(|next| next.operation.is_send()) && self.next_sequence() == sequence
     }
 
     /// Whether a Send with this number may not be complete.
@@ -220,47 +218,45 @@ impl VirtualQp {
     }
 
     /// The elements of the request that would be posted next.
-    pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = &Piece> {
-        let end = self.posted_pieces + next.pieces;
-        (self.posted_pieces..end).map(|at| &self.pieces[at])
+    pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = Piece> + use<'_> {
+        next.pieces.all(&self.others, self.posted.others)
     }
 
     /// Notes that the next request is posted.
+    #[inline(always)]
     pub(crate) fn note_posted(&mut self, queued: &Queued) {
-        self.posted += 1;
-        self.posted_effects += u32::from(queued.request.operation.has_effect());
-        self.posted_sends += u32::from(queued.request.operation.is_send());
+        self.posted.add(queued);
         self.begun_octets = 0;
-        self.posted_pieces += queued.pieces;
     }
 
-    /// Notes that the request that was posted last was refused by the queue pair.
-    pub(crate) fn note_refused(&mut self, queued: &Queued) {
-        self.posted -= 1;
-        self.posted_effects -= u32::from(queued.request.operation.has_effect());
-        self.posted_sends -= u32::from(queued.request.operation.is_send());
-        self.posted_pieces -= queued.pieces;
+    /// Notes that the request that was posted last was refused by the queue pair, which may
+    /// be the last segment of a Send, if none has more than `most` octets.
+    pub(crate) fn note_refused(&mut self, most: u32) {
+        let last = (self.posted.requests as usize).wrapping_sub(1);
+        let Some(queued) = self.queue.get(last) else {
+            return;
+        };
+        self.posted.subtract(queued);
+        if queued.operation.is_send() {
+            self.begun_octets = last_offset(queued.len_octets, most);
+        }
     }
 
     /// Completes the oldest request.
     #[inline(always)]
     pub(crate) fn retire(&mut self, faults: Faults) {
-        let Some(queued) = self.queue.pop_front() else {
+        let Some(queued) = self.queue.front() else {
             return;
         };
-        self.note_refused(&queued);
-        let sends = u32::from(queued.request.operation.is_send());
+        self.posted.subtract(queued);
+        let sends = u32::from(queued.operation.is_send());
         self.completed_sends = self.completed_sends.wrapping_add(sends);
-        for _ in 0..queued.pieces {
-            self.pieces.pop_front();
+        queued.pieces.take_oldest(&mut self.others, drop);
+        if queued.is_signaled || faults.has(Fault::SignaledForAll) {
+            self.completions
+                .push_back(queued.completion(Status::Success));
         }
-        if queued.request.is_signaled || faults.has(Fault::SignaledForAll) {
-            self.complete(&queued, Status::Success);
-        }
-    }
-
-    fn complete(&mut self, queued: &Queued, status: Status) {
-        self.completions.push_back(completion_of(queued, status));
+        self.queue.pop_front();
     }
 
     /// The next completion.
@@ -275,33 +271,32 @@ impl VirtualQp {
         let end = self.end.as_mut().filter(|_| is_idle)?;
         let queued = end.unposted.pop_front()?;
         let status = std::mem::replace(&mut end.unposted_status, Status::Flushed);
-        Some(completion_of(&queued, status))
+        Some(queued.completion(status))
     }
 
     /// Enters Error while requests may be posted, whose completions follow: those that are not end
     /// after them, the oldest with `status`.
     pub(crate) fn fail_unposted(&mut self, status: Status, mut release: impl FnMut(LocalRegionId)) {
-        let unposted = self.queue.split_off(self.posted as usize);
-        for piece in self.pieces.split_off(self.posted_pieces) {
-            release(piece.local);
-        }
+        self.unposted().for_each(&mut release);
+        let posted = self.posted.requests as usize;
+        self.others.truncate(self.posted.others as usize);
         if let Some(end) = &mut self.end {
             end.unposted_status = status;
-            end.unposted.extend(unposted);
+            end.unposted.extend(self.queue.behind(posted));
         }
+        self.queue.truncate(posted);
         self.begun_octets = 0;
         self.state = VirtualState::Error;
     }
 
     /// Whether requests are posted that must not be repeated.
     pub(crate) fn has_posted_effects(&self) -> bool {
-        self.posted_effects > 0
+        self.posted.effects > 0
     }
 
     /// Has all requests posted again, a Send from its first segment on.
     pub(crate) fn repeat(&mut self, faults: Faults) {
-        (self.posted, self.posted_effects, self.posted_pieces) = (0, 0, 0);
-        (self.posted_sends, self.parts) = (0, 0);
+        (self.posted, self.parts) = (PostedCounts::default(), 0);
         if !faults.has(Fault::SegmentsNotRepeated) {
             self.begun_octets = 0;
         }
@@ -315,44 +310,35 @@ impl VirtualQp {
         faults: Faults,
         mut release: impl FnMut(LocalRegionId),
     ) {
-        let (kept, kept_pieces) = match faults.has(Fault::QueueKept) {
-            true => (
-                self.queue.split_off(self.posted as usize),
-                self.pieces.split_off(self.posted_pieces),
-            ),
-            false => (VecDeque::new(), VecDeque::new()),
+        let ending = match faults.has(Fault::QueueKept) {
+            true => self.posted.requests as usize,
+            false => self.queue.len(),
         };
         let mut ends_with = match faults.has(Fault::CauseFlushed) {
             true => Status::Flushed,
             false => status,
         };
-        while let Some(queued) = self.queue.pop_front() {
-            self.complete(&queued, ends_with);
+        for queued in (0..ending).map_while(|_| self.queue.pop_front()) {
+            self.completions.push_back(queued.completion(ends_with));
+            let pieces = queued.pieces;
+            pieces.take_oldest(&mut self.others, |piece| release(piece.local));
             ends_with = Status::Flushed;
             if let Some(end) = &mut self.end {
                 end.unposted_status = Status::Flushed;
             }
         }
-        for piece in self.pieces.drain(..) {
-            release(piece.local);
-        }
-        (self.queue, self.pieces) = (kept, kept_pieces);
         self.repeat(faults);
         self.state = VirtualState::Error;
     }
 
     /// The regions of the elements that are not posted.
     pub(crate) fn unposted(&self) -> impl Iterator<Item = LocalRegionId> + use<'_> {
-        let pieces = self.pieces.range(self.posted_pieces..);
-        pieces.map(|piece| piece.local)
-    }
-}
-
-fn completion_of(queued: &Queued, status: Status) -> Completion {
-    Completion {
-        id: queued.request.id,
-        status,
-        operation: queued.request.operation,
-        len_octets: queued.len_octets,
+        let mut at = self.posted.others;
+        let unposted = self.queue.behind(self.posted.requests as usize);
+        unposted.flat_map(move |queued| {
+            let pieces = queued.pieces.all(&self.others, at);
+            at += queued.pieces.others();
+            pieces.map(|piece| piece.local)
+        })
     }
 }

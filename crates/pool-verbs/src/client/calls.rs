@@ -7,7 +7,7 @@ use urdma_pool::{
     Access, Completion, Element, LocalRegionId, RemoteRegionId, Request, UserId, VirtualId,
 };
 
-use super::drive::poster;
+use super::drive::post_work;
 use super::links::Shared;
 use super::Client;
 use crate::error::Error;
@@ -119,8 +119,11 @@ impl Client {
         request: &Request,
         elements: &[Element],
     ) -> Result<(), Error> {
-        let post = poster(&self.shared, &self.nodes, self.exchange.as_ref());
-        self.pool.post_at_once(id, request, elements, post)?;
+        let (pairs, exchange) = ((&self.shared, &self.nodes[..]), self.exchange.as_ref());
+        self.pool
+            .post_at_once(id, request, elements, |work, elements| {
+                post_work(pairs, exchange, work, elements)
+            })?;
         let settled = self.settle();
         self.device.domain.explain(settled)
     }

@@ -26,8 +26,9 @@ impl Client {
 
     fn carry_out(&mut self) -> Result<(), Error> {
         loop {
-            let post = poster(&self.shared, &self.nodes, self.exchange.as_ref());
-            self.pool.transmit(post);
+            let (pairs, exchange) = ((&self.shared, &self.nodes[..]), self.exchange.as_ref());
+            self.pool
+                .transmit(|work, elements| post_work(pairs, exchange, work, elements));
             let Some(action) = self.pool.poll_action() else {
                 return Ok(());
             };
@@ -272,26 +273,25 @@ impl Client {
     }
 }
 
-/// What posts a work request of the pool.
+/// Posts a work request of the pool.
 #[inline(always)]
-pub(super) fn poster<'a>(
-    shared: &'a SharedPairs,
-    nodes: &'a [Node],
-    exchange: Option<&'a Exchange>,
-) -> impl FnMut(&Transmit, &[Sge]) -> Posted + use<'a> {
-    move |work, elements| {
-        let found = shared.find(work.physical).map(|at| &shared[at]);
-        let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
-            (Some(header), Some(exchange)) => {
-                let buffers = &exchange.buffers;
-                found.link.post_message(work, elements, header, buffers)
-            }
-            _ => found.link.post(work, elements, nodes),
-        });
-        match is_posted {
-            true => Posted::Accepted,
-            false => Posted::Refused,
+pub(super) fn post_work(
+    (shared, nodes): (&SharedPairs, &[Node]),
+    exchange: Option<&Exchange>,
+    work: &Transmit,
+    elements: &[Sge],
+) -> Posted {
+    let found = shared.find(work.physical).map(|at| &shared[at]);
+    let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
+        (Some(header), Some(exchange)) => {
+            let buffers = &exchange.buffers;
+            found.link.post_message(work, elements, header, buffers)
         }
+        _ => found.link.post(work, elements, nodes),
+    });
+    match is_posted {
+        true => Posted::Accepted,
+        false => Posted::Refused,
     }
 }
 

@@ -156,6 +156,7 @@ impl Connection {
 
 impl Link {
     /// Posts a work request; `false`: the queue pair does not take it.
+    #[inline(always)]
     pub(super) fn post(&self, work: &Transmit, elements: &[Sge], nodes: &[Node]) -> bool {
         match self {
             Self::Connection(connection) => connection.cm.post(work, elements),

@@ -335,6 +335,7 @@ impl Id {
     }
 
     /// Posts a work request; `false`: the queue pair does not take it.
+    #[inline(always)]
     pub(crate) fn post(&self, work: &Transmit, elements: &[Sge]) -> bool {
         if self.objects.is_none() {
             return false;
@@ -378,6 +379,7 @@ impl Id {
         self.objects.is_some() && self.post_request(&mut wr)
     }
 
+    #[inline(always)]
     fn post_request(&self, wr: &mut verbs::ibv_send_wr) -> bool {
         // SAFETY: the identifier has a queue pair, whose context lives.
         let (qp, post) = unsafe {
@@ -548,6 +550,7 @@ fn raw(element: &Sge) -> verbs::ibv_sge {
     }
 }
 
+#[inline(always)]
 fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
     let mut wr = verbs::ibv_send_wr {
         wr_id: work.wr_id,

@@ -272,19 +272,19 @@ impl Pair {
 fn run(seed: u64, fault: Option<Fault>) -> Result<u64, Finding> {
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
-    let config = Config {
-        switching: None,
-        ..random_config(rng)
-    };
-    let mut pair = Pair::new(&config, fault)?;
-    let weights = [10, 60, 30, 60, 30];
+    let mut pair = Pair::new(&random_config(rng), fault)?;
+    let weights = [10, 60, 30, 60, 30, 5];
     for _ in 0..STEPS {
         match choose(&weights, rng) {
             0 => pair.open(rng)?,
             1 => pair.post(rng)?,
             2 => pair.act(rng)?,
             3 => pair.complete(rng)?,
-            _ => pair.poll(rng)?,
+            4 => pair.poll(rng)?,
+            _ => {
+                let windows = rng.between(1, 3) as u32;
+                pair.both(|pool| pool.end_windows(windows))?;
+            }
         }
         if rng.percent(80) {
             pair.transmit()?;

@@ -168,7 +168,7 @@ impl Side {
     /// The virtual queue pairs whose requests are in flight, in order.
     pub(super) fn in_flight(&self, at: usize) -> Vec<VirtualId> {
         let shared = &self.pool.physicals[usize::from(self.qps[at].id.slot)];
-        let of = shared.in_flight.iter().map(|in_flight| in_flight.of);
+        let of = shared.in_flight.behind(0).map(|in_flight| in_flight.of);
         of.filter(|id| *id != OWN).collect()
     }
 
