@@ -147,11 +147,13 @@ impl Control {
         const SIGNALS: usize = 0;
         const BELL: usize = 1;
         const LISTENER: usize = 2;
+        let now = Instant::now();
         let bell = self.shared.bell();
+        let (accepts, opens_at) = acceptor.poll_for(now);
         let mut fds = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(acceptor.as_fd(), acceptor.events(Instant::now())),
+            PollFd::new(acceptor.as_fd(), accepts),
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
             let mut events = PollFlags::POLLIN;
@@ -176,7 +178,7 @@ impl Control {
                 fds.push(PollFd::new(death, PollFlags::POLLIN));
             }
         }
-        let is_nothing = match poll(&mut fds, self.timeout(acceptor)) {
+        let is_nothing = match poll(&mut fds, self.timeout(now, opens_at)) {
             Ok(ready) => ready == 0,
             Err(Errno::EINTR) => false,
             Err(errno) => return Err(errno),
@@ -209,15 +211,15 @@ impl Control {
         })
     }
 
-    fn timeout(&self, acceptor: &Acceptor<'_>) -> PollTimeout {
-        let now = Instant::now();
+    /// How long to wait from `now` on, when the listener is paused until `opens_at`.
+    fn timeout(&self, now: Instant, opens_at: Option<Instant>) -> PollTimeout {
         let deadlines = self
             .kernel
             .next_try()
             .into_iter()
             .chain(self.kernel_deadline())
             .chain(self.counting.deadline)
-            .chain(acceptor.opens_at(now))
+            .chain(opens_at)
             .chain(self.attaches.due_at())
             .chain(self.reaping.due_at())
             .chain(self.clients.values().filter_map(Client::retry_at))

@@ -42,17 +42,13 @@ impl<'a> Acceptor<'a> {
         acceptor
     }
 
-    /// The events to poll for.
-    pub(super) fn events(&self, now: Instant) -> PollFlags {
-        match self.opens_at(now) {
-            Some(_) => PollFlags::empty(),
-            None => PollFlags::POLLIN,
+    /// The events to poll for at `now` and, in a pause, until when. Both are of one time: a pause
+    /// that ended between them would leave neither.
+    pub(super) fn poll_for(&self, now: Instant) -> (PollFlags, Option<Instant>) {
+        match self.opens_at.filter(|opens_at| now < *opens_at) {
+            Some(opens_at) => (PollFlags::empty(), Some(opens_at)),
+            None => (PollFlags::POLLIN, None),
         }
-    }
-
-    /// The end of the pause, if there is one.
-    pub(super) fn opens_at(&self, now: Instant) -> Option<Instant> {
-        self.opens_at.filter(|opens_at| now < *opens_at)
     }
 
     /// Ends the pause.
@@ -99,5 +95,28 @@ impl<'a> Acceptor<'a> {
 impl AsFd for Acceptor<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urdma_harness::instance::Scratch;
+
+    use super::*;
+
+    // A pause that ended between the two left urdmad asleep while a connection waited.
+    #[test]
+    fn listener_is_polled_or_has_a_time_from_which_it_is() {
+        let scratch = Scratch::new("acceptor").unwrap();
+        let listener = PacketListener::bind(&scratch.path().join("control")).unwrap();
+        let mut acceptor = Acceptor::new(&listener, &Quota::default());
+        let accepts = (PollFlags::POLLIN, None);
+        let now = Instant::now();
+        assert_eq!(acceptor.poll_for(now), accepts);
+        acceptor.wait_for_closing();
+        let ends = acceptor.opens_at.unwrap();
+        assert!(ends >= now + PAUSE_FOR_CLOSING);
+        assert_eq!(acceptor.poll_for(now), (PollFlags::empty(), Some(ends)));
+        assert_eq!(acceptor.poll_for(ends), accepts);
     }
 }
