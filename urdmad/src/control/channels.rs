@@ -77,16 +77,18 @@ impl Control {
         let offer = FromDaemon::Event(offer);
         let reads = to.is_some_and(|to| reads_offers(&mut self.clients, to));
         let to_peer = self.client_in(to.filter(|_| reads));
-        let outcome = if to_peer.is_some_and(|peer| peer.send(&offer, &fds)) {
-            Event::ChannelPassed {
+        let was_passed = to_peer.is_some_and(|peer| peer.send(&offer, &fds));
+        let outcome = match (was_passed, generation) {
+            // It knows which process has the offer: the event would only wake it.
+            (true, Some(_)) => return,
+            (true, None) => Event::ChannelPassed {
                 slot,
                 generation: self.directory.0.generation(slot),
-            }
-        } else {
-            Event::ChannelRefused { slot, generation }
+            },
+            (false, _) => Event::ChannelRefused { slot, generation },
         };
         if let Some(client) = self.clients.get_mut(&token) {
-            if matches!(outcome, Event::ChannelRefused { .. }) {
+            if !was_passed {
                 client.offered.remove(slot);
             }
             client.tell(outcome);

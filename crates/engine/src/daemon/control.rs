@@ -72,10 +72,12 @@ impl Engine {
                 }
                 true
             }
-            Ok(Some((Event::ChannelPassed { .. }, _))) => true,
-            // Outcomes of offers that another connection makes.
+            // Outcomes of offers that an engine does not make: its own name the generation.
             Ok(Some((
-                Event::SocketWaits { .. } | Event::SocketJoined(_) | Event::SocketRefused { .. },
+                Event::ChannelPassed { .. }
+                | Event::SocketWaits { .. }
+                | Event::SocketJoined(_)
+                | Event::SocketRefused { .. },
                 _,
             ))) => true,
             Ok(Some((Event::ChannelRefused { slot, generation }, _))) => {
