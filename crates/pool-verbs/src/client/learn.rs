@@ -138,9 +138,19 @@ impl Client {
     pub(super) fn answered(&mut self, at: usize, answer: &ffi::Answer) -> Result<(), Error> {
         let (described, key) = described::decode_with_key(&answer.private)
             .ok_or(Error::Unreachable(self.nodes[at].address))?;
-        let handle = Handle::new(&self.device.domain, answer.path)?;
         let host = self.nodes[at].address.ip();
-        self.hosts.insert(host, Rc::clone(&handle));
+        let kept = self
+            .hosts
+            .get(&host)
+            .filter(|kept| kept.is_of(&answer.path));
+        let handle = match kept {
+            Some(kept) => Rc::clone(kept),
+            None => {
+                let handle = Handle::new(&self.device.domain, answer.path)?;
+                self.hosts.insert(host, Rc::clone(&handle));
+                handle
+            }
+        };
         self.describe(at, described)?;
         let node = &mut self.nodes[at];
         node.route = Some(Route {

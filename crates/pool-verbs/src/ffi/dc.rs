@@ -336,10 +336,30 @@ impl Target {
     }
 }
 
+/// The GID of a host, flow label, index of the own GID, hop limit and traffic class; LID, service
+/// level, path bits, rate, whether there is a GID, and port.
+type Path = ([u8; 16], u32, [u8; 3], u16, [u8; 5]);
+
+fn path_of(attributes: &verbs::ibv_ah_attr) -> Path {
+    let grh = &attributes.grh;
+    // SAFETY: every bit pattern of the union is an array of octets.
+    let gid = unsafe { grh.dgid.raw };
+    let hops = [grh.sgid_index, grh.hop_limit, grh.traffic_class];
+    let local = [
+        attributes.sl,
+        attributes.src_path_bits,
+        attributes.static_rate,
+        attributes.is_global,
+        attributes.port_num,
+    ];
+    (gid, grh.flow_label, hops, attributes.dlid, local)
+}
+
 /// An address handle: how a host is reached.
 #[derive(Debug)]
 pub(crate) struct Handle {
     raw: *mut verbs::ibv_ah,
+    path: Path,
     _domain: Rc<Domain>,
 }
 
@@ -354,9 +374,15 @@ impl Handle {
             true => Err(Error::of("ibv_create_ah")),
             false => Ok(Rc::new(Self {
                 raw,
+                path: path_of(&attributes),
                 _domain: Rc::clone(domain),
             })),
         }
+    }
+
+    /// Whether it is of this way to a host.
+    pub(crate) fn is_of(&self, attributes: &verbs::ibv_ah_attr) -> bool {
+        self.path == path_of(attributes)
     }
 }
 
