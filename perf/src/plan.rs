@@ -494,13 +494,18 @@ impl Plan {
         let programs = self.programs.clone();
         let host = hosts.as_ref().map(|hosts| hosts.ends().0);
         let host = host.map_err(Clone::clone);
-        for point in &stream_sweep::POINTS {
-            let port = self.next_port();
-            self.take_all(|| point.measure(host.clone(), &programs, port));
+        for ways in stream_sweep::POINTS.chunks(stream_sweep::WAYS) {
+            for point in (0..stream_sweep::turns(ways)).flat_map(|_| ways) {
+                let port = self.next_port();
+                self.take_all(|| point.measure(host.clone(), &programs, port));
+            }
         }
         for size in &streams::SIZES {
             let port = self.next_port();
-            self.take_all(|| size.measure(host.clone(), &programs, port));
+            self.take_all(|| size.measure_beside_tcp(host.clone(), &programs, port));
+            for _ in 0..streams::TURNS {
+                self.take_all(|| size.measure_beside_rstream(host.clone(), &programs, port));
+            }
         }
     }
 

@@ -27,6 +27,9 @@ const RATE_MESSAGES: u64 = 300_000;
 /// Octets and messages of a latency at most, and messages at least.
 const LATENCY_OCTETS: u32 = 200_000_000;
 const LATENCY_MESSAGES: (u32, u32) = (40, 10_000);
+/// A stream is measured beside rsockets this number of times in a round, in turn: runs of either
+/// differ by more than the two do.
+pub const TURNS: usize = 7;
 const RING_OCTETS: u32 = 4 << 20;
 const MB_1: u32 = 1 << 20;
 
@@ -99,50 +102,85 @@ impl Size {
         (LATENCY_OCTETS / self.octets).clamp(least, most)
     }
 
-    /// Measures over a stream, rsockets and TCP; gives each probe with its value.
-    pub fn measure(
+    /// Rate of a stream.
+    fn measure_rate(
+        &self,
+        host: &Result<&Instance, String>,
+        programs: &FilePath,
+        port: u16,
+        wait: Wait,
+    ) -> Sample {
+        on(host, |host| {
+            let figures = self.blast(wait).run([host, host], programs, port);
+            figures.map(|figures| figures.gigabytes_s)
+        })
+    }
+
+    /// Measures over a stream and rsockets; gives each probe with its value.
+    pub fn measure_beside_rstream(
         &self,
         host: Result<&Instance, String>,
         programs: &FilePath,
         port: u16,
     ) -> Vec<(Probe, Sample)> {
-        let on_host = |measure: &dyn Fn(&Instance) -> Result<f64, Failure>| {
-            let host = host.clone()?;
-            measure(host).map_err(|failure| failure.to_string())
-        };
         let (octets, round_trips) = (self.octets, self.round_trips());
-        let length = octets as usize;
-        let rate = |wait| {
-            on_host(&|host| {
-                let figures = self.blast(wait).run([host, host], programs, port);
-                figures.map(|figures| figures.gigabytes_s)
-            })
+        let rstream_rate = |host: &Instance| {
+            let us = rstream(host, port, octets, 1, self.messages())?;
+            Ok(f64::from(octets) / 1e3 / us)
         };
-        let sizes = [octets, round_trips];
-        let latency = |wait| on_host(&|host| ping(host, programs, port, sizes, wait));
+        vec![
+            (
+                self.rate[0].ours,
+                self.measure_rate(&host, programs, port, Wait::Poll),
+            ),
+            (self.rate[0].peer, on(&host, rstream_rate)),
+            (
+                self.latency[0].ours,
+                on(&host, |host| {
+                    ping(host, programs, port, [octets, round_trips], Wait::Poll)
+                }),
+            ),
+            (
+                self.latency[0].peer,
+                on(&host, |host| rstream(host, port, octets, round_trips, 1)),
+            ),
+        ]
+    }
+
+    /// Measures over a stream that sleeps, and over TCP; gives each probe with its value.
+    pub fn measure_beside_tcp(
+        &self,
+        host: Result<&Instance, String>,
+        programs: &FilePath,
+        port: u16,
+    ) -> Vec<(Probe, Sample)> {
+        let sizes = [self.octets, self.round_trips()];
+        let length = self.octets as usize;
         let [tcp_rate, tcp_latency] = [peers::tcp_stream(length), peers::tcp_latency(length)];
         vec![
-            (self.rate[0].ours, rate(Wait::Poll)),
-            (self.asleep[0].ours, rate(Wait::Sleep)),
             (
-                self.rate[0].peer,
-                on_host(&|host| {
-                    let us = rstream(host, port, octets, 1, self.messages())?;
-                    Ok(f64::from(octets) / 1e3 / us)
-                }),
+                self.asleep[0].ours,
+                self.measure_rate(&host, programs, port, Wait::Sleep),
             ),
             (self.rate[1].peer, tcp_rate.clone()),
             (self.asleep[0].peer, tcp_rate),
-            (self.latency[0].ours, latency(Wait::Poll)),
-            (self.asleep[1].ours, latency(Wait::Sleep)),
             (
-                self.latency[0].peer,
-                on_host(&|host| rstream(host, port, octets, round_trips, 1)),
+                self.asleep[1].ours,
+                on(&host, |host| ping(host, programs, port, sizes, Wait::Sleep)),
             ),
             (self.latency[1].peer, tcp_latency.clone()),
             (self.asleep[1].peer, tcp_latency),
         ]
     }
+}
+
+/// Measures on a host, if there is one.
+fn on(
+    host: &Result<&Instance, String>,
+    measure: impl FnOnce(&Instance) -> Result<f64, Failure>,
+) -> Sample {
+    let host = host.clone()?;
+    measure(host).map_err(|failure| failure.to_string())
 }
 
 /// A link that holds 6 MB.
