@@ -104,7 +104,7 @@ impl Control {
         }
         let ready = self.wait(acceptor, signals)?;
         if ready.is_nothing {
-            self.spare.prepare(Instant::now());
+            self.spare.prepare();
         }
         if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
             return Ok(Some(Ended::Asked));
@@ -213,6 +213,9 @@ impl Control {
 
     /// How long to wait from `now` on, when the listener is paused until `opens_at`.
     fn timeout(&self, now: Instant, opens_at: Option<Instant>) -> PollTimeout {
+        if self.spare.is_wanted() {
+            return PollTimeout::ZERO;
+        }
         let deadlines = self
             .kernel
             .next_try()
@@ -223,7 +226,6 @@ impl Control {
             .chain(self.attaches.due_at())
             .chain(self.reaping.due_at())
             .chain(self.clients.values().filter_map(Client::retry_at))
-            .chain(self.spare.due_at())
             .chain(self.statuses.due_at(now));
         let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;

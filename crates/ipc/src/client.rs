@@ -443,7 +443,7 @@ impl ControlClient {
 
     /// Offers a channel to the process that has `slot` in a generation, if one is named: the region
     /// that this process writes, and its page; to urdmad, slot 0, its delivery records as well.
-    /// Does not wait; a refusal is an event, and so is the success of an offer without generation.
+    /// Does not wait; the outcome is an event.
     ///
     /// # Errors
     /// urdmad has ended or does not read.

@@ -105,9 +105,8 @@ pub enum Request {
     /// Offers a channel to the process in another slot; with two descriptors: the region that this
     /// process writes and the other reads, and this process' page, both sealed. To slot 0, which is
     /// urdmad, directly after [`Answer::Attached`], with a third one: the delivery records. Answer:
-    /// none; an offer to another process that is not passed on is answered by
-    /// [`Event::ChannelRefused`], and one that is by [`Event::ChannelPassed`], unless it names the
-    /// generation. A process offers one channel to each process.
+    /// none; the outcome of an offer to another process is [`Event::ChannelPassed`] or
+    /// [`Event::ChannelRefused`]. A process offers one channel to each process.
     OfferChannel {
         /// The other's slot.
         slot: u8,
@@ -247,7 +246,7 @@ pub enum Event {
         /// The slot's generation.
         generation: u32,
     },
-    /// An offer of this process that named no generation was passed on.
+    /// An offer of this process was passed on.
     ChannelPassed {
         /// The slot.
         slot: u8,

@@ -77,18 +77,16 @@ impl Control {
         let offer = FromDaemon::Event(offer);
         let reads = to.is_some_and(|to| reads_offers(&mut self.clients, to));
         let to_peer = self.client_in(to.filter(|_| reads));
-        let was_passed = to_peer.is_some_and(|peer| peer.send(&offer, &fds));
-        let outcome = match (was_passed, generation) {
-            // It knows which process has the offer: the event would only wake it.
-            (true, Some(_)) => return,
-            (true, None) => Event::ChannelPassed {
+        let outcome = if to_peer.is_some_and(|peer| peer.send(&offer, &fds)) {
+            Event::ChannelPassed {
                 slot,
                 generation: self.directory.0.generation(slot),
-            },
-            (false, _) => Event::ChannelRefused { slot, generation },
+            }
+        } else {
+            Event::ChannelRefused { slot, generation }
         };
         if let Some(client) = self.clients.get_mut(&token) {
-            if !was_passed {
+            if matches!(outcome, Event::ChannelRefused { .. }) {
                 client.offered.remove(slot);
             }
             client.tell(outcome);
@@ -97,9 +95,8 @@ impl Control {
 
     /// A region for the next process of a slot, which the data thread writes; gives its descriptor.
     pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, NoChannel> {
-        let (region, fd) = self.spare.take(Instant::now())?;
-        // The process sends nothing before its own offer, with which the thread is woken.
-        self.data.post(Command::Open { slot, region })?;
+        let (region, fd) = self.spare.take()?;
+        self.data.send(Command::Open { slot, region })?;
         Ok(fd)
     }
 

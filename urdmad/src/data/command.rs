@@ -213,27 +213,16 @@ impl DataHandle {
         self
     }
 
-    /// Queues a command, and wakes the data thread.
+    /// Queues a command.
     ///
     /// # Errors
     /// The queue is full, or the data thread has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), NotTaken> {
-        self.post(command)?;
-        self.page.unpark();
-        Ok(())
-    }
-
-    /// Queues a command that the data thread handles before it takes the next packet, and does not
-    /// wake it.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub(crate) fn post(&self, command: Command) -> Result<(), NotTaken> {
         self.mailbox
             .commands
             .push(command)
             .map_err(|_| NotTaken::Full)?;
-        self.mailbox.has_news.store(true, Ordering::SeqCst);
+        self.notify();
         if self.mailbox.is_closed.load(Ordering::SeqCst) {
             self.mailbox.discard();
             return Err(NotTaken::Ended);

@@ -72,12 +72,10 @@ impl Engine {
                 }
                 true
             }
-            // Outcomes of offers that an engine does not make: its own name the generation.
+            Ok(Some((Event::ChannelPassed { .. }, _))) => true,
+            // Outcomes of offers that another connection makes.
             Ok(Some((
-                Event::ChannelPassed { .. }
-                | Event::SocketWaits { .. }
-                | Event::SocketJoined(_)
-                | Event::SocketRefused { .. },
+                Event::SocketWaits { .. } | Event::SocketJoined(_) | Event::SocketRefused { .. },
                 _,
             ))) => true,
             Ok(Some((Event::ChannelRefused { slot, generation }, _))) => {

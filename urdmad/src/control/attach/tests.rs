@@ -242,7 +242,7 @@ fn control_thread_serves_others_while_the_data_thread_closes_a_channel() {
     assert!(matches!(rig.answer_to(&next), Answer::Done));
     assert!(rig.control.slots.is_free(slot));
     // The region of the next process is created in a turn that finds nothing else to do.
-    while rig.control.spare.due_at().is_some() {
+    while rig.control.spare.is_wanted() {
         rig.turn();
     }
     assert!(rig.sleeps_for_ever());
