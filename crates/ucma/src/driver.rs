@@ -52,8 +52,8 @@ pub struct Device {
 ///
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
 /// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for a thread
-/// that does. `transmit`, `event_taken`, `kick`, `qp_is_ready` and `resolve` are called without the
-/// lock. No thread may call into [`crate::Ucma`] while it holds a lock that one of these functions
+/// that does. `transmit`, `event_taken`, `no_event`, `kick`, `qp_is_ready` and `resolve` are called
+/// without the lock. No thread may call into [`crate::Ucma`] while it holds a lock that one of these functions
 /// takes.
 pub trait Driver: Send + Sync + 'static {
     /// The time of a monotonic clock.
@@ -77,6 +77,10 @@ pub trait Driver: Send + Sync + 'static {
 
     /// The application has taken an event. While it finds one each time, it does not wait.
     fn event_taken(&self) {}
+
+    /// The application has looked for an event and there is none: takes what has arrived meanwhile.
+    /// An application that looks again and again without a wait may have the only processor.
+    fn no_event(&self) {}
 
     /// [`crate::Ucma::next_deadline`] has moved to an earlier time: a thread that sleeps until the
     /// deadline must read it again.

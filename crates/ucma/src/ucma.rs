@@ -251,7 +251,12 @@ impl Ucma {
             return Err(libc::ENOSPC);
         }
         let body: GetEvent = command::body_of(body)?;
-        let answer = self.lock().next_event(handle)?.ok_or(libc::EAGAIN)?;
+        let mut answer = self.lock().next_event(handle)?;
+        if answer.is_none() {
+            self.driver.no_event();
+            answer = self.lock().next_event(handle)?;
+        }
+        let answer = answer.ok_or(libc::EAGAIN)?;
         caller.put(body.response, room, &answer)?;
         self.driver.event_taken();
         Ok(())

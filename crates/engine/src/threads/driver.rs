@@ -220,10 +220,21 @@ impl Engine {
         if now.saturating_sub(control.turn_at.load(Ordering::Relaxed)) < BETWEEN_EVENTS_NS {
             return;
         }
-        control.turn_at.store(now, Ordering::Relaxed);
+        self.progress_at(now);
+    }
+
+    /// The application has found no event of connection management; it may look again without a
+    /// wait, as one does that polls a completion queue.
+    pub fn progress_without_event(&self) {
+        self.progress_at(clock::now_ns());
+    }
+
+    fn progress_at(&self, now_ns: u64) {
+        let control = &self.sleep_control;
+        control.turn_at.store(now_ns, Ordering::Relaxed);
         control.seat.touch();
         self.turn_once();
-        if self.cm_deadline_ns() <= now {
+        if self.cm_deadline_ns() <= now_ns {
             self.cm_timeout();
         }
     }

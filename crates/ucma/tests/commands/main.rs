@@ -164,6 +164,17 @@ fn request_in_the_name_of_another_host_is_dropped() {
 }
 
 #[test]
+fn event_of_a_datagram_that_has_arrived_is_found_without_a_wait() {
+    let (host, server, client, id) = about_to_connect();
+    assert_eq!(server.event().err(), Some(libc::EAGAIN));
+    client.connect(id, 9).unwrap();
+    let (_, request) = host.packets.lock().unwrap().pop_front().unwrap();
+    server.process.unseen.lock().unwrap().push_back(request);
+    assert_eq!(server.expect(event::CONNECT_REQUEST).uid, 1);
+    assert_eq!(server.event().err(), Some(libc::EAGAIN));
+}
+
+#[test]
 fn connect_without_a_listener_is_rejected_with_reason_8() {
     let pair = Pair::new();
     pair.connecting();

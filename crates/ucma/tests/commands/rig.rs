@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId, Time};
@@ -32,6 +32,9 @@ pub(crate) struct Process {
     pub(crate) host: Arc<Host>,
     /// QPs that are not in RTR.
     pub(crate) unready: Mutex<HashSet<RawQpn>>,
+    /// Datagrams of this host that the process has not looked at yet.
+    pub(crate) unseen: Mutex<VecDeque<Vec<u8>>>,
+    ucma: OnceLock<Weak<Ucma>>,
 }
 
 impl Driver for Process {
@@ -61,6 +64,14 @@ impl Driver for Process {
         }
         packets.push_back((to.slot, datagram.to_vec()));
         true
+    }
+
+    fn no_event(&self) {
+        let unseen = std::mem::take(&mut *self.unseen.lock().unwrap());
+        let ucma = self.ucma.get().and_then(Weak::upgrade).unwrap();
+        for octets in unseen {
+            ucma.handle_datagram(HOST, &octets);
+        }
     }
 
     fn kick(&self) {}
@@ -149,8 +160,11 @@ impl Channel {
             slot: SlotId::new(slot).unwrap(),
             host: Arc::clone(host),
             unready: Mutex::default(),
+            unseen: Mutex::default(),
+            ucma: OnceLock::new(),
         });
         let ucma = Ucma::new(Arc::clone(&process) as Arc<dyn Driver>);
+        process.ucma.set(Arc::downgrade(&ucma)).unwrap();
         Self::of(&ucma, &process)
     }
 

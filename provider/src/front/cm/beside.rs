@@ -135,6 +135,12 @@ impl Driver for EngineDriver {
         }
     }
 
+    fn no_event(&self) {
+        if let Ok(engine) = self.engine() {
+            engine.progress_without_event();
+        }
+    }
+
     fn kick(&self) {
         if let Ok(engine) = self.engine() {
             engine.deadline_moved();
