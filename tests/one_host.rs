@@ -223,6 +223,12 @@ fn program_that_closes_all_descriptors_keeps_the_device() {
     check_alone("closefrom");
 }
 
+// Regression: netcat, whose sets of select(2) have room for 16 descriptors, could not be a server.
+#[test]
+fn device_takes_none_of_the_low_descriptors_but_those_of_the_verbs() {
+    check_alone("low-descriptors");
+}
+
 #[test]
 fn keys_open_what_they_are_for_and_nothing_else() {
     check_alone("keys");

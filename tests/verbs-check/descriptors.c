@@ -126,6 +126,28 @@ static void expect_unused(int socket)
 		fail("something came in on a socket of the program");
 }
 
+/* Open descriptors among those that a program counts on for its small sets of select(2). */
+static int low_descriptors(void)
+{
+	int count = 0;
+
+	for (int fd = 0; fd < 40; fd++)
+		count += is_open(fd);
+	return count;
+}
+
+void check_low_descriptors(void)
+{
+	int before = low_descriptors();
+	struct end e;
+
+	end_open(&e, IBV_ACCESS_LOCAL_WRITE);
+	exchange(&e);
+	/* The device and its asynchronous events, as with any provider; the channel of `e`. */
+	if (low_descriptors() != before + 3)
+		fail("%d low descriptors instead of %d", low_descriptors(), before + 3);
+}
+
 void check_closefrom(void)
 {
 	static void (*const ways[])(void) = { with_closefrom, with_close_range, one_by_one };

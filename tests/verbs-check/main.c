@@ -40,6 +40,7 @@ static const struct {
 	{ "unread", check_unread },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
+	{ "low-descriptors", check_low_descriptors },
 	{ "successors", check_successors },
 	{ "outlives", check_outlives },
 	{ "setuid", check_setuid },

@@ -105,6 +105,7 @@ void check_cancel(void);
 void check_fork_descriptors(void);
 /* The device of a program that closes all descriptors. */
 void check_closefrom(void);
+void check_low_descriptors(void);
 
 /* Clients that use one slot one after the other, and one of them. */
 void check_successors(void);

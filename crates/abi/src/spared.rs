@@ -3,10 +3,27 @@
 //! program reads asynchronous events.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use crate::front::{mark, MarkFn, MARK_SYMBOL};
+
+/// The least number of the provider's own descriptors, as far as it is free: the lower ones are the
+/// program's, which may have room for few in its sets of select(2). The table of descriptors that a
+/// process begins with has 64 entries; the kernel lets threads wait when it replaces it.
+const FIRST: c_int = 40;
+
+/// The same file with a number from 40 on; with the one that it has if the process may have no such
+/// number.
+pub fn raised(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: the command takes an int.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST) };
+    if copy < 0 {
+        return fd;
+    }
+    // SAFETY: the call has just opened it.
+    unsafe { OwnedFd::from_raw_fd(copy) }
+}
 
 /// The function of the stand-in; `None` when this process has no stand-in.
 fn mark_function() -> Option<MarkFn> {
@@ -71,5 +88,23 @@ impl From<OwnedFd> for Spared {
 impl AsRawFd for Spared {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn raised_descriptor_is_the_same_file_and_leaves_its_number() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let (inode, fd) = (file.metadata().unwrap().ino(), file.as_raw_fd());
+        assert!(fd < FIRST);
+        let raised = std::fs::File::from(raised(file.into()));
+        assert!(raised.as_raw_fd() >= FIRST);
+        assert_eq!(raised.metadata().unwrap().ino(), inode);
     }
 }

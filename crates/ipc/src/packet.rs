@@ -17,6 +17,7 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+use urdma_abi::spared::raised;
 
 /// Maximum length of a packet, octets.
 pub const PACKET_OCTETS_MAX: usize = 192 * 1024;
@@ -70,12 +71,13 @@ impl From<Errno> for NotReceived {
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Connects to the listener at `path`, which may be longer than `sun_path`.
+    /// Connects to the listener at `path`, which may be longer than `sun_path`; by a descriptor with
+    /// a high number ([`raised`]).
     ///
     /// # Errors
     /// Those of connect(2).
     pub fn connect(path: &Path) -> Result<Self, Errno> {
-        let fd = new_socket(SockFlag::empty())?;
+        let fd = raised(new_socket(SockFlag::empty())?);
         with_short_path(path, |address| connect(fd.as_raw_fd(), address))?;
         Ok(Self(fd))
     }

@@ -20,6 +20,8 @@ mod system {
     use std::io;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+    use urdma_abi::spared::raised;
+
     const NETLINK_USERSOCK: libc::c_int = 2;
 
     /// The socket of this process.
@@ -37,13 +39,13 @@ mod system {
         /// # Errors
         /// What a system call says: a sandbox may refuse sockets of this family.
         pub fn create() -> io::Result<Self> {
-            let socket = new_socket(libc::SOCK_NONBLOCK)?;
+            let socket = raised(new_socket(libc::SOCK_NONBLOCK)?);
             let mut secret = [0; 8];
             // SAFETY: the buffer is writable.
             check(unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) })?;
             drop_all_but(&socket, secret)?;
             let port = bind(&socket)?;
-            let own = Waker(connect(port)?);
+            let own = Waker(raised(connect(port)?));
             let secret = u64::from_ne_bytes(secret);
             Ok(Self {
                 socket,

@@ -8,10 +8,10 @@
 //! before the process sleeps it looks at all.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use urdma_abi::spared::Mark;
+use urdma_abi::spared::{raised, Mark};
 use urdma_channel::{
     Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
@@ -194,7 +194,7 @@ pub(crate) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), Mem
     // C6.1-2
     //# A receiver MUST verify that the descriptor is a socket of NETLINK_USERSOCK before it sends
     //# on it. [adr/0017](../adr/0017-wake-socket.md) says why it is no other kind.
-    if let Some(waker) = waker.and_then(Waker::new) {
+    if let Some(waker) = waker.and_then(|waker| Waker::new(raised(waker))) {
         page.set_waker(waker);
     }
     Ok((region, page))
@@ -216,7 +216,8 @@ impl SharedPage {
     /// The page cannot be created.
     pub(crate) fn create() -> Result<Self, MemoryError> {
         let (mut page, fd) = OwnPage::create()?;
-        let mut spared = Vec::new();
+        let fd = raised(fd);
+        let mut spared = vec![Mark::new(fd.as_raw_fd())];
         // Without one, the background thread wakes those that sleep in calls on descriptors.
         if let Ok(socket) = WakeSocket::create() {
             spared.extend(socket.descriptors().map(Mark::new));
