@@ -10,7 +10,7 @@ use urdma_exs::{Buffer, CallError, Choice, Event, Listener, Options, Outcome, Re
 use crate::error::Error;
 
 /// The longest time without an event.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// A host and a port, as the command line has them.
 pub(crate) fn address(text: &str) -> io::Result<SocketAddr> {
@@ -149,6 +149,22 @@ fn next_after(mut event: Option<Event>, socket: &mut Socket) -> Result<Event, Er
             Some(event) => return Ok(event),
         }
         event = socket.wait(Some(SILENCE))?;
+    }
+}
+
+/// Why what [`Socket::wait`] has returned is not the success of an operation. `what`: that which
+/// was to come before the end of the stream.
+#[inline(never)]
+pub(crate) fn why_not_done(
+    waited: Result<Option<Event>, urdma_exs::Error>,
+    socket: &mut Socket,
+    what: &'static str,
+) -> Error {
+    let event = waited.map_err(Error::from);
+    match event.and_then(|event| next_after(event, socket)) {
+        Err(error) => error,
+        Ok(Event::Sent { outcome, .. }) => Error::Operation(outcome),
+        Ok(_) => Error::Truncated(what),
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use urdma_exs::{Buffer, Event, Outcome, Socket};
 
 use crate::ahead::Ahead;
-use crate::end::{self, StreamArguments};
+use crate::end::{self, StreamArguments, SILENCE};
 use crate::error::Error;
 use crate::request::{Mode, Request, READY};
 
@@ -69,20 +69,23 @@ fn round_trip(
     receives.after(socket)?;
     let mut is_answered = false;
     while outgoing.is_none() || !is_answered {
-        match end::next(socket)? {
-            Event::Received {
+        // Each event is matched where it is: to copy it takes as long as to find it.
+        match socket.wait(Some(SILENCE)) {
+            Ok(Some(Event::Received {
                 buffer,
                 outcome: Outcome::Done,
                 ..
-            } => {
+            })) => {
                 receives.received();
                 receives.put(buffer);
                 is_answered = true;
             }
-            Event::Received { .. } | Event::Closed => {
-                return Err(Error::Truncated("a message was sent back"));
-            }
-            event => *outgoing = Some(end::sent(event)?),
+            Ok(Some(Event::Sent {
+                buffer,
+                outcome: Outcome::Done,
+                ..
+            })) => *outgoing = Some(buffer),
+            other => return Err(end::why_not_done(other, socket, "a message was sent back")),
         }
     }
     Ok(())

@@ -473,10 +473,15 @@ impl Driver {
     #[inline(never)]
     fn advance_by(&mut self, found: &Found) {
         self.clock.pass();
+        let mut left = found.len();
+        let mut is_due = false;
         for completion in found.iter() {
-            self.handle(&completion);
+            left -= 1;
+            is_due |= self.handle(&completion, left == 0);
         }
-        self.settle();
+        if is_due || self.stream.is_transmit_due() {
+            self.settle();
+        }
         if self.failing.is_some() {
             self.end_if_due(false);
         }
@@ -508,24 +513,33 @@ impl Driver {
         self.cause.get_or_insert(error);
     }
 
-    fn handle(&mut self, completion: &Completion) {
+    /// Does what a completion is for; whether more than work requests can follow from it.
+    #[inline]
+    fn handle(&mut self, completion: &Completion, is_last: bool) -> bool {
         let Some(link) = self.link.as_ref().filter(|_| completion.ok) else {
             self.is_lost = true;
-            return;
+            return true;
         };
         match of(completion) {
             Of::Receive(slot) => {
+                self.free_slots.push(slot);
+                let len_octets = completion.len_octets;
                 // What the peer does wrong is told by an event of the stream.
                 let _ = match completion.immediate {
-                    Some(word) => self.stream.handle_immediate(word, completion.len_octets),
+                    Some(word) => {
+                        let copy = copy_from(link.rings());
+                        if self.stream.receive_lone(word, len_octets, is_last, copy) {
+                            return false;
+                        }
+                        self.stream.handle_immediate(word, len_octets)
+                    }
                     None => {
                         let message = link.message(slot);
-                        let len = completion.len_octets as usize;
-                        let message = &message[..len.min(message.len())];
+                        let message = &message[..message.len().min(len_octets as usize)];
                         self.stream.handle_control(message, &mut self.clock)
                     }
                 };
-                self.free_slots.push(slot);
+                true
             }
             Of::Send(number) => {
                 let count = (number + 1).saturating_sub(self.oldest);
@@ -534,6 +548,7 @@ impl Driver {
                     usize::try_from(count).unwrap_or(usize::MAX),
                     &mut self.clock,
                 );
+                false
             }
         }
     }
@@ -547,8 +562,7 @@ impl Driver {
 
     fn drain(&mut self) {
         let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
-        let copy = |copy: &RingCopy, posted: &mut Posted| copy_out(rings, copy, &mut posted.buffer);
-        while self.stream.poll_copy(copy) {}
+        while self.stream.poll_copy(copy_from(rings)) {}
         self.change_rings();
         if self.stream.is_transmit_due() {
             self.transmit();
@@ -717,14 +731,16 @@ impl Driver {
     }
 }
 
-/// Copies octets out of one of the rings.
+/// What copies octets out of one of the rings.
 #[inline]
-fn copy_out(rings: &Rings, copy: &RingCopy, to: &mut Buffer) {
-    let ring = rings.buffer(copy.ring);
-    let ring = ring.expect("a copy is from a ring that is in use");
-    let in_memory = |number| usize::try_from(number).expect("a place in memory");
-    let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
-    to.copy_from(at, ring, from_at, len);
+fn copy_from(rings: &Rings) -> impl FnOnce(&RingCopy, &mut Posted) + use<'_> {
+    |copy, posted| {
+        let ring = rings.buffer(copy.ring);
+        let ring = ring.expect("a copy is from a ring that is in use");
+        let in_memory = |number| usize::try_from(number).expect("a place in memory");
+        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
+        posted.buffer.copy_from(at, ring, from_at, len);
+    }
 }
 
 fn octets_of(part: &Part, posted: &Posted) -> Local {

@@ -41,6 +41,27 @@ impl Registered {
 pub(crate) struct Registrations {
     domain: Arc<Domain>,
     registered: Vec<Registered>,
+    last_send: Last,
+    last_receive: Last,
+}
+
+/// The allocation of the last operation of a direction, by its address, and its key. Most
+/// operations are of the same allocation as the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    pages: usize,
+    key: u32,
+}
+
+impl Last {
+    fn new(buffer: &Buffer, key: u32) -> Self {
+        let pages = Arc::as_ptr(buffer.pages()).addr();
+        Self { pages, key }
+    }
+
+    fn key_of(self, buffer: &Buffer) -> Option<u32> {
+        (self.pages == Arc::as_ptr(buffer.pages()).addr()).then_some(self.key)
+    }
 }
 
 impl Registrations {
@@ -48,54 +69,85 @@ impl Registrations {
         Self {
             domain: Arc::clone(domain),
             registered: Vec::new(),
+            last_send: Last::default(),
+            last_receive: Last::default(),
         }
     }
 
     /// The local key of a buffer that is sent.
     #[inline]
     pub(crate) fn lkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
-        let registered = find(&mut self.registered, buffer);
-        if let Some(region) = &registered.sends {
-            return Ok(region.lkey());
+        match self.last_send.key_of(buffer) {
+            Some(key) => Ok(key),
+            None => self.lkey_of_other(buffer),
         }
-        let region = Region::new(&self.domain, buffer.pages(), Access::Read)?;
-        Ok(registered.sends.insert(region).lkey())
+    }
+
+    #[inline(never)]
+    fn lkey_of_other(&mut self, buffer: &Buffer) -> Result<u32, Error> {
+        let index = self.find(buffer);
+        let region = &mut self.registered[index].sends;
+        let key = match region {
+            Some(region) => region.lkey(),
+            None => {
+                let new = Region::new(&self.domain, buffer.pages(), Access::Read)?;
+                region.insert(new).lkey()
+            }
+        };
+        self.last_send = Last::new(buffer, key);
+        Ok(key)
     }
 
     /// The remote key of a buffer that is received into.
     #[inline]
     pub(crate) fn rkey(&mut self, buffer: &Buffer) -> Result<u32, Error> {
-        let registered = find(&mut self.registered, buffer);
-        if let Some(region) = &registered.receives {
-            return Ok(region.rkey());
+        match self.last_receive.key_of(buffer) {
+            Some(key) => Ok(key),
+            None => self.rkey_of_other(buffer),
         }
-        let region = Region::new(&self.domain, buffer.pages(), Access::RemoteWrite)?;
-        Ok(registered.receives.insert(region).rkey())
+    }
+
+    #[inline(never)]
+    fn rkey_of_other(&mut self, buffer: &Buffer) -> Result<u32, Error> {
+        let index = self.find(buffer);
+        let region = &mut self.registered[index].receives;
+        let key = match region {
+            Some(region) => region.rkey(),
+            None => {
+                let new = Region::new(&self.domain, buffer.pages(), Access::RemoteWrite)?;
+                region.insert(new).rkey()
+            }
+        };
+        self.last_receive = Last::new(buffer, key);
+        Ok(key)
     }
 
     /// Ends the registration of an allocation that no operation uses.
     pub(crate) fn forget(&mut self, pages: &Arc<Pages>) {
-        self.registered.retain(|r| !Arc::ptr_eq(&r.pages, pages));
+        self.retain(|registered| !Arc::ptr_eq(&registered.pages, pages));
     }
-}
 
-#[inline]
-fn find<'a>(all: &'a mut Vec<Registered>, buffer: &Buffer) -> &'a mut Registered {
-    let pages = buffer.pages();
-    let found = all.iter().position(|r| Arc::ptr_eq(&r.pages, pages));
-    let index = found.unwrap_or_else(|| add(all, pages));
-    &mut all[index]
-}
+    /// The place of the regions of a buffer's allocation. One that has none is added, without
+    /// regions, in the place of those that no buffer is of.
+    fn find(&mut self, buffer: &Buffer) -> usize {
+        let pages = buffer.pages();
+        let mut all = self.registered.iter();
+        if let Some(index) = all.position(|registered| Arc::ptr_eq(&registered.pages, pages)) {
+            return index;
+        }
+        self.retain(|registered| !registered.is_unused());
+        self.registered.push(Registered {
+            pages: Arc::clone(pages),
+            sends: None,
+            receives: None,
+        });
+        self.registered.len() - 1
+    }
 
-/// Adds an allocation without regions, in the place of those that no buffer is of. Few operations
-/// do, and the others are to be short.
-#[cold]
-fn add(all: &mut Vec<Registered>, pages: &Arc<Pages>) -> usize {
-    all.retain(|registered| !registered.is_unused());
-    all.push(Registered {
-        pages: Arc::clone(pages),
-        sends: None,
-        receives: None,
-    });
-    all.len() - 1
+    /// Ends the registrations of which `is_kept` is not true. Their addresses can be those of other
+    /// allocations afterwards.
+    fn retain(&mut self, is_kept: impl FnMut(&Registered) -> bool) {
+        self.registered.retain(is_kept);
+        (self.last_send, self.last_receive) = Default::default();
+    }
 }

@@ -77,6 +77,16 @@ impl Credits {
         self.received - self.announced >= self.own_slots / 2
     }
 
+    /// Whether the peer need not be told of the slot of a message that now arrives.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.received + 1 - self.announced < self.own_slots / 2
+    }
+
+    /// A message of which the peer need not be told has arrived.
+    pub(crate) fn pass(&mut self) {
+        self.received += 1;
+    }
+
     /// A message has arrived.
     pub(crate) fn receive(&mut self) -> Result<(), PeerError> {
         if self.received - self.announced >= self.own_slots {

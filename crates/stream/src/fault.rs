@@ -51,6 +51,10 @@ pub(crate) enum Fault {
     RingOverOld,
     /// A short send is written although others wait.
     LoneOverOthers,
+    /// A short transfer beyond the end of the ring is copied at once.
+    LonePastEnd,
+    /// A short transfer is copied at once although the peer is to be told that the ring is empty.
+    LoneUntold,
     /// After a control message nothing is looked at that was not due before.
     ControlsUnseen,
     /// The same after copies out of the ring.

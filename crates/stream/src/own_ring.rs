@@ -92,6 +92,30 @@ impl OwnRing {
         Ok(())
     }
 
+    /// Whether octets that are now written can be copied at once: the rings hold no others, they
+    /// are in one part, and the peer need not be told that they are free.
+    pub(crate) fn is_passed_by(&self, octets: u64) -> bool {
+        if self.held() > 0 {
+            return false;
+        }
+        // There is no older ring then.
+        let is_whole = octets <= self.len_octets - self.at || self.faults.has(Fault::LonePastEnd);
+        let is_untold = self.copied + octets < self.announced + self.len_octets / 8;
+        is_whole && (is_untold || self.faults.has(Fault::LoneUntold))
+    }
+
+    /// Octets by which the ring is passed are written and copied: where they are.
+    pub(crate) fn pass(&mut self, octets: u64) -> Place {
+        let place = Place {
+            ring: self.number,
+            offset: self.at,
+            len_octets: octets,
+        };
+        self.written += octets;
+        self.copy(octets);
+        place
+    }
+
     /// What is next to be copied; nothing if the rings are empty.
     pub(crate) fn first(&self) -> Option<Place> {
         let held = self.held();

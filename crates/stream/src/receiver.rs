@@ -1,5 +1,7 @@
 //! The receiving half: adverts sent, estimate, phase, ring, and the queue of receives.
 
+mod lone;
+
 use std::collections::VecDeque;
 
 use crate::config::{Config, Stats};
@@ -95,6 +97,8 @@ pub(crate) struct RecvHalf<M> {
     mean_octets: u64,
     /// The mean number of receives that are queued, in units of [`QUEUED_UNIT`].
     mean_queued: u64,
+    /// Whether receives are so short on average that they have no adverts.
+    are_short: bool,
     max_recvs: usize,
     max_adverts: usize,
     /// S_r: octets in the buffers of receives.
@@ -130,6 +134,7 @@ impl<M> RecvHalf<M> {
             },
             mean_octets: 0,
             mean_queued: 0,
+            are_short: false,
             max_recvs: usize::from(config.max_recvs),
             max_adverts: usize::from(peer.max_adverts),
             delivered: Seq(0),
@@ -185,6 +190,7 @@ impl<M> RecvHalf<M> {
             canceled: false,
         });
         self.mean_queued = mean(self.mean_queued, self.recvs.len() as u64 * QUEUED_UNIT);
+        self.are_short = self.are_short();
         self.end_of_stream(events);
         id
     }
@@ -195,10 +201,10 @@ impl<M> RecvHalf<M> {
     }
 
     /// Whether a receive may be advertised if ring and phase permit it.
-    fn may_advertise(&self) -> bool {
+    pub(crate) fn may_advertise(&self) -> bool {
         let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
         self.sends_adverts
-            && !(self.finished || self.stopped || asked || self.are_short())
+            && !(self.finished || self.stopped || asked || self.are_short)
             && self.advertised < self.recvs.len().min(self.max_adverts)
     }
 

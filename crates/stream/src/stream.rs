@@ -167,7 +167,8 @@ impl<M> Stream<M> {
         let id = self
             .receiver
             .post(buffer, memory, waitall, &mut self.events);
-        if self.receiver.is_due() {
+        // What follows from a copy, the copy finds.
+        if self.receiver.may_advertise() {
             self.due = Due::All;
         }
         Ok(id)

@@ -167,6 +167,10 @@ impl Found {
         self.count == 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
     /// The completions, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
         self.entries[..self.count].iter().map(|entry| {

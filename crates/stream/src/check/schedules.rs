@@ -37,7 +37,10 @@ fn plan(rng: &mut Rng, kinds: Kinds) -> Plan {
     let configs = [config(kinds.choices[0]), config(kinds.choices[1])];
     Plan {
         configs,
-        rings: [rng.between(1, 40), rng.between(1, 40)],
+        rings: {
+            let longest = [40, 40, 200][rng.below(3) as usize];
+            [rng.between(1, longest), rng.between(1, longest)]
+        },
         longest: rng.between(1, 24),
         waitall_percent: [0, 30, 100][rng.below(3) as usize],
         cancel_percent: [0, 10, 50][rng.below(3) as usize],
@@ -180,7 +183,10 @@ fn step(
         5 if rng.percent(plan.cancel_percent) => end.cancel_any(rng),
         6 if rng.percent(plan.ring_percent) => end.wish_ring(rng),
         _ => {
-            world.deliver(index)?;
+            match rng.percent(50) {
+                true => world.deliver_at_once(index)?,
+                false => world.deliver(index)?,
+            };
         }
     }
     world.ends[index].events()?;
@@ -203,7 +209,10 @@ fn drain(plan: &Plan, world: &mut World, rng: &mut Rng) -> Result<(), Finding> {
             world.disconnect()?;
         }
         for index in 0..2 {
-            any |= world.deliver(index)?;
+            any |= match rng.percent(50) {
+                true => world.deliver_at_once(index)?,
+                false => world.deliver(index)?,
+            };
             let end = &mut world.ends[index];
             any |= end.copy()?;
             any |= end.ring(rng.percent(30));
@@ -379,6 +388,8 @@ faults! {
     fault_lone_over_others_is_found: LoneOverOthers,
     fault_controls_unseen_is_found: ControlsUnseen,
     fault_copies_unseen_is_found: CopiesUnseen,
+    fault_lone_past_end_is_found: LonePastEnd,
+    fault_lone_untold_is_found: LoneUntold,
 }
 
 #[test]

@@ -215,6 +215,52 @@ fn lone_message_is_posted_by_the_call_that_sends_it() {
 }
 
 #[test]
+fn lone_message_is_copied_by_the_call_that_receives_it() {
+    const ROUND_TRIPS: usize = 20;
+    let mut world = World::new(&Plan::quiet(10 * RING_OCTETS, LEN_OCTETS));
+    for round_trip in 0..ROUND_TRIPS {
+        for from in 0..2 {
+            assert!(world.ends[1 - from].recv(LEN_OCTETS, true));
+            world.ends[1 - from].drain().unwrap();
+            world.ends[from].send(LEN_OCTETS);
+            world.ends[from].drain().unwrap();
+            assert!(world.deliver_at_once(from).unwrap());
+            assert!(world.ends[from].complete());
+            // The first one ends the direct phase.
+            let is_done = round_trip > 0;
+            world.ends[1 - from].expect_drained(is_done).unwrap();
+            world.ends[1 - from].drain().unwrap();
+        }
+    }
+    for end in &world.ends {
+        assert_eq!(end.received_octets(), ROUND_TRIPS * LEN_OCTETS as usize);
+        assert_eq!(end.received_at_once, ROUND_TRIPS - 1);
+    }
+}
+
+#[test]
+fn transfer_is_not_copied_at_once_behind_octets_or_into_a_part_of_a_receive() {
+    let mut world = busy();
+    // Behind octets for which there was no receive.
+    assert!(world.deliver(0).unwrap());
+    assert!(world.ends[1].recv(LEN_OCTETS, true));
+    assert!(world.deliver_at_once(0).unwrap());
+    world.ends[1].drain().unwrap();
+    assert_eq!(world.ends[1].received_octets() as u64, LEN_OCTETS);
+    // A receive that waits for more.
+    assert!(world.ends[1].recv(3 * LEN_OCTETS, true));
+    world.ends[1].drain().unwrap();
+    assert!(world.deliver_at_once(0).unwrap());
+    assert_eq!(world.ends[1].received_at_once, 0);
+    // What is left of it.
+    world.ends[1].drain().unwrap();
+    assert!(world.deliver_at_once(0).unwrap());
+    assert_eq!(world.ends[1].received_at_once, 1);
+    world.ends[1].events().unwrap();
+    assert_eq!(world.ends[1].received_octets() as u64, 4 * LEN_OCTETS);
+}
+
+#[test]
 fn send_is_not_lone_behind_others_or_if_it_is_long() {
     let mut world = busy();
     let end = &mut world.ends[0];

@@ -11,7 +11,8 @@ use super::Rng;
 use crate::fault::{Fault, Faults};
 use crate::wire::{Body, Control, Immediate};
 use crate::{
-    Buffer, Config, Event, Kind, Outcome, Piece, RecvId, RingNo, SendId, Stats, Stream, Transmit,
+    Buffer, Config, Event, Kind, Outcome, Piece, RecvId, RingCopy, RingNo, SendId, Stats, Stream,
+    Transmit,
 };
 
 const RING_RKEY: u32 = 1;
@@ -101,6 +102,8 @@ pub(super) struct End {
     compares: bool,
     /// Times at which not everything was looked at for a work request.
     pub(super) short_looks: usize,
+    /// Transfers whose copy followed at once.
+    pub(super) received_at_once: usize,
     sends: Vec<Sent>,
     /// Memory into which the peer may write, by key. Receives that ended have none.
     memory: HashMap<u32, (u64, Vec<u8>)>,
@@ -143,6 +146,7 @@ impl End {
             kind: config.kind,
             compares: plan.fault.is_none(),
             short_looks: 0,
+            received_at_once: 0,
             sends: Vec::new(),
             memory: HashMap::from([(RING_RKEY, (RING_ADDR, room))]),
             recvs: VecDeque::new(),
@@ -293,6 +297,13 @@ impl End {
         let Some(copy) = found else {
             return Ok(false);
         };
+        self.copied(&copy)?;
+        self.return_rings();
+        Ok(true)
+    }
+
+    /// Octets are copied from a ring.
+    fn copied(&mut self, copy: &RingCopy) -> Result<(), Finding> {
         let ring = self.rings.iter().find(|(number, _)| *number == copy.ring);
         let (_, rkey) = ring.ok_or("a copy from a ring that was returned")?;
         let (_, ring) = &self.memory[rkey];
@@ -301,8 +312,22 @@ impl End {
         let octets = octets.ok_or("a copy from beyond the ring")?.to_vec();
         let recv = self.recvs.iter().find(|(id, _)| *id == copy.recv);
         let (_, rkey) = *recv.ok_or("a copy to a receive that has ended")?;
-        place(&mut self.memory, rkey, copy.addr, &octets)?;
-        self.return_rings();
+        place(&mut self.memory, rkey, copy.addr, &octets)
+    }
+
+    /// Immediate data, and the copy that follows, by one call. `false`: they are two.
+    fn receive_at_once(&mut self, word: u32, written_octets: u32) -> Result<bool, Finding> {
+        let (copy, is_same) = self.stream.receive_lone_twice(word, written_octets);
+        if self.compares && !is_same {
+            return Err(format!(
+                "something else follows from a transfer than {copy:?}"
+            ));
+        }
+        let Some(copy) = copy else {
+            return Ok(false);
+        };
+        self.received_at_once += 1;
+        self.copied(&copy)?;
         Ok(true)
     }
 
@@ -468,6 +493,15 @@ impl World {
 
     /// The oldest work request of end `from` takes effect at the other. True if there was one.
     pub(super) fn deliver(&mut self, from: usize) -> Result<bool, Finding> {
+        self.deliver_by(from, false)
+    }
+
+    /// The same; octets of the ring are copied by the same call if they can be.
+    pub(super) fn deliver_at_once(&mut self, from: usize) -> Result<bool, Finding> {
+        self.deliver_by(from, true)
+    }
+
+    fn deliver_by(&mut self, from: usize, copies: bool) -> Result<bool, Finding> {
         let [first, second] = &mut self.ends;
         let (source, sink) = if from == 0 {
             (first, second)
@@ -500,9 +534,11 @@ impl World {
                     let (Immediate::Direct(len) | Immediate::Indirect(len)) =
                         Immediate::decode(word).map_err(refused)?;
                     sink.arrived += u64::from(len);
-                    sink.stream
-                        .handle_immediate(word, piece.len_octets)
-                        .map_err(refused)?;
+                    if !(copies && sink.receive_at_once(word, piece.len_octets)?) {
+                        sink.stream
+                            .handle_immediate(word, piece.len_octets)
+                            .map_err(refused)?;
+                    }
                 }
             }
         }

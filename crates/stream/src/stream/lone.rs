@@ -1,9 +1,11 @@
-//! A send and its work request by one call.
+//! A send and its work request by one call; a transfer and its copy by one call.
 
 use crate::credit::Purpose;
 use crate::fault::Fault;
+use crate::receiver::RingCopy;
 use crate::transfer::Lone;
 use crate::types::Clock;
+use crate::wire::Immediate;
 #[cfg(test)]
 use crate::{transfer::Piece, types::Parts};
 
@@ -34,6 +36,57 @@ impl<M> Stream<M> {
         let len_octets = u32::try_from(len_octets).expect("a short send");
         self.posts(len_octets, true, clock);
         lone
+    }
+
+    /// What [`Stream::handle_immediate`] and [`Stream::poll_copy`] do, if the transfer is through
+    /// the ring, which holds no other octets, and completes a receive without an advert; no message
+    /// is due after it then. `false`: it is not so, and nothing is done. `is_last`: no other
+    /// transfer has arrived that a receive with room may get as well.
+    #[inline]
+    pub fn receive_lone(
+        &mut self,
+        word: u32,
+        written_octets: u32,
+        is_last: bool,
+        copy: impl FnOnce(&RingCopy, &mut M),
+    ) -> bool {
+        let Ok(Immediate::Indirect(whole)) = Immediate::decode(word) else {
+            return false;
+        };
+        let len_octets = u64::from(whole);
+        // A stream that has failed has everything due.
+        let is_lone = self.due != Due::All
+            && (1..=whole).contains(&written_octets)
+            && self.credits.is_passed()
+            && self.receiver.is_lone(len_octets, is_last);
+        if is_lone {
+            self.credits.pass();
+            self.receiver
+                .receive_lone(len_octets, copy, &mut self.stats, &mut self.events);
+        }
+        is_lone
+    }
+
+    /// [`Stream::receive_lone`]: its copy, and whether it ends as a transfer and its copy do, or
+    /// changes nothing.
+    #[cfg(test)]
+    pub(crate) fn receive_lone_twice(
+        &mut self,
+        word: u32,
+        written_octets: u32,
+    ) -> (Option<RingCopy>, bool)
+    where
+        M: Clone + PartialEq,
+    {
+        let mut other = self.clone();
+        let [mut copied, mut expected] = [None; 2];
+        if self.receive_lone(word, written_octets, true, |copy, _| copied = Some(*copy)) {
+            let is_taken = other.handle_immediate(word, written_octets).is_ok();
+            other.poll_copy(|copy, _| expected = Some(*copy));
+            let is_one = is_taken && !other.poll_copy(|_, _| {});
+            return (copied, is_one && copied == expected && other == *self);
+        }
+        (None, other == *self)
     }
 
     /// [`Stream::send_lone`], as a piece, and whether that ends as a send and its work request do.
