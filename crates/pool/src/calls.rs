@@ -6,12 +6,11 @@ use crate::exchange::OWN;
 use crate::fault::Fault;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
-use crate::regions::check_shape;
+use crate::queued::Queued;
 use crate::slots::Id;
 use crate::types::{
     Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
-    PhysicalState, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId,
-    VirtualId, VirtualState,
+    PhysicalState, RemoteRegion, RemoteRegionId, Request, Status, UserId, VirtualId, VirtualState,
 };
 use crate::virtual_qp::VirtualQp;
 
@@ -271,75 +270,25 @@ impl Pool {
     ///
     /// # Errors
     /// If it is refused; then it has no effect.
-    #[inline]
     pub fn post(
         &mut self,
         id: VirtualId,
         request: &Request,
         elements: &[Element],
     ) -> Result<(), PostError> {
-        let taken = self.check_and_push(id, request, elements);
-        self.note_taken(id, taken)?;
+        let (faults, with) = (self.faults, (&self.config, &mut self.regions));
+        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
+        let checked = poster.and_then(|poster| poster.check(request, elements, with, faults));
+        let checked = checked.inspect_err(|_| self.stats.refused += 1)?;
+        if self.switch.is_some() {
+            // The virtual queue pair switches before it posts this request, if it is to.
+            self.note_use(id);
+        }
+        if let Some(poster) = self.virtuals.get_mut(id.0) {
+            poster.push(Queued::new(request, checked));
+        }
         self.list(id);
         Ok(())
-    }
-
-    /// The same; if nothing else waits for the shared queue pair, `post` posts the request at once,
-    /// as [`Pool::transmit`] would have it do.
-    ///
-    /// # Errors
-    /// If it is refused; then it has no effect. That the queue pair does not take it is none.
-    #[inline]
-    pub fn post_at_once(
-        &mut self,
-        id: VirtualId,
-        request: &Request,
-        elements: &[Element],
-        post: impl FnMut(&Transmit, &[Sge]) -> Posted,
-    ) -> Result<(), PostError> {
-        let taken = self.check_and_push(id, request, elements);
-        self.note_taken(id, taken)?;
-        if !self.transmit_at_once(id, post) {
-            self.list(id);
-        }
-        Ok(())
-    }
-
-    /// Counts a request that was taken or refused. The virtual queue pair switches before it posts
-    /// one that was taken, if it is to.
-    #[inline(always)]
-    pub(crate) fn note_taken(
-        &mut self,
-        id: VirtualId,
-        taken: Result<(), PostError>,
-    ) -> Result<(), PostError> {
-        match taken {
-            Ok(()) if self.switch.is_some() => self.note_use(id),
-            Ok(()) => {}
-            Err(_) => self.stats.refused += 1,
-        }
-        taken
-    }
-
-    #[inline(always)]
-    fn check_and_push(
-        &mut self,
-        id: VirtualId,
-        request: &Request,
-        elements: &[Element],
-    ) -> Result<(), PostError> {
-        let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
-        if poster.state != VirtualState::Ready {
-            return Err(PostError::InvalidState);
-        }
-        if !poster.operations.permits(request.operation) {
-            return Err(PostError::Operation);
-        }
-        let (regions, faults) = (&mut self.regions, self.faults);
-        let len_octets = check_shape(request, elements, &self.config, faults)?;
-        let rkey = regions.check_remote(poster.node, request, len_octets, faults)?;
-        let of = (rkey, len_octets);
-        poster.try_push(request, of, (elements, regions), faults)
     }
 
     /// The next completion of a virtual queue pair.
@@ -427,6 +376,7 @@ impl Pool {
         }
     }
 
+    #[inline(always)]
     fn handle_success(&mut self, slot: u16, place: usize) {
         if let Some(cause) = &mut self.physicals[usize::from(slot)].cause {
             // Behind one that has failed: what the node executed is not known.
@@ -438,13 +388,21 @@ impl Pool {
             false => place + 1,
         };
         self.retire(slot, retired);
-        let has_turns = self.physicals[usize::from(slot)].first_turn().is_some();
-        if has_turns && self.has_room(slot) {
+        if self.physicals[usize::from(slot)].has_turns() {
+            self.go_on(slot);
+        }
+    }
+
+    /// Turns wait for a queue pair, which may have room now.
+    #[inline(never)]
+    fn go_on(&mut self, slot: u16) {
+        if self.has_room(slot) {
             self.activate(slot);
         }
     }
 
     /// Completes the oldest requests of a queue pair.
+    #[inline(always)]
     fn retire(&mut self, slot: u16, count: usize) {
         for _ in 0..count {
             let shared = &mut self.physicals[usize::from(slot)];

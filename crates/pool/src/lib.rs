@@ -57,6 +57,7 @@ pub use credit::{Announced, Class, Covered, Credit, Grant, SHARE_MAX, SHARE_MIN}
 pub use error::{CallError, ConfigError, PostError};
 pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};
 pub use pool::{Pool, Stats};
+pub use transmit::PostWork;
 pub use types::{
     Access, Action, BufferAction, Completion, ConnectionName, Depths, Element, EndState,
     LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId, PhysicalState, Posted, Received,

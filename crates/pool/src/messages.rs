@@ -9,6 +9,7 @@ use crate::exchange::Control;
 use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
+use crate::queued::Queued;
 use crate::regions::{length_of, Piece, Pieces};
 use crate::services::Incoming;
 use crate::slots::Id;
@@ -205,7 +206,7 @@ impl Pool {
         elements: &[Element],
     ) -> Result<(), PostError> {
         let taken = self.check_send(id, &send_of(request), elements);
-        self.note_taken(id, taken)?;
+        taken.inspect_err(|_| self.stats.refused += 1)?;
         self.list(id);
         Ok(())
     }
@@ -229,7 +230,9 @@ impl Pool {
             return Err(PostError::Length);
         }
         let used = (elements, &mut self.regions);
-        poster.try_push(request, (0, len_octets), used, self.faults)
+        let checked = poster.use_elements(request, (0, len_octets), used, self.faults)?;
+        poster.push(Queued::new(request, checked));
+        Ok(())
     }
 
     /// Takes a Receive, which the next Send of the other end fills.

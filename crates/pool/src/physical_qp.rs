@@ -153,21 +153,31 @@ impl PhysicalQp {
         self.oldest.wrapping_add(posted)
     }
 
-    /// Notes a work request that is posted, which begins at `start`; the number that it has. The
+    /// What the next one that is posted has as `wr_id`.
+    #[inline(always)]
+    pub(crate) fn next_wr_id(&self) -> u64 {
+        let number = u64::from(self.next_number());
+        u64::from(self.slot) << 48 | u64::from(self.generation) << 32 | number
+    }
+
+    /// Notes a work request that is posted, which begins at `start` and has the next `wr_id`. The
     /// caller adds its regions.
     #[inline(always)]
-    pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) -> u64 {
-        let number = self.next_number();
+    pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) {
         if self.in_flight.is_empty() {
             self.time = self.time.max(start);
         } else {
-            while self.earliest.back().is_some_and(|last| last.1 >= start) {
-                self.earliest.pop_back();
-            }
-            self.earliest.push_back((number, start));
+            self.note_start(start);
         }
         self.in_flight.push_back(in_flight);
-        u64::from(self.slot) << 48 | u64::from(self.generation) << 32 | u64::from(number)
+    }
+
+    /// Notes that the next one begins at `start`, behind others in flight.
+    fn note_start(&mut self, start: u64) {
+        while self.earliest.back().is_some_and(|last| last.1 >= start) {
+            self.earliest.pop_back();
+        }
+        self.earliest.push_back((self.next_number(), start));
     }
 
     /// The last one was refused: takes it back, and counts a refusal of the first one. The region

@@ -513,6 +513,7 @@ pub(crate) fn has_places(config: &Config, physicals: usize) -> bool {
 }
 
 /// Notes that a request uses local memory no more.
+#[inline(always)]
 pub(crate) fn release(regions: &mut Regions, actions: &mut VecDeque<Action>, id: LocalRegionId) {
     if regions.release(id) {
         actions.push_back(Action::Deregister(id));

@@ -4,6 +4,16 @@ use crate::per_element::PerElement;
 use crate::regions::Piece;
 use crate::types::{Completion, Operation, Request, Status};
 
+/// What the check of a request has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    /// The key of the node's region.
+    pub(crate) rkey: u32,
+    /// Of all elements.
+    pub(crate) len_octets: u32,
+    pub(crate) pieces: PerElement<Piece>,
+}
+
 /// A request that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
@@ -20,18 +30,14 @@ pub(crate) struct Queued {
 
 impl Queued {
     #[inline(always)]
-    pub(crate) fn new(
-        request: &Request,
-        (rkey, len_octets): (u32, u32),
-        pieces: PerElement<Piece>,
-    ) -> Self {
+    pub(crate) fn new(request: &Request, checked: Checked) -> Self {
         Self {
             id: request.id,
             operation: request.operation,
             remote_addr: request.remote_addr,
-            rkey,
-            len_octets,
-            pieces,
+            rkey: checked.rkey,
+            len_octets: checked.len_octets,
+            pieces: checked.pieces,
             is_signaled: request.is_signaled,
         }
     }

@@ -123,18 +123,26 @@ impl Regions {
     }
 
     /// Notes that one uses it no more; whether it is to be deregistered now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, id: LocalRegionId) -> bool {
         let Some(local) = self.local.get_mut(id.0) else {
             return false;
         };
         local.uses -= 1;
-        local.uses == 0 && local.is_ending && self.local.remove(id.0).is_some()
+        local.is_ending && self.end_if_unused(id)
+    }
+
+    /// Removes a local region that is ending, unless it is used; whether it is to be deregistered
+    /// now.
+    #[inline(never)]
+    fn end_if_unused(&mut self, id: LocalRegionId) -> bool {
+        let is_unused = self.local.get(id.0).is_some_and(|local| local.uses == 0);
+        is_unused && self.local.remove(id.0).is_some()
     }
 
     /// Notes that a request of this user uses local memory, if it may use it so; its key.
     #[inline(always)]
-    fn use_element(
+    pub(crate) fn use_element(
         &mut self,
         (user, operation): (UserId, Operation),
         element: &Element,
@@ -145,13 +153,11 @@ impl Regions {
             addr,
             len_octets,
         } = *element;
-        let found = self.local.get_mut(id.0);
-        let found = found.filter(|local| {
-            let is_own = local.region.user == user || faults.has(Fault::NoOwner);
-            is_own && !local.is_ending
-        });
-        let found = found.ok_or(PostError::LocalRegion)?;
+        let found = self.local.get_mut(id.0).ok_or(PostError::LocalRegion)?;
         let local = &found.region;
+        if found.is_ending || (local.user != user && !faults.has(Fault::NoOwner)) {
+            return Err(PostError::LocalRegion);
+        }
         if !contains(local.addr, local.len_octets, addr, len_octets.into())
             && !faults.has(Fault::NoLocalBounds)
         {
@@ -167,7 +173,6 @@ impl Regions {
     /// Notes that a request of this user uses the local memory of its elements; the key of the
     /// first of them, 0 if there is none. The others are given to `add`. If one names memory that
     /// it may not use so, none is used; the caller takes those back that were added.
-    #[inline(always)]
     pub(crate) fn use_elements(
         &mut self,
         by: (UserId, Operation),
@@ -186,7 +191,6 @@ impl Regions {
     }
 
     /// The same of the elements behind the first, which is used.
-    #[inline(never)]
     fn use_others(
         &mut self,
         by: (UserId, Operation),
@@ -232,8 +236,10 @@ impl Regions {
         faults: Faults,
     ) -> Result<u32, PostError> {
         let remote = self.remote.get(request.remote.0);
-        let remote = remote.filter(|remote| remote.node == node || faults.has(Fault::NoNode));
         let remote = remote.ok_or(PostError::RemoteRegion)?;
+        if remote.node != node && !faults.has(Fault::NoNode) {
+            return Err(PostError::RemoteRegion);
+        }
         let (at, len) = (request.remote_addr, len_octets.into());
         if !contains(remote.addr, remote.len_octets, at, len) && !faults.has(Fault::NoRemoteBounds)
         {
@@ -254,21 +260,15 @@ pub(crate) fn check_shape(
     config: &Config,
     faults: Faults,
 ) -> Result<u32, PostError> {
-    let is_atomic = request.operation.is_atomic();
-    let most = match request.operation {
-        Operation::Send { .. } => return Err(PostError::Operation),
-        Operation::Read => config.elements_max.min(config.read_elements_max),
-        _ => config.elements_max,
+    let len = match elements {
+        // Every operation may have one.
+        [only] => only.len_octets,
+        _ => check_count(request.operation, elements, config, faults)?,
     };
-    let is_possible = match is_atomic {
-        true => elements.len() == 1,
-        false => elements.len() <= most as usize || faults.has(Fault::ElementsUnbounded),
-    };
-    if !is_possible {
-        return Err(PostError::Elements);
+    if request.operation.is_send() {
+        return Err(PostError::Operation);
     }
-    let len = length_of(elements)?;
-    if !is_atomic {
+    if !request.operation.is_atomic() {
         let is_possible = len <= config.message_octets_max;
         return is_possible.then_some(len).ok_or(PostError::Length);
     }
@@ -279,13 +279,30 @@ pub(crate) fn check_shape(
     is_aligned.then_some(len).ok_or(PostError::Alignment)
 }
 
-/// Octets of all elements.
-#[inline(always)]
-pub(crate) fn length_of(elements: &[Element]) -> Result<u32, PostError> {
-    if let [only] = elements {
-        // Most requests; the compiler unrolls the loop below.
-        return Ok(only.len_octets);
+/// Whether an operation may have another number of elements than one; the length.
+#[inline(never)]
+fn check_count(
+    operation: Operation,
+    elements: &[Element],
+    config: &Config,
+    faults: Faults,
+) -> Result<u32, PostError> {
+    let most = match operation {
+        Operation::Read => config.elements_max.min(config.read_elements_max),
+        Operation::Write => config.elements_max,
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            return Err(PostError::Elements)
+        }
+        Operation::Send { .. } => return Err(PostError::Operation),
+    };
+    if elements.len() > most as usize && !faults.has(Fault::ElementsUnbounded) {
+        return Err(PostError::Elements);
     }
+    length_of(elements)
+}
+
+/// Octets of all elements.
+pub(crate) fn length_of(elements: &[Element]) -> Result<u32, PostError> {
     let lengths = elements.iter().map(|element| u64::from(element.len_octets));
     u32::try_from(lengths.sum::<u64>()).map_err(|_| PostError::Length)
 }

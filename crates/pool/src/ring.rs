@@ -64,7 +64,9 @@ impl<T: Copy> Ring<T> {
     #[inline(always)]
     pub(crate) fn push_back(&mut self, value: T) {
         if self.len == self.places.len() {
-            self.grow(&value);
+            // A copy, so that the value itself needs no place in memory.
+            let any = value;
+            self.grow(&any);
         }
         let place = self.place(self.len);
         if let Some(place) = self.places.get_mut(place) {

@@ -55,17 +55,19 @@ impl<T> Slots<T> {
     #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
         let place = self.places.get(id.slot as usize)?;
-        place
-            .value
-            .as_ref()
-            .filter(|_| place.generation == id.generation)
+        if place.generation != id.generation {
+            return None;
+        }
+        place.value.as_ref()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         let place = self.places.get_mut(id.slot as usize)?;
-        let is_same = place.generation == id.generation;
-        place.value.as_mut().filter(|_| is_same)
+        if place.generation != id.generation {
+            return None;
+        }
+        place.value.as_mut()
     }
 
     /// Removes a value; its id is never valid again.

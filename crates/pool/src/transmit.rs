@@ -3,19 +3,28 @@
 use std::collections::VecDeque;
 use std::slice;
 
+use crate::error::PostError;
 use crate::exchange::{Control, OWN};
 use crate::fault::{Fault, Faults};
 use crate::header::{Header, Message, HEADER_OCTETS};
 use crate::per_element::PerElement;
 use crate::physical_qp::{InFlight, PhysicalQp};
-use crate::pool::{release, Pool};
+use crate::pool::{release, Pool, Stats};
 use crate::queued::{last_offset, Queued, Segment};
 use crate::regions::{cut, Piece};
-use crate::types::{LocalRegionId, NodeId, Operation, Posted, Sge, Transmit, VirtualId};
+use crate::types::{
+    Element, LocalRegionId, NodeId, Operation, Posted, Request, Sge, Transmit, VirtualId,
+};
 use crate::virtual_qp::VirtualQp;
 
 /// What a request costs in the order of turns beside its octets.
 const REQUEST_COST: u64 = 512;
+
+/// Posts work requests: no closure, so that it can be a part of what calls it.
+pub trait PostWork {
+    /// Posts one with its scatter-gather list.
+    fn post_work(&mut self, work: &Transmit, elements: &[Sge]) -> Posted;
+}
 
 impl Pool {
     /// Has `post` post whatever may be posted, each with its scatter-gather list. The last work
@@ -59,13 +68,16 @@ impl Pool {
         }
         shared.end_turn();
         member.is_listed = false;
-        let noted = note_next(
-            (member, shared),
-            (start, id),
-            &queued,
-            &mut self.elements,
-            self.faults,
-        );
+        let only = queued.only();
+        let locals = match &only {
+            Some(only) => PerElement::new(Some(only.local), 0),
+            None => {
+                let pieces = member.next_pieces(queued.pieces);
+                list_elements(pieces, &mut self.elements, &mut shared.other_locals)
+            }
+        };
+        let next = next_work((member, shared), &queued, self.faults);
+        note_posted((member, shared), (start, id), &queued, (next.node, locals));
         let is_waiting = member.is_waiting();
         let header = match queued.operation {
             Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
@@ -78,73 +90,119 @@ impl Pool {
         let work = Transmit {
             is_signaled: queued.is_signaled || self.is_tail(slot, is_last),
             header,
-            ..noted
+            ..next
         };
-        self.post_noted(id, &queued, &work, post) && !is_last
-    }
-
-    /// Posts the request that a virtual queue pair was given last, if it is the next one there, and
-    /// nothing waits for its shared queue pair, as a turn would; `false`: it needs one.
-    #[inline(always)]
-    pub(crate) fn transmit_at_once(
-        &mut self,
-        id: VirtualId,
-        mut post: impl FnMut(&Transmit, &[Sge]) -> Posted,
-    ) -> bool {
-        let (config, faults) = (&self.config, self.faults);
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return false;
-        };
-        let shared = &mut self.physicals[usize::from(member.physical)];
-        let start = member.finish.max(shared.time);
-        let Some(&queued) = member.newest_next(faults) else {
-            return false;
-        };
-        let is_alone = !shared.has_turns() || faults.has(Fault::TurnsSkipped);
-        let may_post = is_alone
-            && shared.has_room(config, faults)
-            && shared.is_permitted(start, member.in_flight(), config, faults);
-        if !may_post {
-            return false;
-        }
-        // Nothing may follow it for now.
-        let is_signaled = queued.is_signaled || !faults.has(Fault::TailUnsignaled);
-        let noted = note_next(
-            (member, shared),
-            (start, id),
-            &queued,
-            &mut self.elements,
-            faults,
-        );
-        let work = Transmit {
-            is_signaled,
-            ..noted
-        };
-        self.post_noted(id, &queued, &work, &mut post);
-        true
-    }
-
-    /// Posts a request that was noted as posted; `false`: the queue pair does not take it.
-    #[inline(always)]
-    fn post_noted(
-        &mut self,
-        id: VirtualId,
-        queued: &Queued,
-        work: &Transmit,
-        post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
-    ) -> bool {
-        let only = queued.only();
         let elements = match &only {
             Some(only) => slice::from_ref(&only.sge),
             None => &self.elements[..],
         };
-        let slot = work.physical.slot;
-        if post(work, elements) == Posted::Refused {
+        if post(&work, elements) == Posted::Refused {
             self.take_back(slot, id);
             return false;
         }
         self.note_transmitted(slot, work.is_signaled);
-        true
+        !is_last
+    }
+
+    /// [`Pool::post`]; if nothing else waits, the request is posted at once, as
+    /// [`Pool::transmit`] would have it posted.
+    ///
+    /// # Errors
+    /// If it is refused; then it has no effect. That the queue pair does not take it is none.
+    #[inline]
+    pub fn post_at_once(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+        driver: impl PostWork,
+    ) -> Result<(), PostError> {
+        match elements {
+            // Most requests have one, and take no list.
+            [only] => self.check_and_post(id, request, slice::from_ref(only), driver),
+            _ => self.post_list(id, request, elements, driver),
+        }
+    }
+
+    /// [`Pool::post_at_once`] of a request that has not one element.
+    #[inline(never)]
+    fn post_list(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+        driver: impl PostWork,
+    ) -> Result<(), PostError> {
+        self.check_and_post(id, request, elements, driver)
+    }
+
+    #[inline(always)]
+    fn check_and_post(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+        mut driver: impl PostWork,
+    ) -> Result<(), PostError> {
+        let faults = self.faults;
+        let with = (&self.config, &mut self.regions);
+        let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
+        let checked = member.and_then(|member| {
+            let checked = member.check(request, elements, with, faults)?;
+            Ok((member, checked))
+        });
+        let (member, checked) = checked.inspect_err(|_| self.stats.refused += 1)?;
+        let member = match self.switch.is_some() {
+            false => member,
+            true => {
+                // It switches before it posts this request, if it is to.
+                self.note_use(id);
+                self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?
+            }
+        };
+        let queued = Queued::new(request, checked);
+        let config = &self.config;
+        let shared = &mut self.physicals[usize::from(member.physical)];
+        let start = member.finish.max(shared.time);
+        // Also that no virtual queue pair is about to switch to the shared queue pair.
+        let is_first = self.active.is_empty() && !shared.has_turns();
+        let is_alone = is_first || faults.has(Fault::TurnsSkipped);
+        let may_post = is_alone
+            && member.may_post_newest(faults)
+            && shared.has_room(config, faults)
+            && shared.is_permitted(start, member.in_flight(), config, faults);
+        if !may_post {
+            member.push(queued);
+            self.list(id);
+            return Ok(());
+        }
+        let only = checked.pieces.only();
+        let (locals, elements) = match &only {
+            Some(only) => {
+                let locals = PerElement::new(Some(only.local), 0);
+                (locals, slice::from_ref(&only.sge))
+            }
+            None => {
+                let pieces = member.next_pieces(checked.pieces);
+                let locals = list_elements(pieces, &mut self.elements, &mut shared.other_locals);
+                (locals, &self.elements[..])
+            }
+        };
+        let next = next_work((member, shared), &queued, faults);
+        let work = Transmit {
+            // Nothing may follow it for now.
+            is_signaled: request.is_signaled || !faults.has(Fault::TailUnsignaled),
+            ..next
+        };
+        let posted = driver.post_work(&work, elements);
+        // The rest is done while the node executes it.
+        member.push(queued);
+        note_posted((member, shared), (start, id), &queued, (work.node, locals));
+        match posted {
+            Posted::Accepted => self.stats.note_transmitted(shared, work.is_signaled),
+            Posted::Refused => self.take_back(work.physical.slot, id),
+        }
+        Ok(())
     }
 
     /// Posts a segment of the next Send of a virtual queue pair, which is not the last one.
@@ -164,7 +222,11 @@ impl Pool {
         shared.end_turn();
         member.is_listed = false;
         member.finish = start + REQUEST_COST + u64::from(most);
-        let pieces = cut(member.next_pieces(queued), member.begun_octets(), most);
+        let pieces = cut(
+            member.next_pieces(queued.pieces),
+            member.begun_octets(),
+            most,
+        );
         let used = pieces.inspect(|piece| {
             if !self.faults.has(Fault::SegmentsUseNothing) {
                 self.regions.use_local(piece);
@@ -178,7 +240,8 @@ impl Pool {
             locals,
             is_part: true,
         };
-        let wr_id = shared.push(in_flight, start);
+        let wr_id = shared.next_wr_id();
+        shared.push(in_flight, start);
         let header = self.part_header(slot, id, queued.len_octets);
         self.list(id);
         let posted = self.post_message((slot, wr_id), node, header, post);
@@ -231,16 +294,9 @@ impl Pool {
         (is_last || is_full_row) && !self.faults.has(Fault::TailUnsignaled)
     }
 
-    #[inline(always)]
     fn note_transmitted(&mut self, slot: u16, is_signaled: bool) {
-        self.stats.posted += 1;
-        self.stats.signaled += u64::from(is_signaled);
         let shared = &mut self.physicals[usize::from(slot)];
-        (shared.is_unused, shared.refusals) = (false, 0);
-        shared.unsignaled = match is_signaled {
-            true => 0,
-            false => shared.unsignaled + 1,
-        };
+        self.stats.note_transmitted(shared, is_signaled);
     }
 
     /// Posts the next message of the pool itself, which has a turn.
@@ -261,7 +317,8 @@ impl Pool {
             locals: PerElement::default(),
             is_part: false,
         };
-        let wr_id = shared.push(in_flight, shared.time);
+        let wr_id = shared.next_wr_id();
+        shared.push(in_flight, shared.time);
         let header = self.take_own(slot);
         self.list_own(slot);
         self.elements.clear();
@@ -396,42 +453,59 @@ impl Pool {
     }
 }
 
-/// Notes the next request of a virtual queue pair, which begins at `start`, as posted to the shared
-/// one, and lists its elements, but for an only one; the work request, not signaled, without a
-/// header.
+impl Stats {
+    /// Counts a work request that a shared queue pair has taken.
+    #[inline(always)]
+    fn note_transmitted(&mut self, shared: &mut PhysicalQp, is_signaled: bool) {
+        self.posted += 1;
+        self.signaled += u64::from(is_signaled);
+        (shared.is_unused, shared.refusals) = (false, 0);
+        shared.unsignaled = match is_signaled {
+            true => 0,
+            false => shared.unsignaled + 1,
+        };
+    }
+}
+
+/// The work request of the next request of a virtual queue pair, not signaled, without a header.
 #[inline(always)]
-fn note_next(
+fn next_work(
+    (member, shared): (&VirtualQp, &PhysicalQp),
+    next: &Queued,
+    faults: Faults,
+) -> Transmit {
+    let before = shared.in_flight.back();
+    let kept = before.filter(|_| faults.has(Fault::NodeKept));
+    Transmit {
+        wr_id: shared.next_wr_id(),
+        physical: shared.id(),
+        node: kept.map_or(member.node, |before| before.node),
+        operation: next.operation,
+        remote_addr: next.remote_addr,
+        rkey: next.rkey,
+        is_signaled: false,
+        header: None,
+    }
+}
+
+/// Notes the next request of a virtual queue pair, which begins at `start`, as posted to the shared
+/// one, with the local regions of its elements.
+#[inline(always)]
+fn note_posted(
     (member, shared): (&mut VirtualQp, &mut PhysicalQp),
     (start, id): (u64, VirtualId),
     queued: &Queued,
-    list: &mut Vec<Sge>,
-    faults: Faults,
-) -> Transmit {
+    (node, locals): (NodeId, PerElement<LocalRegionId>),
+) {
     member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
-    let locals = match queued.only() {
-        Some(only) => PerElement::new(Some(only.local), 0),
-        None => list_elements(member.next_pieces(queued), list, &mut shared.other_locals),
-    };
     member.note_posted(queued);
-    let before = shared.in_flight.back();
-    let kept = before.filter(|_| faults.has(Fault::NodeKept));
-    let node = kept.map_or(member.node, |before| before.node);
     let in_flight = InFlight {
         of: id,
         node,
         locals,
         is_part: false,
     };
-    Transmit {
-        wr_id: shared.push(in_flight, start),
-        physical: shared.id(),
-        node,
-        operation: queued.operation,
-        remote_addr: queued.remote_addr,
-        rkey: queued.rkey,
-        is_signaled: false,
-        header: None,
-    }
+    shared.push(in_flight, start);
 }
 
 /// Lists the elements of a work request; their regions, but for the first one of which those go

@@ -106,11 +106,14 @@ impl Access {
     };
 
     /// Whether an operation is permitted, at the node's memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn permits(self, operation: Operation) -> bool {
+        if operation == Operation::Read {
+            // Without a table of jumps for the others.
+            return self.read;
+        }
         match operation {
-            Operation::Read => self.read,
-            Operation::Write => self.write,
+            Operation::Read | Operation::Write => self.write,
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => self.atomic,
             Operation::Send { .. } => true,
         }
@@ -292,8 +295,9 @@ pub struct Element {
     pub len_octets: u32,
 }
 
-/// An element as it is posted.
+/// An element as it is posted, in the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// The first address.
     pub addr: u64,

@@ -2,15 +2,17 @@
 
 use std::collections::VecDeque;
 
+use crate::config::Config;
 use crate::end::End;
 use crate::error::PostError;
 use crate::fault::{Fault, Faults};
 use crate::per_element::PerElement;
-use crate::queued::{last_offset, PostedCounts, Queued, Segment};
-use crate::regions::{Piece, Regions};
+use crate::queued::{last_offset, Checked, PostedCounts, Queued, Segment};
+use crate::regions::{check_shape, Piece, Regions};
 use crate::ring::Ring;
 use crate::types::{
-    Access, Completion, Element, LocalRegionId, NodeId, Request, Status, UserId, VirtualState,
+    Access, Completion, Element, LocalRegionId, NodeId, Operation, Request, Status, UserId,
+    VirtualState,
 };
 
 /// A virtual queue pair. It is bound to one shared queue pair, so that its requests stay in order.
@@ -106,29 +108,75 @@ impl VirtualQp {
         self.completed_sends.wrapping_add(self.posted.sends)
     }
 
-    /// Appends a request with its remote key and length, if it is not full and may use its local
-    /// memory.
+    /// Checks a one-sided request, whose local memory is used from now on.
     #[inline(always)]
-    pub(crate) fn try_push(
+    pub(crate) fn check(
         &mut self,
         request: &Request,
-        of: (u32, u32),
+        elements: &[Element],
+        (config, regions): (&Config, &mut Regions),
+        faults: Faults,
+    ) -> Result<Checked, PostError> {
+        if self.state != VirtualState::Ready {
+            return Err(PostError::InvalidState);
+        }
+        if !self.operations.permits(request.operation) {
+            return Err(PostError::Operation);
+        }
+        let len_octets = check_shape(request, elements, config, faults)?;
+        let rkey = regions.check_remote(self.node, request, len_octets, faults)?;
+        self.use_elements(request, (rkey, len_octets), (elements, regions), faults)
+    }
+
+    /// Uses the local memory of a request with its remote key and length, if there is a place for
+    /// it, and it may use that memory.
+    #[inline(always)]
+    pub(crate) fn use_elements(
+        &mut self,
+        request: &Request,
+        (rkey, len_octets): (u32, u32),
         (elements, regions): (&[Element], &mut Regions),
         faults: Faults,
-    ) -> Result<(), PostError> {
+    ) -> Result<Checked, PostError> {
         if self.is_full(faults) {
             return Err(PostError::QueueFull);
         }
         let by = (self.user, request.operation);
+        let pieces = match elements {
+            [only] => {
+                let lkey = regions.use_element(by, only, faults)?;
+                PerElement::new(Some(Piece::new(only, lkey)), 0)
+            }
+            _ => self.use_list(by, (elements, regions), faults)?,
+        };
+        Ok(Checked {
+            rkey,
+            len_octets,
+            pieces,
+        })
+    }
+
+    /// Uses the local memory of another number of elements than one.
+    #[inline(never)]
+    fn use_list(
+        &mut self,
+        by: (UserId, Operation),
+        (elements, regions): (&[Element], &mut Regions),
+        faults: Faults,
+    ) -> Result<PerElement<Piece>, PostError> {
         let before = self.others.len();
         let lkey = regions
             .use_elements(by, elements, faults, |other| self.others.push_back(other))
             .inspect_err(|_| self.others.truncate(before))?;
         let first = elements.first().map(|first| Piece::new(first, lkey));
         let others = u32::try_from(elements.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let pieces = PerElement::new(first, others);
-        self.queue.push_back(Queued::new(request, of, pieces));
-        Ok(())
+        Ok(PerElement::new(first, others))
+    }
+
+    /// Appends a request that was checked.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, queued: Queued) {
+        self.queue.push_back(queued);
     }
 
     /// The request that would be posted next, if one may be.
@@ -138,12 +186,10 @@ impl VirtualQp {
         self.may_post(faults).then_some(next)
     }
 
-    /// The newest request, if it would be posted next, and may be.
+    /// Whether a request that is appended may be posted before it needs a turn.
     #[inline(always)]
-    pub(crate) fn newest_next(&self, faults: Faults) -> Option<&Queued> {
-        let is_next = self.queue.len() == self.posted.requests as usize + 1;
-        let newest = self.queue.back()?;
-        (is_next && self.may_post(faults)).then_some(newest)
+    pub(crate) fn may_post_newest(&self, faults: Faults) -> bool {
+        !self.is_waiting() && self.may_post(faults)
     }
 
     #[inline(always)]
@@ -218,8 +264,11 @@ impl VirtualQp {
     }
 
     /// The elements of the request that would be posted next.
-    pub(crate) fn next_pieces(&self, next: &Queued) -> impl Iterator<Item = Piece> + use<'_> {
-        next.pieces.all(&self.others, self.posted.others)
+    pub(crate) fn next_pieces(
+        &self,
+        pieces: PerElement<Piece>,
+    ) -> impl Iterator<Item = Piece> + use<'_> {
+        pieces.all(&self.others, self.posted.others)
     }
 
     /// Notes that the next request is posted.
@@ -245,10 +294,10 @@ impl VirtualQp {
     /// Completes the oldest request.
     #[inline(always)]
     pub(crate) fn retire(&mut self, faults: Faults) {
-        let Some(queued) = self.queue.front() else {
+        let Some(queued) = self.queue.pop_front() else {
             return;
         };
-        self.posted.subtract(queued);
+        self.posted.subtract(&queued);
         let sends = u32::from(queued.operation.is_send());
         self.completed_sends = self.completed_sends.wrapping_add(sends);
         queued.pieces.take_oldest(&mut self.others, drop);
@@ -256,7 +305,6 @@ impl VirtualQp {
             self.completions
                 .push_back(queued.completion(Status::Success));
         }
-        self.queue.pop_front();
     }
 
     /// The next completion.

@@ -7,7 +7,7 @@ use urdma_pool::{
     Access, Completion, Element, LocalRegionId, RemoteRegionId, Request, UserId, VirtualId,
 };
 
-use super::drive::post_work;
+use super::drive::Links;
 use super::links::Shared;
 use super::Client;
 use crate::error::Error;
@@ -119,11 +119,12 @@ impl Client {
         request: &Request,
         elements: &[Element],
     ) -> Result<(), Error> {
-        let (pairs, exchange) = ((&self.shared, &self.nodes[..]), self.exchange.as_ref());
-        self.pool
-            .post_at_once(id, request, elements, |work, elements| {
-                post_work(pairs, exchange, work, elements)
-            })?;
+        let links = Links {
+            shared: &self.shared,
+            nodes: &self.nodes,
+            exchange: self.exchange.as_ref(),
+        };
+        self.pool.post_at_once(id, request, elements, links)?;
         let settled = self.settle();
         self.device.domain.explain(settled)
     }

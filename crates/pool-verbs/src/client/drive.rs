@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use urdma_pool::{Action, BufferAction, NodeId, PhysicalId, Pool, Posted, Sge, Status, Transmit};
+use urdma_pool::{
+    Action, BufferAction, NodeId, PhysicalId, Pool, PostWork, Posted, Sge, Status, Transmit,
+};
 
 use super::links::{Connection, Link, Node, Shared, SharedPairs, BACKGROUND_LIMIT, CONNECT_LIMIT};
 use super::{Client, Device, Exchange};
@@ -26,9 +28,13 @@ impl Client {
 
     fn carry_out(&mut self) -> Result<(), Error> {
         loop {
-            let (pairs, exchange) = ((&self.shared, &self.nodes[..]), self.exchange.as_ref());
+            let mut links = Links {
+                shared: &self.shared,
+                nodes: &self.nodes,
+                exchange: self.exchange.as_ref(),
+            };
             self.pool
-                .transmit(|work, elements| post_work(pairs, exchange, work, elements));
+                .transmit(|work, elements| links.post_work(work, elements));
             let Some(action) = self.pool.poll_action() else {
                 return Ok(());
             };
@@ -273,25 +279,29 @@ impl Client {
     }
 }
 
-/// Posts a work request of the pool.
-#[inline(always)]
-pub(super) fn post_work(
-    (shared, nodes): (&SharedPairs, &[Node]),
-    exchange: Option<&Exchange>,
-    work: &Transmit,
-    elements: &[Sge],
-) -> Posted {
-    let found = shared.find(work.physical).map(|at| &shared[at]);
-    let is_posted = found.is_some_and(|found| match (&work.header, exchange) {
-        (Some(header), Some(exchange)) => {
-            let buffers = &exchange.buffers;
-            found.link.post_message(work, elements, header, buffers)
+/// What posts the work requests of the pool.
+pub(super) struct Links<'a> {
+    pub(super) shared: &'a SharedPairs,
+    pub(super) nodes: &'a [Node],
+    pub(super) exchange: Option<&'a Exchange>,
+}
+
+impl PostWork for Links<'_> {
+    #[inline(always)]
+    fn post_work(&mut self, work: &Transmit, elements: &[Sge]) -> Posted {
+        let found = self.shared.find(work.physical);
+        let found = found.map(|at| &self.shared[at]);
+        let is_posted = found.is_some_and(|found| match (&work.header, self.exchange) {
+            (Some(header), Some(exchange)) => {
+                let buffers = &exchange.buffers;
+                found.link.post_message(work, elements, header, buffers)
+            }
+            _ => found.link.post(work, elements, self.nodes),
+        });
+        match is_posted {
+            true => Posted::Accepted,
+            false => Posted::Refused,
         }
-        _ => found.link.post(work, elements, nodes),
-    });
-    match is_posted {
-        true => Posted::Accepted,
-        false => Posted::Refused,
     }
 }
 

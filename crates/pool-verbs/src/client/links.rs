@@ -99,8 +99,13 @@ impl SharedPairs {
         let at = *self.places.get(id.index())?;
         match self.all.get(at) {
             Some(found) if found.physical == id => Some(at),
-            _ => self.all.iter().position(|one| one.physical == id),
+            _ => self.search(id),
         }
+    }
+
+    #[cold]
+    fn search(&self, id: PhysicalId) -> Option<usize> {
+        self.all.iter().position(|one| one.physical == id)
     }
 }
 

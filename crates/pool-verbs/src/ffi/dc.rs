@@ -10,7 +10,7 @@ use rdma_core_sys::verbs;
 use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
 use urdma_pool::{Operation, Sge, Transmit};
 
-use super::{add_raw, called_errno, Domain, Queue, RawList, RD_ATOMIC, RETRIES};
+use super::{called_errno, raw_list, Domain, Queue, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
 const LIBRARY: &CStr = c"liburdmadv.so.0";
@@ -183,6 +183,7 @@ impl Initiator {
     }
 
     /// Posts a work request to a target; `false`: the queue pair does not take it.
+    #[inline(never)]
     pub(crate) fn post(&self, work: &Transmit, elements: &[Sge], to: &Route) -> bool {
         // SAFETY: the queue pair lives, and its calls are those of its provider. The address handle
         // and the memory outlive the request.
@@ -206,8 +207,7 @@ impl Initiator {
             true => verbs::IBV_SEND_SIGNALED,
             false => 0,
         };
-        let mut list = RawList::new_const();
-        add_raw(&mut list, elements);
+        let list = raw_list(elements);
         let (rkey, addr) = (work.rkey, work.remote_addr);
         // SAFETY: in the order in which the calls of a request are made.
         unsafe {

@@ -60,7 +60,7 @@ impl Id {
     /// take it.
     pub(crate) fn post_with_header(&self, work: &Transmit, header: Sge, elements: &[Sge]) -> bool {
         let all = [&header].into_iter().chain(elements);
-        let mut elements: ArrayVec<_, { ELEMENTS_MAX + 1 }> = all.map(raw).collect();
-        self.has_queue_pair() && self.post_request(&mut work_request(work, &mut elements))
+        let elements: ArrayVec<_, { ELEMENTS_MAX + 1 }> = all.map(raw).collect();
+        self.has_queue_pair() && self.post_request(&mut work_request(work, &elements))
     }
 }

@@ -4,16 +4,15 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{offset_of, MaybeUninit};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::rc::Rc;
 
-use arrayvec::ArrayVec;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_core_sys::{rdmacm, verbs};
-use urdma_pool::{Operation, Sge, Status, Transmit, ELEMENTS_MAX};
+use urdma_pool::{Operation, Sge, Status, Transmit};
 
 use crate::error::Error;
 
@@ -340,9 +339,7 @@ impl Id {
         if self.objects.is_none() {
             return false;
         }
-        let mut list = RawList::new_const();
-        add_raw(&mut list, elements);
-        self.post_request(&mut work_request(work, &mut list))
+        self.post_request(&mut work_request(work, raw_list(elements)))
     }
 
     /// Posts a signaled RDMA Read of a remote address with its key into the beginning of memory;
@@ -531,15 +528,17 @@ unsafe fn private_data(start: *const libc::c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(start, usize::from(len)) }.to_vec()
 }
 
-/// The scatter-gather list of a work request.
-type RawList = ArrayVec<verbs::ibv_sge, ELEMENTS_MAX>;
-
-/// Adds elements to a list, which is long, so that it is not moved.
+/// A scatter-gather list as verbs have it.
 #[inline(always)]
-fn add_raw(list: &mut RawList, elements: &[Sge]) {
-    for element in elements {
-        list.push(raw(element));
+fn raw_list(elements: &[Sge]) -> &[verbs::ibv_sge] {
+    const {
+        assert!(size_of::<Sge>() == size_of::<verbs::ibv_sge>());
+        assert!(align_of::<Sge>() == align_of::<verbs::ibv_sge>());
+        assert!(offset_of!(Sge, len_octets) == offset_of!(verbs::ibv_sge, length));
+        assert!(offset_of!(Sge, lkey) == offset_of!(verbs::ibv_sge, lkey));
     }
+    // SAFETY: both have the same fields, of the same types and at the same offsets.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) }
 }
 
 fn raw(element: &Sge) -> verbs::ibv_sge {
@@ -551,44 +550,53 @@ fn raw(element: &Sge) -> verbs::ibv_sge {
 }
 
 #[inline(always)]
-fn work_request(work: &Transmit, elements: &mut [verbs::ibv_sge]) -> verbs::ibv_send_wr {
+fn work_request(work: &Transmit, elements: &[verbs::ibv_sge]) -> verbs::ibv_send_wr {
     let mut wr = verbs::ibv_send_wr {
         wr_id: work.wr_id,
-        sg_list: elements.as_mut_ptr(),
+        // It is read only.
+        sg_list: elements.as_ptr().cast_mut(),
         num_sge: i32::try_from(elements.len()).unwrap_or(i32::MAX),
         ..Default::default()
     };
     if work.is_signaled {
         wr.send_flags = verbs::IBV_SEND_SIGNALED;
     }
-    let (opcode, compare_add, swap) = match work.operation {
-        Operation::Read => (verbs::IBV_WR_RDMA_READ, 0, 0),
-        Operation::Write => (verbs::IBV_WR_RDMA_WRITE, 0, 0),
-        Operation::CompareSwap { expected, swap } => {
-            (verbs::IBV_WR_ATOMIC_CMP_AND_SWP, expected, swap)
-        }
-        Operation::FetchAdd { add } => (verbs::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
-        Operation::Send { .. } => (verbs::IBV_WR_SEND, 0, 0),
+    let rdma = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+        remote_addr: work.remote_addr,
+        rkey: work.rkey,
     };
-    wr.opcode = opcode;
+    if work.operation == Operation::Read {
+        // Without a table of jumps for the others.
+        (wr.opcode, wr.wr.rdma) = (verbs::IBV_WR_RDMA_READ, rdma);
+        return wr;
+    }
     match work.operation {
-        Operation::Read | Operation::Write => {
-            wr.wr.rdma = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
-                remote_addr: work.remote_addr,
-                rkey: work.rkey,
-            };
+        Operation::Read => {}
+        Operation::Write => (wr.opcode, wr.wr.rdma) = (verbs::IBV_WR_RDMA_WRITE, rdma),
+        Operation::Send { .. } => wr.opcode = verbs::IBV_WR_SEND,
+        Operation::CompareSwap { expected, swap } => {
+            wr.opcode = verbs::IBV_WR_ATOMIC_CMP_AND_SWP;
+            wr.wr.atomic = atomic(work, expected, swap);
         }
-        Operation::Send { .. } => {}
-        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-            wr.wr.atomic = verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
-                remote_addr: work.remote_addr,
-                compare_add,
-                swap,
-                rkey: work.rkey,
-            };
+        Operation::FetchAdd { add } => {
+            wr.opcode = verbs::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            wr.wr.atomic = atomic(work, add, 0);
         }
     }
     wr
+}
+
+fn atomic(
+    work: &Transmit,
+    compare_add: u64,
+    swap: u64,
+) -> verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+    verbs::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+        remote_addr: work.remote_addr,
+        compare_add,
+        swap,
+        rkey: work.rkey,
+    }
 }
 
 /// A protection domain.

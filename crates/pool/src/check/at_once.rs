@@ -9,7 +9,8 @@ use super::{choose, finds, for_each_seed, Finding, Rng};
 use crate::fault::Fault;
 use crate::{
     Access, Action, Config, Element, LocalRegion, LocalRegionId, NodeId, Operation, PhysicalId,
-    Pool, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId, VirtualId,
+    Pool, PostWork, Posted, RemoteRegion, RemoteRegionId, Request, Sge, Status, Transmit, UserId,
+    VirtualId,
 };
 
 const STEPS: u32 = 300;
@@ -36,6 +37,19 @@ fn take(log: &mut Log, work: &Transmit, elements: &[Sge]) -> Posted {
     match is_refused(work.wr_id) {
         true => Posted::Refused,
         false => Posted::Accepted,
+    }
+}
+
+/// Notes the work request that is posted at once.
+struct AtOnce<'a> {
+    log: &'a mut Log,
+    has_posted: &'a mut bool,
+}
+
+impl PostWork for AtOnce<'_> {
+    fn post_work(&mut self, work: &Transmit, elements: &[Sge]) -> Posted {
+        *self.has_posted = true;
+        take(self.log, work, elements)
     }
 }
 
@@ -155,13 +169,12 @@ impl Pair {
         });
         let elements: Vec<Element> = elements.collect();
         let [first, second] = &mut self.sides;
-        let (log, mut is_at_once) = (&mut first.log, false);
-        let taken = first
-            .pool
-            .post_at_once(id, &request, &elements, |work, elements| {
-                is_at_once = true;
-                take(log, work, elements)
-            });
+        let mut is_at_once = false;
+        let driver = AtOnce {
+            log: &mut first.log,
+            has_posted: &mut is_at_once,
+        };
+        let taken = first.pool.post_at_once(id, &request, &elements, driver);
         if taken != second.pool.post(id, &request, &elements) {
             return fail("the pools check a request differently");
         }
