@@ -86,6 +86,13 @@ const fn with(word: u32, state: u32) -> u32 {
 }
 
 impl Seat {
+    /// Before the background thread starts: a driver is expected, as if it had left for a moment.
+    /// The first thread that waits takes the seat without the background thread, which takes it
+    /// after a bounded sleep if none comes.
+    pub fn expect_driver(&self) {
+        self.change(BACKGROUND, AWAY);
+    }
+
     fn change(&self, from: u32, to: u32) -> bool {
         let order = Ordering::SeqCst;
         self.word.compare_exchange(from, to, order, order).is_ok()
@@ -281,6 +288,23 @@ mod tests {
         assert!(sit(&seat).is_none());
         assert!(!seat.is_requested());
         assert_eq!(seat.watch(LONG, LONG, || false), Watched::Mine);
+    }
+
+    #[test]
+    fn first_thread_that_waits_sits_before_the_background_thread_has_started() {
+        let seat = Seat::default();
+        seat.expect_driver();
+        let seated = sit(&seat).unwrap();
+        assert!(seat.is_held(seated));
+        assert_eq!(seat.watch(SHORT, SHORT, || false), Watched::Still);
+    }
+
+    #[test]
+    fn background_thread_takes_the_seat_to_which_no_driver_comes() {
+        let seat = Seat::default();
+        seat.expect_driver();
+        assert!(seat.is_away());
+        assert_eq!(seat.watch(SHORT, LONG, || false), Watched::Mine);
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl Engine {
         manager: Arc<dyn ConnectionManagement>,
     ) -> Result<(), EngineError> {
         self.not_forked()?;
-        self.start_background()?;
+        // The program waits for events of its connections.
+        self.start_background_beside_driver()?;
         self.cm.set(manager).map_err(|_| EngineError::Busy)
     }
 

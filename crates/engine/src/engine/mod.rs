@@ -37,6 +37,7 @@ use urdma_channel::Directory;
 use urdma_ipc::{ControlClient, RunDir};
 use urdma_trace::Recorder;
 use urdma_types::SlotId;
+use urdma_waiting::Signal;
 
 use self::control_socket::ControlSocket;
 use self::manager::ConnectionManagement;
@@ -48,7 +49,7 @@ use crate::objects::xrc;
 use crate::paths::in_process::InProcess;
 use crate::shard::Shard;
 use crate::thread::spawn_quiet;
-use crate::types::{EngineError, Info, LANES_MAX};
+use crate::types::{EngineError, Info, LeaseState, LANES_MAX};
 use crate::waiting::sleep_control::SleepControl;
 
 /// The engine of this process in one instance; see the crate.
@@ -148,6 +149,27 @@ impl Engine {
 
     /// Starts the background thread unless it runs.
     pub(super) fn start_background(&self) -> Result<(), EngineError> {
+        self.start_background_after(|| {})
+    }
+
+    /// Starts the background thread unless it runs, for a program that is about to wait: its thread
+    /// would otherwise wait for this one to start and give way.
+    pub(super) fn start_background_beside_driver(&self) -> Result<(), EngineError> {
+        self.start_background_after(|| {
+            if self.may_have_driver() {
+                self.sleep_control.seat.expect_driver();
+            }
+        })
+    }
+
+    /// Whether this engine and the kernel have what a driver needs: a leased queue without
+    /// interrupts needs the exact timers of the background thread.
+    pub(crate) fn may_have_driver(&self) -> bool {
+        let is_leased = matches!(self.info.lease, LeaseState::Leased);
+        (!is_leased || self.sleep_control.lease_set.is_some()) && Signal::is_supported()
+    }
+
+    fn start_background_after(&self, prepare: impl FnOnce()) -> Result<(), EngineError> {
         let Background { is_started, run } = &self.background;
         let run = *run;
         if is_started.get().is_some() {
@@ -156,6 +178,7 @@ impl Engine {
         let engine = self.myself.upgrade().ok_or(EngineError::DeviceGone)?;
         let mut outcome = Ok(());
         is_started.get_or_init(|| {
+            prepare();
             outcome =
                 spawn_quiet("urdma-engine", move || run(engine)).map_err(|_| EngineError::NoMemory);
         });

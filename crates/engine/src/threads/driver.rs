@@ -34,7 +34,6 @@ use crate::engine::Engine;
 use crate::objects::events::{
     armed_queues, Awaits, CompletionChannel, Driven, SetCall, Sleep, Waited,
 };
-use crate::types::LeaseState;
 use crate::waiting::signals::{Blocked, Delivered};
 
 /// How often a thread looks at the other descriptors of its set while messages stream in.
@@ -186,14 +185,11 @@ impl Driven for Engine {
 }
 
 impl Engine {
-    /// Whether the background thread can give the engine to another thread: a leased queue without
-    /// interrupts needs its exact timers.
+    /// Whether the background thread can give the engine to another thread.
     fn is_drivable(&self) -> bool {
-        let is_leased = matches!(self.info.lease, LeaseState::Leased);
         self.background.is_started.get().is_some()
             && Engine::is_usable(self)
-            && (!is_leased || self.sleep_control.lease_set.is_some())
-            && Signal::is_supported()
+            && self.may_have_driver()
     }
 
     /// Makes the calling thread the driver, which is about to wait for `signal`, raised `seen`
