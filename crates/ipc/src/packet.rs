@@ -71,8 +71,8 @@ impl From<Errno> for NotReceived {
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Connects to the listener at `path`, which may be longer than `sun_path`; by a descriptor with
-    /// a high number ([`raised`]).
+    /// Connects to the listener at `path`, which may be longer than `sun_path`; by a descriptor
+    /// with a high number ([`raised`]).
     ///
     /// # Errors
     /// Those of connect(2).

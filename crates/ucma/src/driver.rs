@@ -53,8 +53,8 @@ pub struct Device {
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
 /// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for a thread
 /// that does. `transmit`, `event_taken`, `no_event`, `kick`, `qp_is_ready` and `resolve` are called
-/// without the lock. No thread may call into [`crate::Ucma`] while it holds a lock that one of these functions
-/// takes.
+/// without the lock. No thread may call into [`crate::Ucma`] while it holds a lock that one of
+/// these functions takes.
 pub trait Driver: Send + Sync + 'static {
     /// The time of a monotonic clock.
     fn now(&self) -> Time;
