@@ -130,7 +130,7 @@ pub(crate) fn next(socket: &mut Socket) -> Result<Event, Error> {
 
 /// What `next` says of an event that is not the success of an operation, or of none.
 #[inline(never)]
-fn next_after(mut event: Option<Event>, socket: &mut Socket) -> Result<Event, Error> {
+pub(crate) fn next_after(mut event: Option<Event>, socket: &mut Socket) -> Result<Event, Error> {
     loop {
         match event {
             None => return Err(Error::Silence(SILENCE)),

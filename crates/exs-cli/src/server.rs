@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use urdma_exs::{Buffer, Event, Outcome, Socket};
 
 use crate::ahead::Ahead;
-use crate::end::{self, ServerArguments};
+use crate::end::{self, ServerArguments, SILENCE};
 use crate::error::Error;
 use crate::meter::{print_stats, Meter};
 use crate::octets::{Sum, DIGEST};
@@ -116,25 +116,32 @@ fn send_back(request: &Request, socket: &mut Socket) -> Result<(), Error> {
     receives.after(socket)?;
     end::send_octets(socket, &READY)?;
     loop {
-        match end::next(socket)? {
-            Event::Received {
+        // Each event is matched where it is, as in `ping`.
+        match socket.wait(Some(SILENCE)) {
+            Ok(Some(Event::Received {
                 buffer,
                 octets: count,
                 outcome: Outcome::Done,
                 ..
-            } if count == request.octets => {
+            })) if count == request.octets => {
                 receives.received();
                 receives.before(socket)?;
                 end::send(socket, buffer, octets)?;
             }
-            Event::Received { .. } | Event::Closed => return Ok(()),
-            event => {
-                let buffer = end::sent(event)?;
+            Ok(Some(Event::Sent {
+                buffer,
+                outcome: Outcome::Done,
+                ..
+            })) => {
                 // READY was in a buffer of its own.
                 if buffer.len() == octets {
                     receives.put(buffer);
                 }
             }
+            other => match end::next_after(other?, socket)? {
+                Event::Received { .. } | Event::Closed => return Ok(()),
+                event => drop(end::sent(event)?),
+            },
         }
         receives.after(socket)?;
     }

@@ -105,6 +105,7 @@ impl OwnRing {
     }
 
     /// Octets by which the ring is passed are written and copied: where they are.
+    #[inline]
     pub(crate) fn pass(&mut self, octets: u64) -> Place {
         let place = Place {
             ring: self.number,

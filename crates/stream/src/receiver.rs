@@ -202,9 +202,11 @@ impl<M> RecvHalf<M> {
 
     /// Whether a receive may be advertised if ring and phase permit it.
     pub(crate) fn may_advertise(&self) -> bool {
-        let asked = self.withdrawal.is_some() || self.renewal == Renewal::Asked;
-        self.sends_adverts
-            && !(self.finished || self.stopped || asked || self.are_short)
+        let is_asked = || self.withdrawal.is_some() || self.renewal == Renewal::Asked;
+        // Most that have none are short.
+        !self.are_short
+            && self.sends_adverts
+            && !(self.finished || self.stopped || is_asked())
             && self.advertised < self.recvs.len().min(self.max_adverts)
     }
 

@@ -586,6 +586,7 @@ impl<M> SendHalf<M> {
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
         self.taken(parts.count(), len_octets);
+        self.ring.reached(self.position);
         let mut left = len_octets;
         for _ in 0..parts.count() {
             let send = &mut self.sends[self.cursor];
@@ -608,7 +609,6 @@ impl<M> SendHalf<M> {
         };
         self.position = self.position.after(len_octets);
         self.resync.count(len_octets, self.phase.is_direct());
-        self.ring.reached(self.position);
     }
 
     /// Whether the next transfer waits for an advert although the ring has room.
@@ -690,6 +690,7 @@ impl<M> SendHalf<M> {
     }
 
     /// The oldest piece that is not complete is: the peer has it.
+    #[inline]
     pub(crate) fn handle_written(&mut self, events: &mut VecDeque<Event<M>>) {
         self.pieces_complete += 1;
         self.complete(events);
@@ -724,6 +725,7 @@ impl<M> SendHalf<M> {
     }
 
     /// Completes sends in the order of the queue.
+    #[inline]
     fn complete(&mut self, events: &mut VecDeque<Event<M>>) {
         while self.cursor > 0 && self.is_first_complete() {
             let Some(send) = self.sends.pop_front() else {
@@ -735,6 +737,7 @@ impl<M> SendHalf<M> {
     }
 
     /// Whether nothing of the first send, which was taken, is still to be written.
+    #[inline]
     fn is_first_complete(&self) -> bool {
         let is_written_of = |send: &Send<M>| {
             let transfer = self.transfer.as_ref();

@@ -188,7 +188,7 @@ impl QueuePair {
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_send };
-        let post = post.ok_or(Error::from_errno("ibv_post_send", libc::ENOSYS))?;
+        let post = post.ok_or_else(|| Error::from_errno("ibv_post_send", libc::ENOSYS))?;
         let mut bad = ptr::null_mut();
         // SAFETY: the provider's function for its queue pair; the chain lives during the call.
         match unsafe { post(qp, first, &mut bad) } {
@@ -222,7 +222,7 @@ impl QueuePair {
         let qp = self.raw();
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_recv };
-        let post = post.ok_or(Error::from_errno("ibv_post_recv", libc::ENOSYS))?;
+        let post = post.ok_or_else(|| Error::from_errno("ibv_post_recv", libc::ENOSYS))?;
         let mut bad = ptr::null_mut();
         // SAFETY: the provider's function for its queue pair; the chain lives during the call.
         match unsafe { post(qp, first, &mut bad) } {

@@ -236,7 +236,7 @@ impl CompletionQueue {
         let most = i32::try_from(POLLED).unwrap_or(0);
         // SAFETY: the queue and its context live.
         let poll = unsafe { (*(*self.cq).context).ops.poll_cq };
-        let poll = poll.ok_or(Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
+        let poll = poll.ok_or_else(|| Error::from_errno("ibv_poll_cq", libc::ENOSYS))?;
         // SAFETY: the provider's function for its queue; there is room for `most`.
         let count = unsafe { poll(self.cq, most, found.entries.as_mut_ptr().cast()) };
         let count =
@@ -249,7 +249,8 @@ impl CompletionQueue {
     pub(crate) fn arm(&self) -> Result<(), Error> {
         // SAFETY: the queue and its context live.
         let request = unsafe { (*(*self.cq).context).ops.req_notify_cq };
-        let request = request.ok_or(Error::from_errno("ibv_req_notify_cq", libc::ENOSYS))?;
+        let request =
+            request.ok_or_else(|| Error::from_errno("ibv_req_notify_cq", libc::ENOSYS))?;
         // SAFETY: the provider's function for its queue.
         match unsafe { request(self.cq, 0) } {
             0 => Ok(()),

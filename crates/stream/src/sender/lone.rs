@@ -56,6 +56,7 @@ impl<M> SendHalf<M> {
         stats.indirect_transfers += 1;
         stats.indirect_octets += len_octets;
         self.begun();
+        // It is not judged at the position that is now reached.
         self.taken(1, len_octets);
         let whole = u32::try_from(len_octets).expect("a short send");
         Lone {
