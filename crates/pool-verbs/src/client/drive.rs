@@ -289,15 +289,17 @@ pub(super) struct Links<'a> {
 impl PostWork for Links<'_> {
     #[inline(always)]
     fn post_work(&mut self, work: &Transmit, elements: &[Sge]) -> Posted {
-        let found = self.shared.find(work.physical);
-        let found = found.map(|at| &self.shared[at]);
-        let is_posted = found.is_some_and(|found| match (&work.header, self.exchange) {
+        // No closure, which would be a call.
+        let Some(found) = self.shared.of(work.physical) else {
+            return Posted::Refused;
+        };
+        let is_posted = match (&work.header, self.exchange) {
             (Some(header), Some(exchange)) => {
                 let buffers = &exchange.buffers;
                 found.link.post_message(work, elements, header, buffers)
             }
             _ => found.link.post(work, elements, self.nodes),
-        });
+        };
         match is_posted {
             true => Posted::Accepted,
             false => Posted::Refused,

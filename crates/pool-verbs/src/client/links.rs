@@ -103,6 +103,16 @@ impl SharedPairs {
         }
     }
 
+    /// The one with an id.
+    #[inline(always)]
+    pub(super) fn of(&self, id: PhysicalId) -> Option<&Shared> {
+        let at = *self.places.get(id.index())?;
+        match self.all.get(at) {
+            Some(found) if found.physical == id => Some(found),
+            _ => self.all.get(self.search(id)?),
+        }
+    }
+
     #[cold]
     fn search(&self, id: PhysicalId) -> Option<usize> {
         self.all.iter().position(|one| one.physical == id)
