@@ -3,7 +3,8 @@
 //! program reads asynchronous events.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use crate::front::{mark, MarkFn, MARK_SYMBOL};
@@ -16,13 +17,25 @@ const FIRST: c_int = 40;
 /// The same file with a number from 40 on; with the one that it has if the process may have no such
 /// number.
 pub fn raised(fd: OwnedFd) -> OwnedFd {
+    copy_from_first(fd.as_fd()).unwrap_or(fd)
+}
+
+/// A copy of the descriptor, with a number from 40 on if the process may have one.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn raised_copy(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    copy_from_first(fd).or_else(|_| fd.try_clone_to_owned())
+}
+
+fn copy_from_first(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the command takes an int.
     let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST) };
     if copy < 0 {
-        return fd;
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has just opened it.
-    unsafe { OwnedFd::from_raw_fd(copy) }
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// The function of the stand-in; `None` when this process has no stand-in.

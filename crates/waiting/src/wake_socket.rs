@@ -60,7 +60,7 @@ mod system {
         /// # Errors
         /// What a system call says.
         pub fn for_peer(&self) -> io::Result<OwnedFd> {
-            connect(self.port)
+            connect(self.port).map(raised)
         }
 
         /// What a peer has to send.

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use urdma_abi::spared::raised;
 use urdma_channel::{ChannelConfig, OwnRegion, PeerRegion};
 use urdma_memfd::{avoiding, MemoryError};
 use urdma_types::SlotId;
@@ -62,7 +63,9 @@ impl Engine {
     fn create_region(&self) -> Result<(OwnRegion, OwnedFd), EngineError> {
         let stagger = self.info.slot.number();
         self.out_of_regions(|| {
-            OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)
+            let created = OwnRegion::create(&ChannelConfig::default(), stagger);
+            let (region, fd) = created.map_err(no_memory)?;
+            Ok((region, raised(fd)))
         })
     }
 

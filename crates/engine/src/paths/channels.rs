@@ -8,10 +8,10 @@
 //! before the process sleeps it looks at all.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use urdma_abi::spared::{raised, Mark};
+use urdma_abi::spared::{raised, raised_copy, Mark};
 use urdma_channel::{
     Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
@@ -393,9 +393,7 @@ impl Channels {
         let offer = Offer {
             region: fd,
             generation,
-            page: self
-                .page_fd
-                .try_clone()
+            page: raised_copy(self.page_fd.as_fd())
                 .map_err(|error| MemoryError::System("dup", error))?,
             // C6.1-1
             //# A process MUST NOT store SELECTING unless it has offered a socket with every page
