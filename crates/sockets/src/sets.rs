@@ -457,7 +457,7 @@ impl Set {
 
     /// Whether it has no registration of this library's.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.is_plain() && !self.is_ringed.load(SeqCst)
+        self.is_plain() && !self.is_ringed()
     }
 
     /// What is added from now on gets no rings. Returns the members, which are to be moved to TCP,
@@ -610,14 +610,14 @@ impl Set {
 
     /// Whether a wait is to spin: a member with rings was ready lately.
     pub(crate) fn may_spin(&self) -> bool {
-        self.is_ringed.load(SeqCst) && self.with(|members| members.ready.has_queued())
+        self.is_ringed() && self.with(|members| members.ready.has_queued())
     }
 
     /// Whether a wait would report octets of rings, before which the kernel is to be asked.
     pub(crate) fn is_order_unknown(&self) -> bool {
         let is_unknown =
             |members: &mut Members| members.is_kernel_first() && members.ready.is_due();
-        self.is_ringed.load(SeqCst) && self.with(is_unknown)
+        self.is_ringed() && self.with(is_unknown)
     }
 
     /// A look that does not wait: whether the kernel is asked first, after which
