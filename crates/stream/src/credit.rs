@@ -74,12 +74,12 @@ impl Credits {
 
     /// Whether enough slots are free again for the peer to be told.
     pub(crate) fn owes_update(&self) -> bool {
-        self.received - self.announced >= self.own_slots / 2
+        self.owes_update_after(0)
     }
 
-    /// Whether the peer need not be told of the slot of a message that now arrives.
-    pub(crate) fn is_passed(&self) -> bool {
-        self.received + 1 - self.announced < self.own_slots / 2
+    /// The same, once so many more messages have arrived.
+    pub(crate) fn owes_update_after(&self, more: u64) -> bool {
+        self.received + more - self.announced >= self.own_slots / 2
     }
 
     /// A message of which the peer need not be told has arrived.

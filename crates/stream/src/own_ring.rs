@@ -100,8 +100,7 @@ impl OwnRing {
         }
         // There is no older ring then.
         let is_whole = octets <= self.len_octets - self.at || self.faults.has(Fault::LonePastEnd);
-        let is_untold = self.copied + octets < self.announced + self.len_octets / 8;
-        is_whole && (is_untold || self.faults.has(Fault::LoneUntold))
+        is_whole && (!self.owes_update_after(octets) || self.faults.has(Fault::LoneUntold))
     }
 
     /// Octets by which the ring is passed are written and copied: where they are.
@@ -177,7 +176,12 @@ impl OwnRing {
 
     /// Whether enough is free for the peer to be told.
     pub(crate) fn owes_update(&self) -> bool {
-        let news = self.copied.saturating_sub(self.announced);
+        self.owes_update_after(0)
+    }
+
+    /// The same, once so many more octets have been copied.
+    fn owes_update_after(&self, octets: u64) -> bool {
+        let news = (self.copied + octets).saturating_sub(self.announced);
         news > 0 && news >= self.len_octets / 8
     }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
-use crate::own_ring::OwnRing;
+use crate::own_ring::{OwnRing, Place};
 use crate::sojourn::mean;
 use crate::types::{
     place_of, remove_at, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq,
@@ -54,6 +54,19 @@ struct Recv<M> {
 impl<M> Recv<M> {
     fn left(&self) -> u64 {
         self.buffer.len_octets - self.filled
+    }
+
+    /// The copy of the first octets of a place of the ring behind those that it has.
+    #[inline(always)]
+    fn copy_of(&self, from: &Place, len_octets: u64) -> RingCopy {
+        RingCopy {
+            ring: from.ring,
+            ring_offset: from.offset,
+            recv: self.id,
+            offset: self.filled,
+            addr: self.buffer.addr + self.filled,
+            len_octets,
+        }
     }
 
     /// The least number of octets that it still takes.
@@ -395,14 +408,7 @@ impl<M> RecvHalf<M> {
             return false;
         };
         let len_octets = from.len_octets.min(recv.left());
-        let of_recv = RingCopy {
-            ring: from.ring,
-            ring_offset: from.offset,
-            recv: recv.id,
-            offset: recv.filled,
-            addr: recv.buffer.addr + recv.filled,
-            len_octets,
-        };
+        let of_recv = recv.copy_of(&from, len_octets);
         copy(&of_recv, &mut recv.memory);
         recv.filled += len_octets;
         self.ring.copy(len_octets);

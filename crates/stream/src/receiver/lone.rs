@@ -37,15 +37,7 @@ impl<M> RecvHalf<M> {
     ) {
         let from = self.ring.pass(len_octets);
         let mut recv = self.recvs.pop_front().expect("a receive is queued");
-        let of_recv = RingCopy {
-            ring: from.ring,
-            ring_offset: from.offset,
-            recv: recv.id,
-            offset: recv.filled,
-            addr: recv.buffer.addr + recv.filled,
-            len_octets,
-        };
-        copy(&of_recv, &mut recv.memory);
+        copy(&recv.copy_of(&from, len_octets), &mut recv.memory);
         self.delivered = self.delivered.after(len_octets);
         if !self.faults.has(Fault::PrintedEstimate) {
             self.estimate = self.estimate.after(len_octets);

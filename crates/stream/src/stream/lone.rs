@@ -57,7 +57,7 @@ impl<M> Stream<M> {
         // A stream that has failed has everything due.
         let is_lone = self.due != Due::All
             && (1..=whole).contains(&written_octets)
-            && self.credits.is_passed()
+            && !self.credits.owes_update_after(1)
             && self.receiver.is_lone(len_octets, is_last);
         if is_lone {
             self.credits.pass();
