@@ -68,14 +68,8 @@ impl Pool {
         }
         shared.end_turn();
         member.is_listed = false;
-        let only = queued.only();
-        let locals = match &only {
-            Some(only) => PerElement::new(Some(only.local), 0),
-            None => {
-                let pieces = member.next_pieces(queued.pieces);
-                list_elements(pieces, &mut self.elements, &mut shared.other_locals)
-            }
-        };
+        let (only, list) = (queued.only(), &mut self.elements);
+        let locals = next_locals((member, shared), (&only, queued.pieces), list);
         let next = next_work((member, shared), &queued, self.faults);
         note_posted((member, shared), (start, id), &queued, (next.node, locals));
         let is_waiting = member.is_waiting();
@@ -176,17 +170,11 @@ impl Pool {
             self.list(id);
             return Ok(());
         }
-        let only = checked.pieces.only();
-        let (locals, elements) = match &only {
-            Some(only) => {
-                let locals = PerElement::new(Some(only.local), 0);
-                (locals, slice::from_ref(&only.sge))
-            }
-            None => {
-                let pieces = member.next_pieces(checked.pieces);
-                let locals = list_elements(pieces, &mut self.elements, &mut shared.other_locals);
-                (locals, &self.elements[..])
-            }
+        let (only, list) = (checked.pieces.only(), &mut self.elements);
+        let locals = next_locals((member, shared), (&only, checked.pieces), list);
+        let elements = match &only {
+            Some(only) => slice::from_ref(&only.sge),
+            None => &self.elements[..],
         };
         let next = next_work((member, shared), &queued, faults);
         let work = Transmit {
@@ -506,6 +494,20 @@ fn note_posted(
         is_part: false,
     };
     shared.push(in_flight, start);
+}
+
+/// The local regions of the elements of the next request of a virtual queue pair, which are listed
+/// but for an only one.
+#[inline(always)]
+fn next_locals(
+    (member, shared): (&VirtualQp, &mut PhysicalQp),
+    (only, pieces): (&Option<Piece>, PerElement<Piece>),
+    list: &mut Vec<Sge>,
+) -> PerElement<LocalRegionId> {
+    match only {
+        Some(only) => PerElement::new(Some(only.local), 0),
+        None => list_elements(member.next_pieces(pieces), list, &mut shared.other_locals),
+    }
 }
 
 /// Lists the elements of a work request; their regions, but for the first one of which those go
