@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <rdma/rdma_cma.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,10 @@ void check_low_descriptors(void)
 	/* The device and its asynchronous events, as with any provider; the channel of `e`. */
 	if (low_descriptors() != before + 3)
 		fail("%d low descriptors instead of %d", low_descriptors(), before + 3);
+	if (!rdma_create_event_channel())
+		fail("rdma_create_event_channel: %s", strerror(errno));
+	if (low_descriptors() != before + 4)
+		fail("%d low descriptors instead of %d", low_descriptors(), before + 4);
 }
 
 void check_closefrom(void)

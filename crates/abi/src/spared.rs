@@ -14,9 +14,12 @@ use crate::front::{mark, MarkFn, MARK_SYMBOL};
 /// process begins with has 64 entries; the kernel lets threads wait when it replaces it.
 const FIRST: c_int = 40;
 
-/// The same file with a number from 40 on; with the one that it has if the process may have no such
-/// number.
+/// The same file with a number from 40 on; with the one that it has if that is one, or if the
+/// process may have no such number.
 pub fn raised(fd: OwnedFd) -> OwnedFd {
+    if fd.as_raw_fd() >= FIRST {
+        return fd;
+    }
     copy_from_first(fd.as_fd()).unwrap_or(fd)
 }
 
@@ -81,7 +84,7 @@ impl Drop for Mark {
     }
 }
 
-/// An owned descriptor that is spared until it is closed.
+/// An owned descriptor that is [`raised`], and spared until it is closed.
 #[derive(Debug)]
 pub struct Spared {
     /// Precedes the descriptor, since fields are dropped in order of declaration.
@@ -91,10 +94,17 @@ pub struct Spared {
 
 impl From<OwnedFd> for Spared {
     fn from(fd: OwnedFd) -> Self {
+        let fd = raised(fd);
         Self {
             _mark: Mark::new(fd.as_raw_fd()),
             fd,
         }
+    }
+}
+
+impl AsFd for Spared {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

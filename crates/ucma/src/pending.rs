@@ -27,7 +27,7 @@ impl Pending {
             return Err(last_errno());
         }
         // SAFETY: `fd` is a new descriptor without another owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = Spared::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: 0,
@@ -38,7 +38,7 @@ impl Pending {
         if failed != 0 {
             return Err(last_errno());
         }
-        Ok(Self(fd.into()))
+        Ok(Self(fd))
     }
 
     /// The file is readable from now on.

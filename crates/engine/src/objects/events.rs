@@ -5,7 +5,6 @@ use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use urdma_abi::spared::raised;
 use urdma_waiting::Signal;
 
 use urdma_waiting::local_events;
@@ -210,7 +209,7 @@ impl CompletionChannel {
     fn with(write_end: OwnedFd, awaits: Awaits) -> Arc<Self> {
         Arc::new(Self {
             awaits,
-            unread: Unread::new(raised(write_end).into()),
+            unread: Unread::new(write_end.into()),
             signal: Signal::default(),
             engine: Mutex::default(),
             is_in_call: AtomicBool::new(false),

@@ -8,10 +8,10 @@
 //! before the process sleeps it looks at all.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use urdma_abi::spared::{raised, raised_copy, Mark};
+use urdma_abi::spared::{raised, raised_copy, Mark, Spared};
 use urdma_channel::{
     Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
@@ -206,7 +206,7 @@ pub(crate) struct SharedPage {
     /// Precedes the page, whose descriptors these are.
     spared: Vec<Mark>,
     page: OwnPage,
-    fd: OwnedFd,
+    fd: Spared,
 }
 
 impl SharedPage {
@@ -216,13 +216,13 @@ impl SharedPage {
     /// The page cannot be created.
     pub(crate) fn create() -> Result<Self, MemoryError> {
         let (mut page, fd) = OwnPage::create()?;
-        let fd = raised(fd);
-        let mut spared = vec![Mark::new(fd.as_raw_fd())];
+        let mut spared = Vec::new();
         // Without one, the background thread wakes those that sleep in calls on descriptors.
         if let Ok(socket) = WakeSocket::create() {
             spared.extend(socket.descriptors().map(Mark::new));
             page.set_socket(socket);
         }
+        let fd = fd.into();
         Ok(Self { spared, page, fd })
     }
 }
@@ -234,7 +234,7 @@ pub(crate) struct Channels {
     /// Precedes the page, whose descriptors these are.
     _spared: Vec<Mark>,
     page: Arc<OwnPage>,
-    page_fd: OwnedFd,
+    page_fd: Spared,
     directory: Arc<Directory>,
     by_slot: Box<[Option<Box<PeerChannel>>]>,
     /// The slots that there is a channel to.
