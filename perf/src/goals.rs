@@ -158,7 +158,8 @@ pub(crate) const POOL_READ: Goal = AtMost(1.15);
 /// Microseconds by which opening a virtual queue pair to a node that is not known, by a metadata
 /// service, takes longer than an RDMA Read.
 pub(crate) const POOL_LEARN: Goal = AtMost(5.0);
-/// Octets of the heap for each node that a client knows.
+/// Octets of the heap for each further node that a client knows, when the tables of its process
+/// that have a bound are full.
 pub(crate) const POOL_NODE: Goal = AtMost(32.0);
 /// Time from the start to the end of a process that reads from three nodes, in times of one over
 /// TCP.

@@ -24,15 +24,20 @@ pub const LISTENING: &str = "listens";
 pub const MEDIAN: &str = "median ";
 /// Start of the line with a rate, in millions a second.
 pub const RATE: &str = "rate ";
-/// Start of the line with octets of the heap for each node.
+/// Start of the line with octets of the heap for each further node.
 pub const HEAP: &str = "heap ";
+/// Start of the line with octets of the heap for each node, the tables of the process included.
+pub const HEAP_ALL: &str = "all heap ";
 /// Argument for a pool that may switch, as by default.
 pub const SWITCHING: &str = "switching";
 /// Octets of a read.
 pub const READ_OCTETS: u32 = 64;
+/// Nodes that are learned.
+const LEARNED: u16 = 256;
+const LEARNED_TEXT: &str = "256";
 /// Nodes of which the memory is measured.
-const NODES: u16 = 256;
-const NODES_TEXT: &str = "256";
+const KNOWN: u16 = 1024;
+const KNOWN_TEXT: &str = "1024";
 const FIRST_PORT: u16 = 20_000;
 /// READs of a new pool.
 const USED: &str = "10000";
@@ -102,7 +107,8 @@ const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds
 const READ_ASLEEP: Probe = probe("64 B READ, own QP, node asleep", Unit::Microseconds);
 const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
 const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
-const NODE: Probe = probe("known node over DC", Unit::Octets);
+const NODE: Probe = probe("further known node over DC", Unit::Octets);
+const NODE_ALL: Probe = probe("known node over DC, of 1,024", Unit::Octets);
 const USE_RC: Probe = probe("a new pool's 10,000 READs, over RC", Unit::Microseconds);
 const USE_DC: Probe = probe("a new pool's 10,000 READs, over DC", Unit::Microseconds);
 const USE_SWITCH: Probe = probe(
@@ -134,6 +140,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         ),
         alone(ASK, Goal::None),
         alone(NODE, goals::POOL_NODE),
+        alone(NODE_ALL, Goal::None),
         used("a new pool's READs, with a switch / over DC", USE_DC),
         used("a new pool's READs, with a switch / over RC", USE_RC),
     ]
@@ -179,9 +186,9 @@ const fn opening(
 ) -> Client {
     Client {
         role: "learn",
-        rest: &[NODES_TEXT],
+        rest: &[LEARNED_TEXT],
         service,
-        nodes: NODES,
+        nodes: LEARNED,
         serving,
         figures,
     }
@@ -207,11 +214,11 @@ const CLIENTS: [Client; 11] = [
     opening(None, POLLING, &[(MEDIAN, ASK)]),
     Client {
         role: "memory",
-        rest: &[NODES_TEXT],
+        rest: &[KNOWN_TEXT],
         service: None,
-        nodes: NODES,
+        nodes: KNOWN,
         serving: POLLING,
-        figures: &[(HEAP, NODE)],
+        figures: &[(HEAP, NODE), (HEAP_ALL, NODE_ALL)],
     },
 ];
 
@@ -222,7 +229,7 @@ pub fn measure(
     scratch: &Path,
 ) -> Vec<(Probe, Sample)> {
     let run = host.and_then(|host| Run::new(host, programs, scratch));
-    let ports = (FIRST_PORT..).step_by(usize::from(NODES));
+    let ports = (FIRST_PORT..).step_by(usize::from(KNOWN));
     let clients = CLIENTS.iter().zip(ports);
     let clients = clients.map(|(client, port)| (client.figures, (client, port)));
     figures_of_all(&run, clients, |run, (client, port)| {

@@ -516,7 +516,8 @@ impl Command<'_> {
 }
 
 impl UcmaState {
-    /// Completes the resolution of an address.
+    /// Completes the resolution of an address, unless the id is gone: its number may be that of
+    /// another one since.
     pub(crate) fn resolved(&mut self, number: CmId, ip: IpAddr, source: Result<IpAddr, Errno>) {
         let Some(id) = self
             .any_id(number)
@@ -527,6 +528,9 @@ impl UcmaState {
         let (Some(src), Some(dst)) = (id.src, id.dst) else {
             return;
         };
+        if !dst.ip().is_unspecified() && dst.ip().to_canonical() != ip.to_canonical() {
+            return;
+        }
         match source {
             Ok(source) => {
                 if src.ip().is_unspecified() {

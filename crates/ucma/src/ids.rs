@@ -23,6 +23,10 @@ use crate::sockaddr;
 /// First local port of active ids that did not request one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
 
+/// Numbers of destroyed ids that are not given again yet, so that a number that a program uses by
+/// mistake after it has destroyed the id is as a rule unknown.
+const FREE_KEPT: usize = 64;
+
 /// State of an id, as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdState {
@@ -129,7 +133,10 @@ pub(crate) struct UcmaState {
     conns: HashMap<ConnId, CmId>,
     listeners: BTreeMap<ListenId, CmId>,
     pub(crate) memberships: BTreeMap<MembershipId, Membership>,
-    next_id: u32,
+    /// Of the ids that were destroyed, in this order. They are given again: librdmacm keeps 8
+    /// octets for each number up to the highest, and has no place for those from 65,536 on.
+    free: VecDeque<CmId>,
+    last_id: u32,
     pub(crate) next_membership: u32,
     next_file: u64,
     next_port: u16,
@@ -148,7 +155,8 @@ impl UcmaState {
             conns: HashMap::new(),
             listeners: BTreeMap::new(),
             memberships: BTreeMap::new(),
-            next_id: 0,
+            free: VecDeque::new(),
+            last_id: 0,
             next_membership: 0,
             next_file: 0,
             next_port: 0,
@@ -181,6 +189,16 @@ impl UcmaState {
         handle
     }
 
+    fn new_number(&mut self) -> CmId {
+        if self.free.len() > FREE_KEPT {
+            if let Some(freed) = self.free.pop_front() {
+                return freed;
+            }
+        }
+        self.last_id += 1;
+        CmId(self.last_id)
+    }
+
     pub(crate) fn add_id(
         &mut self,
         file: FileHandle,
@@ -188,13 +206,7 @@ impl UcmaState {
         space: PortSpace,
         service: Service,
     ) -> CmId {
-        let number = loop {
-            self.next_id = self.next_id.wrapping_add(1);
-            let number = CmId(self.next_id);
-            if self.next_id != u32::MAX && !self.ids.contains_key(&number) {
-                break number;
-            }
-        };
+        let number = self.new_number();
         let id = Id {
             file,
             uid,
@@ -283,6 +295,7 @@ impl UcmaState {
         let Some(id) = self.ids.remove(&number) else {
             return 0;
         };
+        self.free.push_back(number);
         self.memberships
             .retain(|_, membership| membership.id != number);
         if id.events_queued > 0 {

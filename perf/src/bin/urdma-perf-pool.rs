@@ -9,7 +9,7 @@
 //!                                                  READS of a new pool, whose initiator may give
 //!                                                  way to a connection
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
-//! urdma-perf-pool memory ADDRESS COUNT             heap that COUNT known nodes take
+//! urdma-perf-pool memory ADDRESS COUNT             heap that each of COUNT known nodes takes
 //! ```
 //!
 //! SERVICE is the address of a metadata service. Each prints its figures, which `urdma_perf::pool`
@@ -18,10 +18,13 @@
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use urdma_perf::pool::{config, Way, HEAP, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING};
+use urdma_perf::pool::{
+    config, Way, HEAP, HEAP_ALL, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING,
+};
 use urdma_pool_verbs::{
     Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
     Status, Switching, Transport, UserId, VirtualId,
@@ -335,21 +338,34 @@ fn time_reads(reads: usize, mut read: impl FnMut() -> Result<Status, Error>) -> 
 /// Octets of the heap that are in use.
 fn heap() -> usize {
     // SAFETY: the call has no argument.
-    unsafe { libc::mallinfo2() }.uordblks
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
 }
 
-/// Makes nodes known, and tells what the process has more then, its libraries included.
+/// Makes nodes known, and tells what the process has more then, its libraries included: for each
+/// node; and for each one behind the first quarter, with which the process's bounded tables are
+/// full.
 fn memory(first: SocketAddr, count: u16) -> Result<(), Error> {
     let mut client = Client::new(first.ip(), &config(INITIATORS))?;
+    let mut know = |nodes: Range<u16>| -> Result<usize, Error> {
+        for n in nodes {
+            let (opened, ..) = client.open(USER, address_at(first, n), DEPTH)?;
+            client.close(opened)?;
+        }
+        Ok(heap())
+    };
     // The first one has what all need.
-    let (opened, ..) = client.open(USER, first, DEPTH)?;
-    client.close(opened)?;
-    let before = heap();
-    for n in 1..count {
-        let (opened, ..) = client.open(USER, address_at(first, n), DEPTH)?;
-        client.close(opened)?;
-    }
-    let grown = heap().saturating_sub(before);
-    println!("{HEAP}{:.1}", grown as f64 / f64::from(count - 1));
+    let begun = know(0..1)?;
+    let quarter = know(1..count / 4)?;
+    let all = know(count / 4..count)?;
+    let each = |grown: usize, nodes: u16| grown as f64 / f64::from(nodes);
+    println!(
+        "{HEAP}{:.1}",
+        each(all.saturating_sub(quarter), count - count / 4)
+    );
+    println!(
+        "{HEAP_ALL}{:.1}",
+        each(all.saturating_sub(begun), count - 1)
+    );
     Ok(())
 }

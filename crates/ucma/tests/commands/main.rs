@@ -5,6 +5,7 @@
 
 mod flood;
 mod multicast;
+mod numbers;
 mod order;
 mod rig;
 mod xrc;

@@ -120,6 +120,12 @@ impl Driver for Process {
                 std::thread::park();
             }
         }
+        if ip == IpAddr::from([10, 0, 0, 6]) {
+            // It takes until the clock moves to learn that this one is not.
+            while self.now() == Time::ZERO {
+                std::thread::yield_now();
+            }
+        }
         if ip == IpAddr::from([10, 0, 0, 9]) {
             return Ok(HOST);
         }
