@@ -8,7 +8,7 @@ use urdma_harness::instance::{Instance, Scratch};
 use urdma_perf::socket_instructions::counted;
 
 /// Instructions of a connection, of a round trip, and of a round trip that is excluded.
-const FIGURES: [f64; 3] = [1487.0, 874.0, 479.0];
+const FIGURES: [f64; 3] = [956.0, 548.0, 329.0];
 const TOLERANCE: f64 = 0.05;
 
 #[test]

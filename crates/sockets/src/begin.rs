@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::host::Call;
 use crate::octets::Window;
 use crate::sets;
-use crate::table::{Cell, State};
+use crate::table::{Cell, Seen, State};
 
 /// Who does a call that has begun.
 pub(crate) enum Begun {
@@ -23,6 +23,23 @@ pub(crate) fn begin(cell: &'static Cell) -> Begun {
         use_rings(cell);
     }
     begun(cell, cell.seen().state() == State::Rings)
+}
+
+/// Begins a call on a socket that has no rings, and gets none until the call leaves; false, and
+/// nothing has begun, on others. Most calls of short connections are such.
+#[inline]
+pub(crate) fn begin_without_rings(cell: &'static Cell) -> bool {
+    let has_none =
+        |seen: Seen| matches!(seen.state(), State::Alone | State::Offered | State::Waits);
+    if !has_none(cell.seen()) {
+        return false;
+    }
+    // Rings are used first while no call is in progress.
+    let is_begun = has_none(cell.enter());
+    if !is_begun {
+        cell.leave();
+    }
+    is_begun
 }
 
 /// Begins a call without a change of what is used.

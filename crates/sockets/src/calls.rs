@@ -10,7 +10,7 @@ use libc::{pollfd, ssize_t};
 use urdma_abi::cancel::Disabled;
 use urdma_socket_switch::{peek, recv, send, Event, Refused, Taken};
 
-use crate::begin::{begin, Begun};
+use crate::begin::{begin, begin_without_rings, Begun};
 use crate::connection::Connection;
 use crate::host::Call;
 use crate::limits::{self, Limit};
@@ -192,6 +192,9 @@ pub(crate) unsafe fn transfer(
     let Some(cell) = table::hit(fd) else {
         return kernel();
     };
+    if octets.is_some() && way.is_known() && begin_without_rings(cell) {
+        return transfer_by_kernel(fd, cell, way, kernel);
+    }
     // SAFETY: as for the caller.
     unsafe { transfer_by(fd, cell, octets, (way, false), kernel) }
 }
@@ -209,6 +212,22 @@ pub(crate) unsafe fn transfer_in_call(
 ) -> ssize_t {
     // SAFETY: as for the caller.
     unsafe { transfer_by(fd, cell, octets, (way, true), kernel) }
+}
+
+/// The transfer of a call that has entered and has no rings.
+#[inline]
+fn transfer_by_kernel(
+    fd: c_int,
+    cell: &'static Cell,
+    way: Way,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let result = kernel();
+    if result > 0 {
+        count(fd, cell, way);
+    }
+    cell.leave();
+    result
 }
 
 /// `has_begun`: the transfer is a part of a call ([`signals::begin_call`]). The kernel's calls need
@@ -244,14 +263,7 @@ unsafe fn transfer_by(
     loop {
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
-            Begun::Kernel if done == 0 => {
-                let result = kernel();
-                if result > 0 {
-                    count(fd, cell, way);
-                }
-                cell.leave();
-                return result;
-            }
+            Begun::Kernel if done == 0 => return transfer_by_kernel(fd, cell, way, kernel),
             Begun::Kernel => {
                 cell.leave();
                 if matches!(way, Way::Recv(flags) if flags & libc::MSG_WAITALL == 0) {

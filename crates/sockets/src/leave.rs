@@ -200,18 +200,34 @@ pub(crate) fn retire_surviving() {
 
 /// A descriptor is about to be closed.
 pub(crate) fn before_close(fd: c_int) {
-    if let Some(cell) = table::hit(fd).filter(|_| process::is_home()) {
-        close_cell(fd, cell);
-    } else if let Some(cell) = table::cell(fd).filter(|_| process::is_home()) {
-        // urdmad may have a copy of a socket that has moved to TCP.
-        sets::part(fd, cell, true);
+    if !process::is_home() {
+        return;
     }
-    if let Some(cell) = table::cell(fd).filter(|cell| cell.is_inherited() && process::is_home()) {
-        cell.end_inherited();
+    if let Some(cell) = table::cell(fd) {
+        if cell.seen().state() == State::Kernel {
+            // urdmad may have a copy of a socket that has moved to TCP.
+            sets::part(fd, cell, true);
+        } else if !close_alone(fd, cell) {
+            close_cell(fd, cell);
+        }
+        if cell.is_inherited() {
+            cell.end_inherited();
+        }
     }
-    if let Some(set) = sets::known(fd).filter(|_| process::is_home()) {
+    if let Some(set) = sets::known(fd) {
         set.end();
     }
+}
+
+/// The same of a socket that was not offered and on which no call is in progress, as short
+/// connections end; false if it is another one.
+fn close_alone(fd: c_int, cell: &'static Cell) -> bool {
+    let is_done = cell.end_alone();
+    if is_done {
+        cell.give_back(fd);
+        sets::forget(fd, cell);
+    }
+    is_done
 }
 
 #[cold]
@@ -233,12 +249,15 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
     }
     match cell.end(true) {
         State::Offered | State::Waits => reasons::count(Reason::PeerAbsent),
-        State::Alone => cell.give_back(fd),
+        State::Alone if cell.seen().users() == 1 => cell.give_back(fd),
         _ => {}
     }
-    sets::part(fd, cell, state != State::Alone);
-    cell.leave();
-    if state != State::Alone {
+    if state == State::Alone {
+        sets::forget(fd, cell);
+        cell.leave();
+    } else {
+        sets::part(fd, cell, true);
+        cell.leave();
         bell::notice();
     }
     real::set_errno(before);

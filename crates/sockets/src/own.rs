@@ -4,7 +4,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Release, SeqCst};
 
 use urdma_abi::spared::{Mark, Spared};
 
@@ -66,7 +67,7 @@ impl<T> Spin<T> {
 
     /// Releases what this thread has locked, or the thread that has forked.
     pub(crate) fn unlock(&self) {
-        self.is_locked.store(false, SeqCst);
+        self.is_locked.store(false, Release);
     }
 }
 

@@ -28,7 +28,7 @@ use urdma_socket_switch::Word;
 use crate::connection::Connection;
 use crate::own::{Own, Spin};
 use crate::readiness;
-use crate::table::{self, Cell, DESCRIPTORS};
+use crate::table::{self, Cell, State, DESCRIPTORS};
 use crate::{bell, clock, lent, process, real};
 
 use others::Others;
@@ -285,6 +285,17 @@ pub(crate) fn pause(fd: c_int, cell: &Cell) {
     }
 }
 
+/// A socket that was not offered is about to be closed: the kernel forgets it, and the next file of
+/// its number is no member.
+pub(crate) fn forget(fd: c_int, cell: &Cell) {
+    if let Some(set) = cell.set.get().and_then(known) {
+        set.members.with(|members| {
+            members.others.remove(fd);
+            cell.set.replace(None);
+        });
+    }
+}
+
 /// Whether another process may have the set of a socket.
 pub(crate) fn is_lent(cell: &Cell) -> bool {
     cell.set.get().and_then(known).is_some_and(Set::is_lent)
@@ -538,6 +549,57 @@ impl Set {
                 .replace((op != libc::EPOLL_CTL_DEL).then_some(self.fd));
             (result, connection.is_none() || op == libc::EPOLL_CTL_DEL)
         })
+    }
+
+    /// The same on a socket that was not offered, and is a member of no set, or of this one; `None`
+    /// and nothing is done in other cases. Most calls are such, and begin none on the cell: what
+    /// gives a socket rings changes its state, and then looks for its set and waits for the lock.
+    ///
+    /// # Safety
+    /// The event is the caller's.
+    pub(crate) unsafe fn control_alone(
+        &self,
+        (op, fd): (c_int, c_int),
+        cell: &Cell,
+        event: *mut epoll_event,
+    ) -> Option<c_int> {
+        let is_member = cell.set.get() == Some(self.fd);
+        let is_removal = op == libc::EPOLL_CTL_DEL;
+        if is_member == (op == libc::EPOLL_CTL_ADD) || event.is_null() && !is_removal {
+            return None;
+        }
+        // SAFETY: the event of the caller.
+        let given = (!is_removal).then(|| unsafe { event.read_unaligned() });
+        // No cancellation point is reached with the lock.
+        self.members.with(|members| {
+            let before = match is_member {
+                true => cell.set.get(),
+                false => cell.set.replace(Some(self.fd)),
+            };
+            if before != is_member.then_some(self.fd) || !self.may_note(cell) {
+                if !is_member {
+                    cell.set.replace(before);
+                }
+                return None;
+            }
+            // SAFETY: the arguments of the caller.
+            let result = unsafe { real::epoll_ctl(self.fd, op, fd, event) };
+            match given {
+                Some(given) if result == 0 => _ = members.others.insert(fd, given),
+                Some(_) if is_member => {}
+                None if result != 0 => {}
+                _ => {
+                    members.others.remove(fd);
+                    cell.set.replace(None);
+                }
+            }
+            Some(result)
+        })
+    }
+
+    /// Whether the interest in a socket is noted without a begin of the call.
+    fn may_note(&self, cell: &Cell) -> bool {
+        cell.seen().state() == State::Alone && !self.is_plain()
     }
 
     /// The same on a member with rings: no system call.

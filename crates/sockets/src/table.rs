@@ -195,12 +195,9 @@ impl Cell {
         is_idle && !self.is_inherited() && self.set.get().is_none()
     }
 
-    /// The socket is about to be closed, by this call on it. If no other call is in progress, and
-    /// it was not offered, the process that has forked this one, or was forked, may use it alone.
+    /// The socket is about to be closed, no call on it is in progress, and it was not offered: the
+    /// process that has forked this one, or was forked, may use it alone.
     pub(crate) fn give_back(&self, fd: c_int) {
-        if self.seen().users() != 1 {
-            return;
-        }
         if self.is_inherited() {
             lent::give_back_inherited(fd);
         } else {
@@ -348,6 +345,14 @@ impl Cell {
                 return seen.state();
             }
         }
+    }
+
+    /// The descriptor is about to be closed, and the kernel's from now on, if its socket was not
+    /// offered and no call is in progress.
+    pub(crate) fn end_alone(&self) -> bool {
+        let seen = self.seen();
+        let is_idle = seen.state() == State::Alone && seen.users() == 0;
+        is_idle && self.exchange(seen, seen.with(State::Kernel).next_generation())
     }
 
     /// The descriptor is the kernel's until the calls in progress end. It may get rings then.

@@ -56,6 +56,10 @@ unsafe extern "C-unwind" fn epoll_ctl(
     };
     match sets::known(epfd) {
         Some(set) if !(set.is_plain() || is_add && is_exclusive()) && process::is_home() => {
+            // SAFETY: the event of the caller.
+            if let Some(result) = unsafe { set.control_alone((op, fd), cell, event) } {
+                return result;
+            }
             if !sets::leave_other(set, fd, cell, op) {
                 leave::retire(fd, Reason::Epoll);
             }
@@ -109,8 +113,10 @@ unsafe extern "C-unwind" fn epoll_wait(
         return unsafe { real::epoll_wait(epfd, events, room, timeout_ms) };
     };
     let wait = Wait::of_ms(epfd, timeout_ms, null());
+    // SAFETY: the arguments of the caller. Not by epoll_wait: see `Wait::sleep`.
+    let kernel = || unsafe { real::epoll_pwait(epfd, events, room, timeout_ms, null()) };
     // SAFETY: the arguments of the caller.
-    unsafe { wait.run(set, events, room) }
+    unsafe { wait.run(set, events, room, kernel) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -127,7 +133,9 @@ unsafe extern "C-unwind" fn epoll_pwait(
     };
     let wait = Wait::of_ms(epfd, timeout_ms, mask);
     // SAFETY: the arguments of the caller.
-    unsafe { wait.run(set, events, room) }
+    let kernel = || unsafe { real::epoll_pwait(epfd, events, room, timeout_ms, mask) };
+    // SAFETY: the arguments of the caller.
+    unsafe { wait.run(set, events, room, kernel) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -151,7 +159,9 @@ unsafe extern "C-unwind" fn epoll_pwait2(
         mask,
     };
     // SAFETY: the arguments of the caller.
-    unsafe { wait.run(set, events, room) }
+    let kernel = || unsafe { real::epoll_pwait2(epfd, events, room, timeout, mask) };
+    // SAFETY: the arguments of the caller.
+    unsafe { wait.run(set, events, room, kernel) }
 }
 
 /// A wait on a set.
@@ -218,21 +228,51 @@ impl Wait {
         }
     }
 
-    unsafe fn run(self, set: &'static Set, events: *mut epoll_event, room: c_int) -> c_int {
+    /// Waits; `kernel` makes the call of the program itself.
+    #[inline]
+    unsafe fn run(
+        self,
+        set: &'static Set,
+        events: *mut epoll_event,
+        room: c_int,
+        kernel: impl Fn() -> c_int,
+    ) -> c_int {
+        let is_limited = self.limit.is_some_and(|limit| !limit.is_zero());
+        let begin = is_limited.then(Instant::now);
+        let end = || begin.and_then(|begin| begin.checked_add(self.limit?));
+        let mut limit = self.limit;
+        if set.begin_sleep_without_rings() {
+            let result = kernel();
+            set.end_sleep();
+            let count = usize::try_from(result).unwrap_or(0);
+            if count == 0 || !set.is_ringed() {
+                return result;
+            }
+            // SAFETY: the array of the caller, where the kernel has written these.
+            let sorted = unsafe { sorted(set, events, room, count) };
+            if sorted > 0 {
+                return sorted;
+            }
+            limit = left_until(end()).or(limit);
+        }
+        // SAFETY: the arguments of the caller.
+        unsafe { self.run_with_rings(set, events, room, (limit, end())) }
+    }
+
+    /// Waits on a set that has had members with rings; how much of the limit is left, and when it
+    /// ends, unless the wait has none or returns at once.
+    #[inline(never)]
+    unsafe fn run_with_rings(
+        self,
+        set: &'static Set,
+        events: *mut epoll_event,
+        room: c_int,
+        (mut limit, end): (Option<Duration>, Option<Instant>),
+    ) -> c_int {
         let len = usize::try_from(room).unwrap_or(0);
         if len == 0 || events.is_null() || set.is_given_up() {
             // SAFETY: the arguments of the caller.
-            return unsafe { self.sleep(events, room, self.limit) };
-        }
-        let end = self.limit.filter(|limit| !limit.is_zero());
-        let end = end.and_then(|limit| Instant::now().checked_add(limit));
-        let mut limit = self.limit;
-        if set.begin_sleep_without_rings() {
-            // SAFETY: the arguments of the caller.
-            if let Some(result) = unsafe { self.sleep_without_rings(set, events, room) } {
-                return result;
-            }
-            limit = left_until(end).or(limit);
+            return unsafe { self.sleep(events, room, limit) };
         }
         let glance = || {
             // SAFETY: the array of the caller.
@@ -271,30 +311,6 @@ impl Wait {
             // Only registrations of this library's were reported.
             limit = left_until(end).or(limit);
         }
-    }
-
-    /// Waits in the kernel alone, on a set without members with rings; `None` if one has got rings
-    /// meanwhile, and only registrations of this library's were reported.
-    ///
-    /// # Safety
-    /// A cancellation point, as [`Wait::sleep`].
-    unsafe fn sleep_without_rings(
-        self,
-        set: &Set,
-        events: *mut epoll_event,
-        room: c_int,
-    ) -> Option<c_int> {
-        // SAFETY: the arguments of the caller.
-        let result = unsafe { self.sleep(events, room, self.limit) };
-        set.end_sleep();
-        let count = usize::try_from(result).unwrap_or(0);
-        if count == 0 || !set.is_ringed() {
-            return Some(result);
-        }
-        // SAFETY: the array of the caller, where the kernel has written these.
-        let mut found = unsafe { Events::new(events, usize::try_from(room).unwrap_or(0)) };
-        set.sort(&mut found, count);
-        (found.count() > 0).then(|| returned(&found))
     }
 
     /// Looks once, and does not wait. Returns how many events there are, or -1.
@@ -336,6 +352,19 @@ impl Wait {
         }
         (found.count() > 0 || result == 0).then(|| returned(&found))
     }
+}
+
+/// Sorts what the kernel has reported in a wait that began before a member got rings; returns how
+/// many of these are the program's.
+///
+/// # Safety
+/// The kernel has written `count` entries of the array, which has `room`.
+#[cold]
+unsafe fn sorted(set: &Set, events: *mut epoll_event, room: c_int, count: usize) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    let mut found = unsafe { Events::new(events, usize::try_from(room).unwrap_or(0)) };
+    set.sort(&mut found, count);
+    returned(&found)
 }
 
 /// Milliseconds of a limit, rounded up.
