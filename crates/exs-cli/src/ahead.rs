@@ -12,6 +12,14 @@ use crate::error::Error;
 /// The longest message with two receives.
 const SHORT_OCTETS: usize = 16 << 10;
 
+/// How many buffers of messages of this length are used in turn.
+pub(crate) fn buffers_in_turn(octets: usize) -> usize {
+    match octets <= SHORT_OCTETS {
+        true => 2,
+        false => 1,
+    }
+}
+
 /// Receives of messages of one length, and buffers for more.
 #[derive(Debug)]
 pub(crate) struct Ahead {
@@ -24,10 +32,7 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Receives of `octets` octets; as many buffers as those, and `others` more.
     pub(crate) fn new(octets: usize, others: usize) -> Result<Self, Error> {
-        let most = match octets <= SHORT_OCTETS {
-            true => 2,
-            false => 1,
-        };
+        let most = buffers_in_turn(octets);
         Ok(Self {
             free: end::buffers(most + others, octets)?,
             posted: 0,

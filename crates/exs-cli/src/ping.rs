@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use urdma_exs::{Buffer, Event, Outcome, Socket};
 
-use crate::ahead::Ahead;
+use crate::ahead::{self, Ahead};
 use crate::end::{self, StreamArguments, SILENCE};
 use crate::error::Error;
 use crate::request::{Mode, Request, READY};
@@ -39,36 +39,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     end::send_octets(&mut socket, &request.encode())?;
     end::recv_exactly(&mut socket, READY.len(), "the server was ready")?;
     let mut times = Vec::with_capacity(arguments.count);
-    let mut outgoing = Buffer::new(arguments.octets)?;
-    // Octets that were never written would all be read from the kernel's page of zeros.
-    outgoing.fill(1);
-    let mut outgoing = Some(outgoing);
-    let mut receives = Ahead::new(arguments.octets, 0)?;
-    let mut begun = Instant::now();
-    for _ in 0..arguments.count {
-        round_trip(&mut socket, &mut outgoing, &mut receives)?;
-        let ended = Instant::now();
-        times.push(ended.duration_since(begun));
-        begun = ended;
+    let mut outgoing = end::buffers(ahead::buffers_in_turn(arguments.octets), arguments.octets)?;
+    for buffer in &mut outgoing {
+        // Octets that were never written would all be read from the kernel's page of zeros.
+        buffer.fill(1);
     }
+    let mut receives = Ahead::new(arguments.octets, 0)?;
+    let mut begun: Option<Instant> = None;
+    for _ in 0..arguments.count {
+        receives.before(&mut socket)?;
+        if let Some(buffer) = outgoing.pop() {
+            end::send(&mut socket, buffer, arguments.octets)?;
+        }
+        // The clock is read while the message is on its way.
+        let now = Instant::now();
+        times.extend(begun.replace(now).map(|begun| now.duration_since(begun)));
+        receives.after(&mut socket)?;
+        await_answer(&mut socket, &mut outgoing, &mut receives)?;
+    }
+    times.extend(begun.map(|begun| begun.elapsed()));
     print_times(&mut times);
     end::close(&mut socket)
 }
 
-/// Sends a buffer, which is there again afterwards, and receives the answer.
-fn round_trip(
+/// Receives the answer. A buffer to be sent is there afterwards.
+fn await_answer(
     socket: &mut Socket,
-    outgoing: &mut Option<Buffer>,
+    outgoing: &mut Vec<Buffer>,
     receives: &mut Ahead,
 ) -> Result<(), Error> {
-    receives.before(socket)?;
-    if let Some(buffer) = outgoing.take() {
-        let octets = buffer.len();
-        end::send(socket, buffer, octets)?;
-    }
-    receives.after(socket)?;
     let mut is_answered = false;
-    while outgoing.is_none() || !is_answered {
+    while !is_answered || outgoing.is_empty() {
         // Each event is matched where it is: to copy it takes as long as to find it.
         match socket.wait(Some(SILENCE)) {
             Ok(Some(Event::Received {
@@ -84,7 +85,7 @@ fn round_trip(
                 buffer,
                 outcome: Outcome::Done,
                 ..
-            })) => *outgoing = Some(buffer),
+            })) => outgoing.push(buffer),
             other => return Err(end::why_not_done(other, socket, "a message was sent back")),
         }
     }

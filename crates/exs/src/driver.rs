@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    CallError, Clock as _, Failure, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId, Stats,
-    Stream, Transmit,
+    CallError, Clock as _, Failure, Lone, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId,
+    Stats, Stream, Transmit,
 };
 
 use crate::clock::Clock;
@@ -179,8 +179,13 @@ impl Driver {
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         let posted = self.name(buffer, len_octets, Registrations::lkey)?;
         let len_octets = len_octets as u64;
-        if self.stream.is_lone(len_octets) && !self.is_lost {
-            return Ok(self.send_lone(posted, len_octets));
+        let lone = self.stream.lone(len_octets).filter(|_| !self.is_lost);
+        if let Some(lone) = lone {
+            // The peer waits for it, and not for what the stream keeps of it.
+            self.post_lone(&posted, len_octets, lone);
+            self.clock.pass();
+            let stream = &mut self.stream;
+            return Ok(stream.send_lone(len_octets, posted, &mut self.clock));
         }
         let id = self.stream.send(len_octets, posted)?;
         if !self.stream.is_gathering() {
@@ -191,17 +196,15 @@ impl Driver {
         Ok(id)
     }
 
-    /// Sends the first octets of a buffer by one work request, before and after which no other is
+    /// Posts the first octets of a buffer as one work request, before and after which no other is
     /// due.
     #[inline]
-    fn send_lone(&mut self, posted: Posted, len_octets: u64) -> SendId {
-        self.clock.pass();
+    fn post_lone(&mut self, posted: &Posted, len_octets: u64, lone: Lone) {
         let local = Local {
             addr: posted.buffer.addr(),
-            len_octets: u32::try_from(len_octets).expect("a short send"),
+            len_octets: u32::try_from(len_octets).expect("a lone send is short"),
             lkey: posted.key,
         };
-        let lone = self.stream.send_lone(len_octets, posted, &mut self.clock);
         let operation = Operation::Write {
             addr: lone.addr,
             rkey: lone.rkey,
@@ -214,7 +217,6 @@ impl Driver {
             let posted = link.post_one(id, local, operation);
             self.note(posted);
         }
-        lone.id
     }
 
     pub(crate) fn recv(

@@ -22,8 +22,6 @@ pub struct Piece {
 /// The RDMA Write, with immediate data, that is a short send as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lone {
-    /// The send.
-    pub id: SendId,
     /// The peer's address of the first octet.
     pub addr: u64,
     /// The key of the peer's memory.

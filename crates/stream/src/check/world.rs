@@ -207,11 +207,11 @@ impl End {
 
     /// A send and its work request by one call. `false`: they are two.
     pub(super) fn send_at_once(&mut self, len_octets: u64) -> Result<bool, Finding> {
-        if !self.stream.is_lone(len_octets) {
+        let now_ns = self.now_ns + 1;
+        let Some((piece, is_same)) = self.stream.send_lone_twice(len_octets, (), now_ns) else {
             return Ok(false);
-        }
-        self.now_ns += 1;
-        let (piece, is_same) = self.stream.send_lone_twice(len_octets, (), self.now_ns);
+        };
+        self.now_ns = now_ns;
         if self.compares && !is_same {
             return Err(format!("something else follows from a send than {piece:?}"));
         }

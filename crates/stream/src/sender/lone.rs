@@ -29,7 +29,19 @@ impl<M> SendHalf<M> {
             && (1..=room.min(self.piece_max)).contains(&len_octets)
     }
 
-    /// Queues such a send, and writes it.
+    /// The work request of such a send.
+    #[inline]
+    pub(crate) fn lone(&self, len_octets: u64) -> Lone {
+        let (addr, rkey) = self.ring.next_place();
+        let whole = u32::try_from(len_octets).expect("a lone send is short");
+        Lone {
+            addr,
+            rkey,
+            immediate: Immediate::Indirect(whole).encode(),
+        }
+    }
+
+    /// Queues such a send, whose work request is posted.
     #[inline]
     pub(crate) fn send_lone(
         &mut self,
@@ -37,7 +49,7 @@ impl<M> SendHalf<M> {
         memory: M,
         clock: &mut impl Clock,
         stats: &mut Stats,
-    ) -> Lone {
+    ) -> SendId {
         let id = SendId(self.next_send);
         self.next_send += 1;
         self.pieces_posted += 1;
@@ -50,7 +62,6 @@ impl<M> SendHalf<M> {
             ended: None,
         });
         self.cursor += 1;
-        let (addr, rkey) = self.ring.next_place();
         let position = self.ring.take(len_octets);
         self.ring.posted(position + len_octets, clock);
         stats.indirect_transfers += 1;
@@ -58,12 +69,6 @@ impl<M> SendHalf<M> {
         self.begun();
         // It is not judged at the position that is now reached.
         self.taken(1, len_octets);
-        let whole = u32::try_from(len_octets).expect("a short send");
-        Lone {
-            id,
-            addr,
-            rkey,
-            immediate: Immediate::Indirect(whole).encode(),
-        }
+        id
     }
 }

@@ -4,7 +4,7 @@ use crate::credit::Purpose;
 use crate::fault::Fault;
 use crate::receiver::RingCopy;
 use crate::transfer::Lone;
-use crate::types::Clock;
+use crate::types::{Clock, SendId};
 use crate::wire::Immediate;
 #[cfg(test)]
 use crate::{transfer::Piece, types::Parts};
@@ -14,28 +14,29 @@ use super::Transmit;
 use super::{Due, Stream};
 
 impl<M> Stream<M> {
-    /// Whether a send of this length is one RDMA Write that may be posted at once, and nothing else
-    /// is to be posted before or after it. [`Stream::send_lone`] posts it then, in place of
-    /// [`Stream::send`] and [`Stream::poll_transmit`].
+    /// The work request that a send of this length is, if it is one RDMA Write that may be posted
+    /// at once, and nothing else is to be posted before or after it. The driver posts it, signaled,
+    /// and then calls [`Stream::send_lone`], in place of [`Stream::send`] and
+    /// [`Stream::poll_transmit`]: what the stream keeps of the send does not delay the peer.
     #[inline]
-    pub fn is_lone(&self, len_octets: u64) -> bool {
+    pub fn lone(&self, len_octets: u64) -> Option<Lone> {
         // A stream that has failed has everything due.
-        (self.due == Due::Nothing || self.faults.has(Fault::LoneOverOthers))
+        let is_lone = (self.due == Due::Nothing || self.faults.has(Fault::LoneOverOthers))
             && !self.is_full()
             && self.permits(Purpose::Ordinary)
-            && self.sender.is_lone(len_octets)
+            && self.sender.is_lone(len_octets);
+        is_lone.then(|| self.sender.lone(len_octets))
     }
 
-    /// Queues a send for which [`Stream::is_lone`] is true. The result is its work request, which
-    /// carries its first `len_octets` octets and is to be signaled; no other one is due after it.
+    /// Queues the send for which [`Stream::lone`] has just given a work request. No other one is
+    /// due after it.
     #[inline]
-    pub fn send_lone(&mut self, len_octets: u64, memory: M, clock: &mut impl Clock) -> Lone {
-        let lone = self
+    pub fn send_lone(&mut self, len_octets: u64, memory: M, clock: &mut impl Clock) -> SendId {
+        let id = self
             .sender
             .send_lone(len_octets, memory, clock, &mut self.stats);
-        let len_octets = u32::try_from(len_octets).expect("a short send");
-        self.posts(len_octets, true, clock);
-        lone
+        self.posts(short(len_octets), true, clock);
+        id
     }
 
     /// What [`Stream::handle_immediate`] and [`Stream::poll_copy`] do, if the transfer is through
@@ -89,22 +90,24 @@ impl<M> Stream<M> {
         (None, other == *self)
     }
 
-    /// [`Stream::send_lone`], as a piece, and whether that ends as a send and its work request do.
+    /// [`Stream::lone`] and [`Stream::send_lone`]: the work request as a piece, and whether they
+    /// end as a send and its work request do. `None`: the send is not of that kind.
     #[cfg(test)]
     pub(crate) fn send_lone_twice(
         &mut self,
         len_octets: u64,
         memory: M,
         now_ns: u64,
-    ) -> (Piece, bool)
+    ) -> Option<(Piece, bool)>
     where
         M: Clone + PartialEq,
     {
+        let lone = self.lone(len_octets)?;
         let mut other = self.clone();
-        let lone = self.send_lone(len_octets, memory.clone(), &mut { now_ns });
+        let id = self.send_lone(len_octets, memory.clone(), &mut { now_ns });
         let piece = Piece {
-            parts: Parts::one(lone.id, 0, len_octets),
-            len_octets: u32::try_from(len_octets).expect("a short send"),
+            parts: Parts::one(id, 0, len_octets),
+            len_octets: short(len_octets),
             addr: lone.addr,
             rkey: lone.rkey,
             immediate: Some(lone.immediate),
@@ -112,6 +115,11 @@ impl<M> Stream<M> {
         let is_queued = other.send(len_octets, memory).is_ok();
         let next = other.poll_transmit(&mut { now_ns });
         let is_same = is_queued && next == Some(Transmit::Write(piece)) && other == *self;
-        (piece, is_same)
+        Some((piece, is_same))
     }
+}
+
+/// The length of a lone send.
+fn short(len_octets: u64) -> u32 {
+    u32::try_from(len_octets).expect("a lone send is short")
 }
