@@ -161,6 +161,18 @@ impl Seat {
         self.word.load(Ordering::SeqCst) == seated.0
     }
 
+    /// A look in place of the background thread, which has not started: whether it is to drive, as
+    /// it would after a bounded sleep since the look that left `before`.
+    pub fn is_left_alone(&self, before: &mut Option<u32>) -> bool {
+        let word = self.word.load(Ordering::SeqCst);
+        let last = before.replace(word);
+        match word & STATE {
+            SITTING => false,
+            AWAY => last == Some(word),
+            _ => true,
+        }
+    }
+
     /// The driver, which is not in [`OwnPage::park`], leaves: for a moment, or, if `for_good`, to
     /// have the background thread drive at once.
     pub fn leave(&self, seated: Seated, for_good: bool) {

@@ -31,6 +31,7 @@ use crate::shard::Shard;
 use crate::threads::background;
 use crate::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
 use crate::waiting::sleep_control::SleepControl;
+use crate::waiting::start::Start;
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
@@ -188,7 +189,7 @@ impl Engine {
         clock::measure_pace();
         let engine = start(parts, None, LeaseState::NotAsked, lease, None)?;
         // The thread counts as started.
-        let _ = engine.background.is_started.set(());
+        engine.background.start.set_started();
         Ok(engine)
     }
 }
@@ -316,7 +317,7 @@ pub(super) fn start(
         reported: Mutex::default(),
         delivery: Mutex::default(),
         background: Background {
-            is_started: OnceLock::new(),
+            start: Start::default(),
             run: background::run,
         },
         xrc_domains: Mutex::default(),

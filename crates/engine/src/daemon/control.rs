@@ -1,5 +1,5 @@
 //! The thread that reads events from urdmad: slots whose process has ended, the end of urdmad,
-//! requests for a status report.
+//! requests for a status report. It starts the background thread if that was put off.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -30,22 +30,25 @@ impl Engine {
             return Ok(());
         }
         let engine = Weak::clone(&self.myself);
+        let mut looks = self.background.start.watch();
         spawn_quiet("urdma-control", move || {
             while let Some(engine) = engine.upgrade() {
-                if !engine.listen_once() {
+                if !engine.listen_once(looks.due_in().unwrap_or(LOOK)) {
+                    engine.start_awaited_background();
                     return;
                 }
+                engine.look_for_driver(&mut looks);
             }
         })
     }
 
-    /// Takes one event; false when urdmad is gone.
-    fn listen_once(&self) -> bool {
+    /// Waits up to `limit` for an event and takes it; false when urdmad is gone.
+    fn listen_once(&self, limit: Duration) -> bool {
         let Some(control) = self.daemon() else {
             self.device_gone();
             return false;
         };
-        match control.next_event(Some(LOOK)) {
+        match control.next_event(Some(limit)) {
             Ok(None) => true,
             Ok(Some((Event::SlotGone { slot, generation }, _))) => {
                 if let Some(slot) = SlotId::new(slot) {

@@ -11,6 +11,7 @@
 //! | `manager`, `cm` | connection management beside the engine: what it is told, what it calls |
 //! | `lanes` | objects that all lanes have |
 //! | `ended` | what ends with a process |
+//! | `start` | when the background thread starts |
 //! | `unmapped` | registered memory that the program has unmapped |
 //! | `control_socket` | the socket of the control thread, and forks |
 
@@ -25,6 +26,7 @@ mod qps;
 mod queues;
 mod regions;
 mod resolve;
+mod start;
 pub(crate) mod unmapped;
 
 use std::collections::HashMap;
@@ -37,7 +39,6 @@ use urdma_channel::Directory;
 use urdma_ipc::{ControlClient, RunDir};
 use urdma_trace::Recorder;
 use urdma_types::SlotId;
-use urdma_waiting::Signal;
 
 use self::control_socket::ControlSocket;
 use self::manager::ConnectionManagement;
@@ -48,9 +49,9 @@ use crate::objects::qp::PolledTable;
 use crate::objects::xrc;
 use crate::paths::in_process::InProcess;
 use crate::shard::Shard;
-use crate::thread::spawn_quiet;
-use crate::types::{EngineError, Info, LeaseState, LANES_MAX};
+use crate::types::{EngineError, Info, LANES_MAX};
 use crate::waiting::sleep_control::SleepControl;
+use crate::waiting::start::Start;
 
 /// The engine of this process in one instance; see the crate.
 pub struct Engine {
@@ -147,44 +148,6 @@ impl Engine {
         control_socket::forks() != self.forks
     }
 
-    /// Starts the background thread unless it runs.
-    pub(super) fn start_background(&self) -> Result<(), EngineError> {
-        self.start_background_after(|| {})
-    }
-
-    /// Starts the background thread unless it runs, for a program that is about to wait: its thread
-    /// would otherwise wait for this one to start and give way.
-    pub(super) fn start_background_beside_driver(&self) -> Result<(), EngineError> {
-        self.start_background_after(|| {
-            if self.may_have_driver() {
-                self.sleep_control.seat.expect_driver();
-            }
-        })
-    }
-
-    /// Whether this engine and the kernel have what a driver needs: a leased queue without
-    /// interrupts needs the exact timers of the background thread.
-    pub(crate) fn may_have_driver(&self) -> bool {
-        let is_leased = matches!(self.info.lease, LeaseState::Leased);
-        (!is_leased || self.sleep_control.lease_set.is_some()) && Signal::is_supported()
-    }
-
-    fn start_background_after(&self, prepare: impl FnOnce()) -> Result<(), EngineError> {
-        let Background { is_started, run } = &self.background;
-        let run = *run;
-        if is_started.get().is_some() {
-            return Ok(());
-        }
-        let engine = self.myself.upgrade().ok_or(EngineError::DeviceGone)?;
-        let mut outcome = Ok(());
-        is_started.get_or_init(|| {
-            prepare();
-            outcome =
-                spawn_quiet("urdma-engine", move || run(engine)).map_err(|_| EngineError::NoMemory);
-        });
-        outcome
-    }
-
     /// Adds a receiver of device events (only; queue pairs name their own), held weakly.
     pub fn add_device_sink(&self, sink: &Arc<dyn EventSink>) {
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,8 +182,7 @@ impl Engine {
 
 /// The background thread.
 pub(super) struct Background {
-    /// Whether it was started.
-    pub(super) is_started: OnceLock<()>,
+    pub(super) start: Start,
     /// What it does.
     pub(super) run: fn(Arc<Engine>),
 }

@@ -187,9 +187,7 @@ impl Driven for Engine {
 impl Engine {
     /// Whether the background thread can give the engine to another thread.
     fn is_drivable(&self) -> bool {
-        self.background.is_started.get().is_some()
-            && Engine::is_usable(self)
-            && self.may_have_driver()
+        self.background.start.is_wanted() && Engine::is_usable(self) && self.may_have_driver()
     }
 
     /// Makes the calling thread the driver, which is about to wait for `signal`, raised `seen`
@@ -251,6 +249,7 @@ impl Engine {
         }
         let in_a_row = control.bystanders.enter();
         control.seat.recall();
+        self.start_awaited_background();
         control.want_seat(awaits, in_a_row);
         Waited::Bystander
     }
@@ -389,6 +388,7 @@ impl Engine {
         self.sleep_control.turn_at.store(now, Ordering::Relaxed);
         self.sleep_control.seat.leave(seated, for_good);
         if for_good {
+            self.start_awaited_background();
             self.sleep_control.local_events.end();
         }
     }
@@ -502,6 +502,7 @@ impl Wait<'_> {
 mod tests {
     use super::*;
     use crate::rig::{instance, parts};
+    use crate::waiting::start::{AWAITED, STARTED};
 
     #[test]
     fn thread_that_takes_events_makes_turns_while_the_driver_is_away_and_no_other_drives() {
@@ -528,6 +529,20 @@ mod tests {
         assert!(control.seat.is_away());
         assert!(makes_a_turn());
         assert!(control.seat.is_away());
+    }
+
+    #[test]
+    fn driver_that_leaves_for_good_starts_a_background_thread_that_was_put_off() {
+        let engine = Engine::start(parts(&instance(), 1)).unwrap();
+        let _looks = engine.background.start.watch();
+        engine.start_background_beside_driver().unwrap();
+        let leave = |for_good| {
+            let seated = engine.take_seat(&Signal::default(), 0).unwrap();
+            engine.leave(seated, for_good);
+            engine.background.start.stage()
+        };
+        assert_eq!(leave(false), AWAITED);
+        assert_eq!(leave(true), STARTED);
     }
 
     #[test]
