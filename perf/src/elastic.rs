@@ -36,10 +36,12 @@ pub enum Worker {
     Connections,
     /// A connection of TCP to each, a message each way for the read.
     Tcp,
+    /// Not at all: the same program starts and ends, which bounds what any of them can take.
+    Nothing,
 }
 
 impl Worker {
-    const ALL: [Self; 3] = [Self::Pool, Self::Connections, Self::Tcp];
+    const ALL: [Self; 4] = [Self::Pool, Self::Connections, Self::Tcp, Self::Nothing];
 
     /// The value with this name on the command line.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -52,6 +54,7 @@ impl Worker {
             Self::Pool => "pool",
             Self::Connections => "connections",
             Self::Tcp => "tcp",
+            Self::Nothing => "nothing",
         }
     }
 
@@ -61,6 +64,7 @@ impl Worker {
             Self::Pool => &POOL,
             Self::Connections => &CONNECTIONS,
             Self::Tcp => &TCP,
+            Self::Nothing => &NOTHING,
         }
     }
 }
@@ -96,12 +100,20 @@ const TCP: [(&str, Probe); 4] = probes([
     "short processes over TCP",
     "short process over TCP, processor time",
 ]);
+const NOTHING: [(&str, Probe); 4] = probes([
+    "short process that does nothing, p50",
+    "short process that does nothing, p99",
+    "short processes that do nothing",
+    "short process that does nothing, processor time",
+]);
 
 /// Rows of the report.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let row = |name, at: usize, peer: &[(&str, Probe); 4], goal| {
         Spec::new(name, POOL[at].1, Compare::With(peer[at].1), goal)
     };
+    let bound =
+        |name, at: usize| Spec::new(name, NOTHING[at].1, Compare::With(TCP[at].1), Goal::None);
     [
         row("short process, p50, pool / TCP", 0, &TCP, Goal::None),
         row(
@@ -129,6 +141,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             &CONNECTIONS,
             Goal::None,
         ),
+        bound("short process, p50, nothing / TCP", 0),
+        bound("short process, p99, nothing / TCP", 1),
     ]
     .into_iter()
 }
@@ -153,14 +167,14 @@ fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String,
     const PROGRAM: &str = "urdma-perf-elastic";
     let address = format!("127.0.0.1:{port}");
     let start = |arguments: &[&str]| match kind {
-        Worker::Tcp => {
+        Worker::Tcp | Worker::Nothing => {
             let mut command = std::process::Command::new(programs.join(PROGRAM));
             Process::start(command.args(arguments)).map_err(text)
         }
         Worker::Pool | Worker::Connections => run.start(PROGRAM, arguments),
     };
     let serving = match kind {
-        Worker::Tcp => {
+        Worker::Tcp | Worker::Nothing => {
             let mut nodes = start(&["tcp-nodes", &address])?;
             nodes.wait_for_text(LISTENING, LIMIT).map_err(text)?;
             nodes

@@ -87,6 +87,7 @@ fn answer(listener: &TcpListener) {
 fn work(kind: Worker, first: SocketAddr) -> Outcome<()> {
     match kind {
         Worker::Tcp => read_over_tcp(first),
+        Worker::Nothing => Ok(()),
         Worker::Connections => nodes_from(first).try_for_each(|node| {
             let mut own = Own::connect(node, READ_OCTETS as usize).map_err(text)?;
             expect_success(own.read(READ_OCTETS as usize).map_err(text)?)
