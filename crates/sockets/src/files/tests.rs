@@ -75,13 +75,20 @@ impl Drop for Pair {
     }
 }
 
+/// A file whose number a socket of another test may have had, which the standard library has closed
+/// without this one.
+fn known<F: AsRawFd>(file: F) -> F {
+    leave::before_close(file.as_raw_fd());
+    file
+}
+
 /// A file of octets that differ.
 fn file(len: usize) -> (fs::File, Vec<u8>) {
     use std::io::Write;
     // SAFETY: a name and a flag.
     let fd = unsafe { libc::memfd_create(c"file".as_ptr(), 0) };
     // SAFETY: a new descriptor.
-    let mut file = unsafe { fs::File::from_raw_fd(fd) };
+    let mut file = known(unsafe { fs::File::from_raw_fd(fd) });
     let octets: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     file.write_all(&octets).unwrap();
     file.rewind().unwrap();
@@ -146,8 +153,9 @@ fn error_of_the_kernel_keeps_the_rings() {
     let pair = Pair::new();
     let (from, _) = file(100);
     let path = format!("/proc/self/fd/{}", from.as_raw_fd());
-    let unreadable = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let unreadable = known(fs::OpenOptions::new().write(true).open(path).unwrap());
     let (pipe, _write) = std::io::pipe().unwrap();
+    let pipe = known(pipe);
     let failed = |(sent, _, errno): (ssize_t, Vec<usize>, c_int)| {
         assert_eq!(sent, -1);
         errno
@@ -175,7 +183,7 @@ fn error_of_the_kernel_keeps_the_rings() {
 fn file_that_the_kernel_makes_when_it_is_read_is_the_kernels_to_send() {
     let pair = Pair::new();
     assert!(pair.send(&file(10).0, None, 10).0 == 10);
-    let from = fs::File::open("/proc/self/stat").unwrap();
+    let from = known(fs::File::open("/proc/self/stat").unwrap());
     let (_, asked, _) = pair.send(&from, None, 10);
     assert_eq!(asked, [0, 10]);
     assert!(!pair.has_rings());
