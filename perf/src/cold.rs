@@ -4,7 +4,7 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{rdma_client, Job};
 use urdma_harness::Failure;
 
+use crate::compile::compile;
 use crate::goals;
 use crate::samples::{Probe, Sample, Series, Unit};
 use crate::spec::{pair, Compare, Goal, Pair, Spec};
@@ -141,22 +142,9 @@ fn over_tcp(program: &Path, address: &str, port: u16) -> Result<[f64; 3], Failur
     Ok(taken)
 }
 
-/// Compiles the program over TCP.
-fn exchange(scratch: &Path) -> Result<PathBuf, Failure> {
-    let (source, program) = (scratch.join("exchange.c"), scratch.join("exchange"));
-    std::fs::write(&source, include_str!("cold/exchange.c"))?;
-    let mut command = Command::new("cc");
-    command.args(["-D_GNU_SOURCE", "-O2", "-o"]);
-    let ended = Process::run(command.arg(&program).arg(&source), LIMIT)?;
-    match ended.succeeded() {
-        true => Ok(program),
-        false => Err(Failure::new(format!("cc: {}", ended.describe()))),
-    }
-}
-
 /// All runs: over urdma, over TCP, and without a device.
 fn runs(host: &Instance, scratch: &Path, port: u16) -> Result<[Vec<[f64; 3]>; 3], Failure> {
-    let program = exchange(scratch)?;
+    let program = compile(scratch, "exchange", include_str!("cold/exchange.c"))?;
     let job = rdma_client(port, host.address());
     let mut all: [Vec<_>; 3] = Default::default();
     for _ in 0..RUNS {

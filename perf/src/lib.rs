@@ -16,6 +16,7 @@
 //! | [`tcp_programs`] | Debian's servers over rings, next to TCP |
 //! | [`connections`] | connections: rates, steps, cost of tracing |
 //! | [`cold`] | a new process with one connection |
+//! | `compile` | programs in C that are measured |
 //! | [`streams`], [`stream_sweep`], [`stream_programs`] | byte streams, next to rsockets and TCP |
 //! | [`stream_instructions`] | instructions of a round trip through a byte stream |
 //! | [`socket_instructions`] | instructions of TCP connections that have no rings |
@@ -40,6 +41,7 @@ pub mod attach;
 mod axis;
 pub mod bench;
 pub mod cold;
+mod compile;
 pub mod connections;
 pub mod elastic;
 mod goals;

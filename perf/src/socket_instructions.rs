@@ -5,21 +5,23 @@
 //! offered, or are excluded. What the kernel and the C library execute does not count.
 
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::over::Over;
 use urdma_harness::process::Process;
+use urdma_harness::Failure;
 
+use crate::compile::compile;
 use crate::instructions::own_instructions;
 use crate::samples::Sample;
 
 const LIBRARY: &str = "liburdma_sockets.so";
-/// Debian's: another one on the path may be a script that starts a third.
-const PYTHON: &str = "/usr/bin/python3";
 /// Its arguments: how many connections there are one after the other, and round trips of each.
 /// A round trip is four transfers, a receive in vain, and two waits on an epoll set.
-const PROGRAM: &str = include_str!("socket_calls.py");
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
+const PROGRAM: &str = include_str!("socket_calls.c");
+const LIMIT: Duration = Duration::from_secs(120);
 /// Connections of two runs, whose difference is free of the start.
 const CONNECTIONS: [u32; 2] = [20, 60];
 /// Round trips of a connection that ends before it is offered.
@@ -41,8 +43,19 @@ pub struct Counted {
 /// Counts them.
 ///
 /// # Errors
-/// valgrind or Python is not installed, or a run failed.
+/// valgrind or a C compiler is not installed, or a run failed.
 pub fn counted(host: &Instance) -> Result<Counted, String> {
+    let text = |failure: Failure| failure.to_string();
+    let scratch = Scratch::new("socket-instructions").map_err(text)?;
+    let program = compile(scratch.path(), "socket_calls", PROGRAM).map_err(text)?;
+    let count = |over, connections, round_trips| {
+        count(
+            over,
+            &program,
+            &scratch.path().join("callgrind.out"),
+            [connections, round_trips],
+        )
+    };
     let over = Over::Rings(host);
     let [few, many] = CONNECTIONS;
     let each = |round_trips| -> Sample {
@@ -64,19 +77,20 @@ pub fn counted(host: &Instance) -> Result<Counted, String> {
     })
 }
 
-fn count(over: Over<'_>, connections: u32, round_trips: u32) -> Sample {
-    let text = |failure: urdma_harness::Failure| failure.to_string();
-    let scratch = Scratch::new("socket-instructions").map_err(text)?;
-    let out = scratch.path().join("callgrind.out");
+fn count(over: Over<'_>, program: &Path, out: &Path, numbers: [u32; 2]) -> Sample {
+    let text = |failure: Failure| failure.to_string();
     let file = format!("--callgrind-out-file={}", out.display());
-    let numbers = [connections, round_trips].map(|number| number.to_string());
-    let argv = ["valgrind", "--tool=callgrind", &file, PYTHON, "-c", PROGRAM];
-    let argv: Vec<String> = argv.map(str::to_owned).into_iter().chain(numbers).collect();
+    let program = program.display().to_string();
+    let argv = ["valgrind", "--tool=callgrind", &file, &program];
+    let argv = argv.map(str::to_owned).into_iter();
+    let argv: Vec<String> = argv
+        .chain(numbers.map(|number| number.to_string()))
+        .collect();
     let ended = Process::run(&mut over.command(&argv).map_err(text)?, LIMIT).map_err(text)?;
     if !ended.succeeded() {
         return Err(ended.describe());
     }
-    let file = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let file = fs::read_to_string(out).map_err(|error| format!("{}: {error}", out.display()))?;
     match own_instructions(&file, LIBRARY, |_| false)? {
         0 => Err(format!("{LIBRARY} has executed nothing")),
         counted => Ok(counted as f64),
