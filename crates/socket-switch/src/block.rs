@@ -75,7 +75,7 @@ pub enum Word {
     Drained(End),
     /// 1 if the receiver compares when octets came through several rings ([`Word::Stamp`]).
     WantsStamp(End),
-    /// 1 if a thread of the receiver may sleep until the ring has octets or the mode changes.
+    /// Not 0 if a thread of the receiver may sleep until the ring has octets or the mode changes.
     ReaderSleeps(End),
     /// 1 if a thread of the sender may sleep until the ring has room.
     WriterSleeps(End),

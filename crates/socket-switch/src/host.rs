@@ -64,7 +64,8 @@ pub trait Host {
     async fn load(&self, word: Word) -> u64;
     /// Stores a shared word.
     async fn store(&self, word: Word, value: u64);
-    /// Stores a shared word and returns what it was.
+    /// Stores a shared word and returns what it was; 0 for [`Word::ReaderSleeps`], too, if those
+    /// that it names are woken already, and look at what they wait for when they are.
     async fn swap(&self, word: Word, value: u64) -> u64;
     /// Adds to a shared word, modulo 2^64.
     async fn add(&self, word: Word, value: u64);

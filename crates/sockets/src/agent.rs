@@ -21,6 +21,7 @@ use crate::connection::{self, Connection, Parts, ARRIVAL_LIMIT};
 use crate::host::Call;
 use crate::octets::Window;
 use crate::own::{Marked, Own, Spin};
+use crate::peer::Peer;
 use crate::reasons::{self, Reason};
 use crate::signals::Masked;
 use crate::table::{self, Cell, State};
@@ -185,8 +186,8 @@ struct Agent {
     tried: Option<Instant>,
     offers: HashMap<u64, Offered>,
     connections: Vec<Watched>,
-    /// The bells of the agents of peers, by urdmad's number of their processes.
-    agents: HashMap<u64, Weak<Own>>,
+    /// The processes of peers, by the numbers of the urdmad that runs.
+    peers: HashMap<u64, Weak<Peer>>,
     /// The memory in which reasons are counted.
     reasons: Option<Own>,
 }
@@ -199,7 +200,7 @@ impl Agent {
             tried: None,
             offers: HashMap::new(),
             connections: Vec::new(),
-            agents: HashMap::new(),
+            peers: HashMap::new(),
             reasons: None,
         }
     }
@@ -315,19 +316,25 @@ impl Agent {
         Ok(())
     }
 
+    /// Connections go on; sockets that wait stay with TCP.
+    fn lose_urdmad(&mut self) {
+        self.urdmad = None;
+        // The next one gives their numbers to other processes.
+        self.peers.clear();
+        reasons::restart();
+        for (_, offered) in self.offers.drain() {
+            let reason = Some(Reason::UrdmadGone);
+            offered_stays(offered.fd, offered.generation, reason);
+        }
+    }
+
     fn take_events(&mut self) {
         while let Some(urdmad) = &self.urdmad {
             match urdmad.client.next_event(Some(EVENT_LIMIT)) {
                 Ok(Some((event, fds))) => self.take(event, fds),
                 Ok(None) => return,
                 Err(_) => {
-                    // Connections go on; sockets that wait stay with TCP.
-                    self.urdmad = None;
-                    reasons::restart();
-                    for (_, offered) in self.offers.drain() {
-                        let reason = Some(Reason::UrdmadGone);
-                        offered_stays(offered.fd, offered.generation, reason);
-                    }
+                    self.lose_urdmad();
                 }
             }
         }
@@ -369,14 +376,14 @@ impl Agent {
             generation,
             bell,
         } = offered;
-        let [memory, peer_bell, peer_agent] = <[OwnedFd; 3]>::try_from(fds).ok()?;
+        let [memory, peer_bell, agent_bell] = <[OwnedFd; 3]>::try_from(fds).ok()?;
         let cell = table::cell(fd)?;
         let connection = Connection::new(Parts {
             memory,
             socket: copy_of(fd, generation)?,
             bell,
             peer_bell: Own::copy(peer_bell.as_fd())?,
-            peer_agent: self.agent_of(joined.peer_process, &peer_agent)?,
+            peer: self.peer_of(joined.peer_process, &agent_bell)?,
             end: if joined.is_first {
                 End::First
             } else {
@@ -401,15 +408,15 @@ impl Agent {
         Some(())
     }
 
-    /// The bell of the agent of a peer; one for all connections to it.
-    fn agent_of(&mut self, process: u64, bell: &OwnedFd) -> Option<Arc<Own>> {
-        self.agents.retain(|_, bell| bell.strong_count() > 0);
-        if let Some(known) = self.agents.get(&process).and_then(Weak::upgrade) {
+    /// The process of a peer, whose agent has a bell; one for all connections to it.
+    fn peer_of(&mut self, process: u64, bell: &OwnedFd) -> Option<Arc<Peer>> {
+        self.peers.retain(|_, peer| peer.strong_count() > 0);
+        if let Some(known) = self.peers.get(&process).and_then(Weak::upgrade) {
             return Some(known);
         }
-        let bell = Arc::new(Own::copy(bell.as_fd())?);
-        self.agents.insert(process, Arc::downgrade(&bell));
-        Some(bell)
+        let peer = Arc::new(Peer::new(Own::copy(bell.as_fd())?));
+        self.peers.insert(process, Arc::downgrade(&peer));
+        Some(peer)
     }
 
     /// Does for each connection what the peer or the end of a thread requires.

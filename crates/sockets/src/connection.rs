@@ -14,6 +14,7 @@ use urdma_socket_switch::{Block, End, Word};
 
 use crate::link::Link;
 use crate::own::Own;
+use crate::peer::Peer;
 use crate::sleepers::Sleepers;
 use crate::yields::Polls;
 use crate::{bell, futex, real};
@@ -21,6 +22,10 @@ use crate::{bell, futex, real};
 /// Bits of [`Word::ReaderSleeps`]: the bell is to be rung; threads sleep on the word itself.
 pub(crate) const FOR_THE_BELL: u64 = 1;
 pub(crate) const ON_THE_WORD: u64 = 2;
+/// Above them is the number of a sleep of a set, or 0: the bell is to be rung unless that of
+/// another member was for the same sleep.
+const SLEEP_SHIFT: u32 = 8;
+const FLAGS: u64 = FOR_THE_BELL | ON_THE_WORD;
 /// `TCP_ESTABLISHED` and others of `enum` in `linux/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 const CLOSED: u8 = 7;
@@ -51,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) socket: Own,
     pub(crate) bell: Own,
     pub(crate) peer_bell: Own,
-    pub(crate) peer_agent: Arc<Own>,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) end: End,
     pub(crate) process: u64,
     pub(crate) peer_process: u64,
@@ -69,7 +74,7 @@ pub(crate) struct Connection {
     socket_fd: c_int,
     pub(crate) bell: Own,
     peer_bell: Own,
-    peer_agent: Arc<Own>,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) end: End,
     pub(crate) process: u64,
     pub(crate) peer_process: u64,
@@ -126,7 +131,7 @@ impl Connection {
             socket: Mutex::new(Some(socket)),
             bell: parts.bell,
             peer_bell: parts.peer_bell,
-            peer_agent: parts.peer_agent,
+            peer: parts.peer,
             end: parts.end,
             process: parts.process,
             peer_process: parts.peer_process,
@@ -218,6 +223,34 @@ impl Connection {
         bell::ring(bell.as_raw_fd());
     }
 
+    /// Has the peer ring the bell when the incoming ring changes: for threads that sleep for it, or
+    /// with its number for a sleep of a set, for which one bell of a peer's process is enough.
+    pub(crate) fn ask_for_bell(&self, sleep: u64) {
+        let word = self.block().word(Word::ReaderSleeps(self.end.peer()));
+        // Another thread may sleep on the word, or for the bell.
+        if sleep == 0 {
+            word.fetch_or(FOR_THE_BELL, SeqCst);
+            return;
+        }
+        let with_it = |seen: u64| Some(seen & FLAGS | sleep << SLEEP_SHIFT);
+        _ = word.fetch_update(SeqCst, SeqCst, with_it);
+    }
+
+    /// The peer need not ring the bell for the sleep of a set: the set looks at the ring.
+    pub(crate) fn end_sleep(&self) {
+        let word = self.block().word(Word::ReaderSleeps(self.end.peer()));
+        let without = |seen: u64| (seen >> SLEEP_SHIFT != 0).then_some(seen & FLAGS);
+        _ = word.fetch_update(SeqCst, SeqCst, without);
+    }
+
+    /// Of what the word of the peer's readers was: the sleep of a set that it named, and whether a
+    /// bell is to be rung.
+    pub(crate) fn asked(&self, word: u64) -> (u64, bool) {
+        let sleep = word >> SLEEP_SHIFT;
+        let is_asked = word & FOR_THE_BELL != 0 || sleep != 0 && !self.peer.is_rung(sleep);
+        (sleep, is_asked)
+    }
+
     /// Wakes the own threads as the peer is gone: it may have been killed when it had taken the bit
     /// of a sleeper and had not woken it yet.
     pub(crate) fn wake_own(&self) {
@@ -227,7 +260,7 @@ impl Connection {
 
     /// Calls the agent of the peer's process.
     pub(crate) fn call_peer(&self) {
-        bell::ring(self.peer_agent.as_raw_fd());
+        self.peer.call();
     }
 
     /// Whether the incoming ring has octets.

@@ -43,6 +43,8 @@ pub(crate) struct Call<'a> {
     /// The error of TCP.
     pub(crate) errno: Cell<c_int>,
     yields: Cell<u32>,
+    /// The sleep of the peer's set for which it asked to be woken last.
+    sleep: Cell<u64>,
 }
 
 impl<'a> Call<'a> {
@@ -56,6 +58,7 @@ impl<'a> Call<'a> {
             awaited: Cell::new(None),
             errno: Cell::new(0),
             yields: Cell::new(0),
+            sleep: Cell::new(0),
         }
     }
 
@@ -165,17 +168,30 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Stores a word that may be set; those that sleep on it are woken.
+    /// Stores a word that may be set; those that sleep on it are woken. What it was is 0 if no bell
+    /// is to be rung.
     #[cold]
     fn swap_set(&self, word: Word, value: u64) -> u64 {
-        let of_reader = matches!(word, Word::ReaderSleeps(_));
-        let word = self.connection.block().word(word);
-        let before = word.swap(value, SeqCst);
-        if of_reader && before & ON_THE_WORD != 0 {
-            futex::wake(word);
-            return before & !ON_THE_WORD;
+        let connection = self.connection;
+        let atomic = connection.block().word(word);
+        let before = atomic.swap(value, SeqCst);
+        let Word::ReaderSleeps(sender) = word else {
+            return before;
+        };
+        if before & ON_THE_WORD != 0 {
+            futex::wake(atomic);
         }
-        before
+        let before = before & !ON_THE_WORD;
+        if sender != connection.end {
+            return before;
+        }
+        let (sleep, is_asked) = connection.asked(before);
+        self.sleep.set(sleep);
+        if is_asked {
+            before
+        } else {
+            0
+        }
     }
 
     /// The places of octets of the outgoing ring, and their number.
@@ -412,6 +428,10 @@ impl Host for Call<'_> {
 
     async fn wake(&self, end: End) {
         self.connection.ring(end);
+        if end == self.peer() {
+            // Only now: another thread that finds it noted does not ring.
+            self.connection.peer.note_rung(self.sleep.take());
+        }
     }
 
     async fn call_agents(&self, end: End) {

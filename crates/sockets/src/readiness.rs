@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use urdma_socket_switch::Word;
 
-use crate::connection::{Connection, FOR_THE_BELL};
+use crate::connection::Connection;
 use crate::real;
 
 /// A connection is writable if one of this number of equal parts of its ring is free.
@@ -80,17 +80,15 @@ pub(crate) fn all(connection: &Connection, events: u32) -> u32 {
 }
 
 /// Has the peer wake this end when the rings are ready for some events, for which the caller looks
-/// again. While there is room, a send that finds none has the peer wake this end.
-pub(crate) fn arm(connection: &Connection, events: u32) {
-    let words = connection.block();
+/// again. While there is room, a send that finds none has the peer wake this end. `sleep`: that of
+/// a set, or 0.
+pub(crate) fn arm(connection: &Connection, events: u32, sleep: u64) {
     let wants = |bits: c_short| events & u32::from(bits.cast_unsigned()) != 0;
     if wants(IN) {
-        let word = words.word(Word::ReaderSleeps(connection.end.peer()));
-        // Another thread may sleep on the word.
-        word.fetch_or(FOR_THE_BELL, SeqCst);
+        connection.ask_for_bell(sleep);
     }
     if wants(OUT) && is_out_of_ring(connection) && !has_room(connection) {
-        let word = words.word(Word::WriterSleeps(connection.end));
+        let word = connection.block().word(Word::WriterSleeps(connection.end));
         word.store(1, SeqCst);
     }
 }

@@ -35,6 +35,10 @@ use others::Others;
 pub(crate) use ready::Events;
 use ready::{Ready, Source};
 
+/// The number of the next sleep of a thread that waits for a set. The peers of this process compare
+/// it with that for which they have rung.
+static SLEEPS: AtomicU64 = AtomicU64::new(1);
+
 /// Waits that find members with rings ready, of which one asks the kernel.
 const KERNEL_EVERY: u32 = 8;
 
@@ -83,8 +87,12 @@ impl Source for Ringed {
         self.0.load(Word::Stamp(self.0.end.peer()))
     }
 
-    fn arm(&self, events: u32) {
-        readiness::arm(&self.0, events);
+    fn arm(&self, events: u32, sleep: u64) {
+        readiness::arm(&self.0, events, sleep);
+    }
+
+    fn disarm(&self) {
+        self.0.end_sleep();
     }
 }
 
@@ -120,9 +128,9 @@ impl Members {
         }
     }
 
-    /// Looks at the members with rings.
-    fn look(&mut self, events: &mut Events, is_last: bool) {
-        self.ready.look(events, is_last, clock::now_ns);
+    /// Looks at the members with rings; with the number of a sleep that follows, arms them.
+    fn look(&mut self, events: &mut Events, sleep: Option<u64>) {
+        self.ready.look(events, sleep, clock::now_ns);
     }
 
     /// Whether the kernel is to be asked before octets of rings are reported: something that it
@@ -325,6 +333,7 @@ pub(crate) fn silence(connection: &Connection, mine: c_int) {
     if let Some(set) = connection.set.get().and_then(known) {
         set.with(|members| {
             members.ready.notice(connection.fd);
+            members.ready.wake();
             set.poke(members);
         });
     }
@@ -409,6 +418,9 @@ impl Set {
     ) -> Option<(Arc<Connection>, Option<epoll_event>)> {
         let (Ringed(connection), event) = members.ready.remove(fd)?;
         connection.set.replace(None);
+        // The peer may have rung, or ring, its bell for all that are armed for a sleep.
+        members.ready.wake();
+        self.pass_on(members);
         self.ask(libc::EPOLL_CTL_DEL, connection.bell.as_raw_fd(), 0, 0);
         Some((connection, event))
     }
@@ -635,9 +647,9 @@ impl Set {
     pub(crate) fn look(&self, events: &mut Events, may_sleep: bool) -> bool {
         self.with(|members| {
             members.is_rings_turn = false;
-            members.look(events, false);
+            members.look(events, None);
             if events.count() == 0 && may_sleep {
-                members.look(events, true);
+                members.look(events, Some(SLEEPS.fetch_add(1, SeqCst)));
             }
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
             let is_asked = (events.count() == 0 || is_late) && !events.is_full();
@@ -723,20 +735,28 @@ impl Set {
         self.with(|members| {
             // Of a socket itself the kernel says that it became ready after those before it.
             let mut behind = 0;
+            let mut is_told = false;
             for index in 0..count {
                 // SAFETY: the kernel has written `count` entries.
                 let event = unsafe { reported.add(index).read_unaligned() };
                 match index_of(event.u64) {
                     None => events.push(event),
-                    Some(index) => note(members, index, events, event.events, &mut behind),
+                    Some(index) => {
+                        is_told = true;
+                        note(members, index, events, event.events, &mut behind);
+                    }
                 }
+            }
+            // A thread that still sleeps is told by the peers while they have told nothing.
+            if is_told || self.waiters.load(SeqCst) == 0 {
+                members.ready.wake();
             }
             let is_ours = events.count() == before;
             // A member is not reported twice: before the kernel was asked, or by the kernel before
             // it got its rings.
             if is_first && (is_ours || events.joins == members.joins) {
                 members.is_rings_turn = events.is_full();
-                members.look(events, false);
+                members.look(events, None);
             }
             self.pass_on(members);
             is_ours

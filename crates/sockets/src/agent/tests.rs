@@ -89,3 +89,15 @@ fn sleeper_is_woken_whose_peer_was_killed_when_it_was_about_to_wake_it() {
     watched(&end).peer_is_gone();
     assert_eq!(sleeper.join().unwrap(), 0);
 }
+
+// Regression: the agent of another process was called.
+#[test]
+fn peers_of_another_urdmad_are_others() {
+    let mut agent = Agent::new(Own::bell().unwrap());
+    // SAFETY: a new descriptor.
+    let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let first = agent.peer_of(7, &bell).unwrap();
+    assert!(Arc::ptr_eq(&first, &agent.peer_of(7, &bell).unwrap()));
+    agent.lose_urdmad();
+    assert!(!Arc::ptr_eq(&first, &agent.peer_of(7, &bell).unwrap()));
+}

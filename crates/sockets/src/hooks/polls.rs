@@ -294,7 +294,7 @@ impl<const ENTRIES: usize, const BELLS: usize> Lists<ENTRIES, BELLS> {
                 return false;
             }
             let events = self.asked.entries[ringed.index].events;
-            readiness::arm(ringed.connection(), u32::from(events.cast_unsigned()));
+            readiness::arm(ringed.connection(), u32::from(events.cast_unsigned()), 0);
         }
         true
     }

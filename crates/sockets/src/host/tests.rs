@@ -12,6 +12,7 @@ use crate::connection::Parts;
 use crate::lent;
 use crate::octets::Octets;
 use crate::own::Own;
+use crate::peer::Peer;
 use crate::table::{self, Cell};
 
 /// Names of processes.
@@ -70,7 +71,7 @@ pub(crate) fn ends() -> [Connection; 2] {
             socket: Own::copy(socket.as_fd()).unwrap(),
             bell: bell(index),
             peer_bell: bell(1 - index),
-            peer_agent: Arc::new(bell(1 - index)),
+            peer: Arc::new(Peer::new(bell(1 - index))),
             end: [End::First, End::Second][index],
             process: NUMBERS[index],
             peer_process: NUMBERS[1 - index],

@@ -5,6 +5,9 @@
 //! armed, and every member is before a wait sleeps. A wait therefore costs what the members in the
 //! queue cost.
 //!
+//! A wait that sleeps arms members that may be ready soon for its sleep only. The peer tells of one
+//! of them, so all are in the queue again when the sleep ends ([`Ready::wake`]).
+//!
 //! Members are reported in the order in which they became ready, as those of the kernel's set: the
 //! peer says when octets came to a ring ([`Source::stamp`]). A member that was reported comes
 //! behind those that were ready then, whatever its peer says.
@@ -32,8 +35,11 @@ pub(crate) trait Source {
     fn arrived(&self) -> u64;
     /// When octets came that are the first ones unread. The peer can say any time.
     fn stamp(&self) -> u64;
-    /// Has a change of what it is ready for noticed.
-    fn arm(&self, events: u32);
+    /// Has a change of what it is ready for noticed; with the number of a sleep, 0 for none, that
+    /// of one member that is armed for it.
+    fn arm(&self, events: u32, sleep: u64);
+    /// The sleep is over: the member is looked at.
+    fn disarm(&self);
 }
 
 /// The events that a wait returns.
@@ -111,6 +117,8 @@ enum Looked {
     Due(FoundReady),
     /// Not ready; it stays in the queue.
     Missed,
+    /// Not ready; it leaves the queue until the sleep ends.
+    Asleep,
     /// Not ready; it leaves the queue.
     Armed,
 }
@@ -161,8 +169,8 @@ impl<S: Source> Member<S> {
         found.is_due.then_some(found)
     }
 
-    /// Looks once; with `is_last`, the member is armed if it is not ready.
-    fn look(&mut self, is_last: bool) -> Looked {
+    /// Looks once; before a sleep, the member is armed if it is not ready.
+    fn look(&mut self, sleep: Option<u64>) -> Looked {
         let Some(wanted) = self.wanted() else {
             return Looked::Armed;
         };
@@ -171,11 +179,13 @@ impl<S: Source> Member<S> {
         }
         self.until = u64::MAX;
         self.misses += 1;
-        if !is_last && self.misses < MISSES {
-            return Looked::Missed;
-        }
-        self.source.arm(wanted.events);
-        self.due().map_or(Looked::Armed, Looked::Due)
+        let (sleep, armed) = match sleep {
+            _ if self.misses >= MISSES => (0, Looked::Armed),
+            Some(sleep) => (sleep, Looked::Asleep),
+            None => return Looked::Missed,
+        };
+        self.source.arm(wanted.events, sleep);
+        self.due().map_or(armed, Looked::Due)
     }
 
     /// When it became ready, as far as the peer may say.
@@ -212,6 +222,8 @@ pub(crate) struct Ready<S> {
     /// How many members there are.
     count: usize,
     queue: VecDeque<usize>,
+    /// Members that are armed for a sleep.
+    asleep: Vec<usize>,
     /// What the look reports that is in progress.
     due: Vec<Due>,
     looks: u64,
@@ -223,6 +235,7 @@ impl<S: Source> Ready<S> {
             members: Vec::new(),
             count: 0,
             queue: VecDeque::new(),
+            asleep: Vec::new(),
             due: Vec::new(),
             looks: 0,
         }
@@ -276,6 +289,7 @@ impl<S: Source> Ready<S> {
         let member = self.members.get_mut(index)?.take()?;
         self.count -= 1;
         self.queue.retain(|queued| *queued != index);
+        self.asleep.retain(|asleep| *asleep != index);
         let event = member.event.map(|event| epoll_event {
             events: if member.is_spent {
                 ONE_SHOT | EDGE
@@ -371,11 +385,34 @@ impl<S: Source> Ready<S> {
         member.is_none_or(|member| member.event.is_none())
     }
 
-    /// Looks at each member in the queue. With `is_last`, those that are not ready are armed. `now`
-    /// is the time by the clock of [`Source::stamp`].
-    pub(crate) fn look(&mut self, events: &mut Events, is_last: bool, now: impl FnOnce() -> u64) {
+    /// A sleep has ended, or the peer may tell of a member that has left: those that are armed for
+    /// it are looked at.
+    pub(crate) fn wake(&mut self) {
+        for index in self.asleep.drain(..) {
+            let Some(member) = self.members[index].as_mut() else {
+                continue;
+            };
+            member.source.disarm();
+            if !std::mem::replace(&mut member.is_queued, true) {
+                self.queue.push_back(index);
+            }
+        }
+    }
+
+    /// Looks at each member in the queue. With the number of a sleep that follows, those that are
+    /// not ready are armed. `now` is the time by the clock of [`Source::stamp`].
+    pub(crate) fn look(
+        &mut self,
+        events: &mut Events,
+        sleep: Option<u64>,
+        now: impl FnOnce() -> u64,
+    ) {
         self.looks += 1;
         events.look = self.looks;
+        if sleep.is_some() {
+            // A thread that sleeps already is woken for this sleep too.
+            self.wake();
+        }
         for _ in 0..self.queue.len() {
             let Some(index) = self.queue.pop_front() else {
                 break;
@@ -383,13 +420,17 @@ impl<S: Source> Ready<S> {
             let Some(member) = self.members[index].as_mut() else {
                 continue;
             };
-            match member.look(is_last) {
+            match member.look(sleep) {
                 Looked::Due(found) => self.due.push(Due {
                     index,
                     at: 0,
                     found,
                 }),
                 Looked::Missed => self.queue.push_back(index),
+                Looked::Asleep => {
+                    member.is_queued = false;
+                    self.asleep.push(index);
+                }
                 Looked::Armed => member.is_queued = false,
             }
         }

@@ -1,3 +1,5 @@
+mod sleeps;
+
 use std::net::TcpStream;
 
 use super::*;

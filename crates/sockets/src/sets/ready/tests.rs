@@ -18,7 +18,8 @@ struct Octets {
     unread: Cell<u64>,
     arrived: Cell<u64>,
     stamp: Cell<u64>,
-    is_armed: Cell<bool>,
+    /// The sleep for which it is armed, or 0.
+    armed: Cell<Option<u64>>,
 }
 
 impl Source for Rc<Octets> {
@@ -35,8 +36,13 @@ impl Source for Rc<Octets> {
         self.stamp.get()
     }
 
-    fn arm(&self, events: u32) {
-        self.is_armed.set(events & IN != 0);
+    fn arm(&self, events: u32, sleep: u64) {
+        self.armed.set((events & IN != 0).then_some(sleep));
+    }
+
+    fn disarm(&self) {
+        let stays = |sleep: &u64| *sleep == 0;
+        self.armed.set(self.armed.get().filter(stays));
     }
 }
 
@@ -57,6 +63,11 @@ struct Both {
     octets: Vec<Rc<Octets>>,
     kernel: c_int,
     sockets: Vec<[UnixStream; 2]>,
+    /// The number of the last sleep, and of that for which the peer has rung.
+    sleep: u64,
+    rung: u64,
+    /// The peer has rung since the last wait.
+    is_told: bool,
 }
 
 impl Both {
@@ -69,6 +80,9 @@ impl Both {
             sockets: (0..MEMBERS)
                 .map(|_| UnixStream::pair().unwrap().into())
                 .collect(),
+            sleep: 0,
+            rung: 0,
+            is_told: false,
         };
         let event = epoll_event { events: IN, u64: 0 };
         for member in 0..MEMBERS {
@@ -94,7 +108,15 @@ impl Both {
         let octets = &self.octets[member];
         octets.unread.set(octets.unread.get() + 2);
         octets.arrived.set(octets.arrived.get() + 2);
-        let is_rung = octets.is_armed.replace(false);
+        let is_asked = |sleep: &u64| *sleep == 0 || *sleep != self.rung;
+        let is_rung = match octets.armed.take().filter(is_asked) {
+            Some(sleep) => {
+                self.rung = sleep.max(self.rung);
+                self.is_told = true;
+                true
+            }
+            None => false,
+        };
         // What a member was armed for before its interest changed is one event too many.
         let wanted = self.ready.member(member as c_int).unwrap().wanted();
         if is_rung && wanted.is_some_and(|event| event.events & IN != 0) {
@@ -132,9 +154,13 @@ impl Both {
         let mut lists = [[epoll_event { events: 0, u64: 0 }; MEMBERS]; 2];
         // SAFETY: an array of `MEMBERS` entries.
         let mut events = unsafe { Events::new(lists[0].as_mut_ptr(), MEMBERS) };
-        self.ready.look(&mut events, false, || 0);
+        if std::mem::take(&mut self.is_told) {
+            self.ready.wake();
+        }
+        self.ready.look(&mut events, None, || 0);
         if is_last && events.count() == 0 {
-            self.ready.look(&mut events, true, || 0);
+            self.sleep += 1;
+            self.ready.look(&mut events, Some(self.sleep), || 0);
         }
         let ours = events.count();
         let (at, room) = (lists[1].as_mut_ptr(), MEMBERS as c_int);
@@ -203,7 +229,8 @@ fn edge_of_room_is_reported_after_input_alone_was() {
         fn stamp(&self) -> u64 {
             0
         }
-        fn arm(&self, _: u32) {}
+        fn arm(&self, _: u32, _: u64) {}
+        fn disarm(&self) {}
     }
     let has_room = Rc::new(Cell::new(false));
     let mut ready = Ready::new();
@@ -217,7 +244,7 @@ fn edge_of_room_is_reported_after_input_alone_was() {
         let mut list = [epoll_event { events: 0, u64: 0 }; 1];
         // SAFETY: an array of one entry.
         let mut events = unsafe { Events::new(list.as_mut_ptr(), 1) };
-        ready.look(&mut events, false, || 0);
+        ready.look(&mut events, None, || 0);
         (events.count(), list[0].events)
     };
     assert_eq!(looked(), (1, IN));
@@ -263,7 +290,7 @@ impl Timed {
         // SAFETY: `room` entries of an array.
         let mut events = unsafe { Events::new(list.as_mut_ptr(), room) };
         self.now += 100;
-        self.ready.look(&mut events, false, || self.now);
+        self.ready.look(&mut events, None, || self.now);
         let count = events.count();
         list[..count].iter().map(|event| event.u64).collect()
     }
