@@ -195,6 +195,8 @@ fn kill_while_connecting(rounds: u32) {
         std::thread::sleep(Duration::from_micros(microseconds));
         if round % 4 == 3 {
             server.signal(Signal::SIGKILL).unwrap();
+            // The port is free once it has ended, which takes longer beside other programs.
+            drop(server);
             // The client goes on without a listener, and with the next one.
             server = start("storm-server", "listening");
             std::thread::sleep(Duration::from_micros(microseconds));
