@@ -22,24 +22,34 @@ MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build. The tests themselves are not optimised, since
 # building them takes longer than running them. They are built, the sources are checked, and the
-# tests of the crates run, beside tests that mostly wait.
+# tests of the crates and some of programs run, beside tests that mostly wait.
 test: build
-	@nice -n 10 $(MAKE) --no-print-directory test-crates >target/test-crates.log 2>&1 & \
+	@nice -n 10 $(MAKE) --no-print-directory test-crates test-programs-beside \
+		>target/test-crates.log 2>&1 & \
 	crates=$$!; trap 'kill $$crates 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test-module test-dist test-packages test-wheel \
 		test-carry-over test-programs && \
 	{ wait $$crates; passed=$$?; cat target/test-crates.log; exit $$passed; }
 
 CRATES = --workspace --exclude urdma-tests
-.PHONY: test-crates test-programs
+.PHONY: test-crates test-programs test-programs-beside
 test-crates: lint loom
 	@$(CARGO) test --locked $(CRATES) --no-run
 	@$(CARGO) test --locked -p urdma-tests --no-run
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked $(CRATES) --no-fail-fast
 
-# Programs, ours and others', over the instances that they start.
+# Programs, ours and others', over the instances that they start. Those beside run after the tests
+# of the crates, while the others still do: either part takes as long.
+PROGRAMS_BESIDE = two_hosts udp_port
+PROGRAMS = $(filter-out $(PROGRAMS_BESIDE), \
+	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' tests/Cargo.toml))
+TEST_PROGRAMS = URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
+	--no-fail-fast
 test-programs:
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --no-fail-fast
+	@$(TEST_PROGRAMS) --lib $(PROGRAMS:%=--test %)
+
+test-programs-beside:
+	@$(TEST_PROGRAMS) $(PROGRAMS_BESIDE:%=--test %)
 
 test-module:
 	@if kernel-stub/bed/prepare.sh target/kernel; then \
