@@ -245,6 +245,16 @@ def corked(one, other):
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     yield of(other.recv, 9), one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    yield one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    # From here on the connection is TCP's, which holds this back.
+    os.close(os.dup(one.fileno()))
+    one.sendall(b"abc")
+    yield of(other.recv, 9, DONTWAIT), one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+    yield of(other.recv, 9), of(one.setsockopt, socket.IPPROTO_TCP, socket.TCP_CORK, b"a")
 
 
 def queue_of_sender(one, other):

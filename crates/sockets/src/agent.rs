@@ -504,6 +504,7 @@ impl Watched {
         let refusals = connection.load(Word::Refusals(connection.end.peer()));
         cell.enter();
         if cell.has(connection) {
+            connection.settle_cork();
             if refusals < leave::FOR_GOOD {
                 leave::pause_cell(connection.fd, cell);
             } else {

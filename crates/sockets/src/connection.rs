@@ -13,7 +13,7 @@ use urdma_socket_switch::layout::{octet_at, LONG_RING_OCTETS, MEMORY_OCTETS, RIN
 use urdma_socket_switch::{Block, End, Word};
 
 use crate::link::Link;
-use crate::own::Own;
+use crate::own::{Own, Spin};
 use crate::peer::Peer;
 use crate::sleepers::Sleepers;
 use crate::yields::Polls;
@@ -111,6 +111,8 @@ pub(crate) struct Connection {
     /// 1 for a socket that waits, 2 for one that does not, 0 if it is not known.
     mode: AtomicU32,
     polls: Polls,
+    /// TCP_CORK as the program has set it, if the kernel does not know that yet.
+    cork: Spin<Option<bool>>,
 }
 
 // SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
@@ -153,6 +155,7 @@ impl Connection {
             was_in_ring: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mode: AtomicU32::new(0),
+            cork: Spin::new(None),
         })
     }
 
@@ -578,9 +581,33 @@ impl Connection {
         self.info()[0] == ESTABLISHED && u64::from(free) >= 3 * len_octets
     }
 
+    /// The program sets TCP_CORK. While octets go to the ring, TCP has none to hold back or to
+    /// send, and the kernel is not asked.
+    pub(crate) fn set_cork(&self, is_on: bool) {
+        self.cork.with(|cork| {
+            if self.is_in_ring(self.end) {
+                *cork = Some(is_on);
+            } else {
+                *cork = None;
+                self.set_option(libc::TCP_CORK, c_int::from(is_on));
+            }
+        });
+    }
+
+    /// The kernel gets to know TCP_CORK: octets are about to go by TCP, or have moved there, or the
+    /// program asks.
+    pub(crate) fn settle_cork(&self) {
+        self.cork.with(|cork| {
+            if let Some(is_on) = cork.take() {
+                self.set_option(libc::TCP_CORK, c_int::from(is_on));
+            }
+        });
+    }
+
     /// Runs `send` while TCP holds nothing back, neither for more octets (TCP_CORK, MSG_MORE) nor
     /// for an acknowledgement (Nagle's algorithm), not even what it has.
     pub(crate) fn uncorked<T>(&self, send: impl FnOnce() -> T) -> T {
+        self.settle_cork();
         let option = |name| int_option(self.socket_fd, libc::IPPROTO_TCP, name);
         let is_corked = option(libc::TCP_CORK).is_some_and(|value| value != 0);
         self.set_option(libc::TCP_CORK, 0);

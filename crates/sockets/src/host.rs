@@ -319,6 +319,7 @@ impl Host for Call<'_> {
     }
 
     async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
+        self.connection.settle_cork();
         let (mut parts, count) = self.window.first(len_octets);
         let sent = self.send_parts(&mut parts[..count], self.flags);
         if sent == Err(Refused::Broken) {

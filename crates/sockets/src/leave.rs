@@ -133,6 +133,7 @@ fn move_to_tcp(connection: &Connection, more: u64) {
     if Call::run(demote(&call)) == Some(Demotion::Stranded) {
         connection.reset();
     }
+    connection.settle_cork();
     connection.wait_for_arrival();
     // Its end may get rings again too.
     connection.call_peer();

@@ -23,6 +23,8 @@ urdma_abi::next! {
     accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int, -1;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t)
         -> c_int, -1;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t)
+        -> c_int, -1;
     send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t, -1;
     sendto(
         fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr,

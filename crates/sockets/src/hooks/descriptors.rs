@@ -278,6 +278,13 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    let is_cork = (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK);
+    if is_cork && usize::try_from(len).is_ok_and(|len| len >= size_of::<c_int>()) {
+        // SAFETY: null or the value of the caller.
+        if unsafe { value.cast::<c_int>().as_ref() }.is_some_and(|cork| set_cork(fd, *cork != 0)) {
+            return 0;
+        }
+    }
     limits::note(level, name);
     // What a socket has is looked at when it is offered.
     let is_least = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
@@ -294,6 +301,46 @@ unsafe extern "C-unwind" fn setsockopt(
         leave::retire(fd, Reason::Option);
     }
     result
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    settle_cork(fd, level, name);
+    // SAFETY: the arguments of the caller.
+    unsafe { real::getsockopt(fd, level, name, value, len) }
+}
+
+/// TCP_CORK of a socket with rings; false for others.
+fn set_cork(fd: c_int, is_on: bool) -> bool {
+    let Some(cell) = table::hit(fd) else {
+        return false;
+    };
+    let begun = begin_as_is(cell);
+    let has_rings = matches!(begun, Begun::Rings(_));
+    if let Begun::Rings(connection) = begun {
+        connection.set_cork(is_on);
+    }
+    cell.leave();
+    has_rings
+}
+
+/// The kernel is about to be asked for an option, or to set it by a system call.
+pub(super) fn settle_cork(fd: c_int, level: c_int, name: c_int) {
+    if (level, name) != (libc::IPPROTO_TCP, libc::TCP_CORK) {
+        return;
+    }
+    if let Some(cell) = table::hit(fd) {
+        if let Begun::Rings(connection) = begin_as_is(cell) {
+            connection.settle_cork();
+        }
+        cell.leave();
+    }
 }
 
 /// Other options that change what sending and receiving do, in a way that the switch does not know.

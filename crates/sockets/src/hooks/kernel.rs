@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicPtr;
 
 use urdma_abi::next::lookup;
 
+use super::descriptors::settle_cork;
 use super::{polls, selects};
 use crate::reasons::Reason;
 use crate::{leave, limits, process, real};
@@ -234,7 +235,11 @@ fn by_number(arguments: &Arguments) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => surviving(arguments),
         libc::SYS_rt_sigaction => crate::signals::HANDLERS.note_direct(),
-        libc::SYS_setsockopt => limits::note(arguments.int(2), arguments.int(3)),
+        libc::SYS_setsockopt => {
+            limits::note(arguments.int(2), arguments.int(3));
+            settle_cork(fd, arguments.int(2), arguments.int(3));
+        }
+        libc::SYS_getsockopt => settle_cork(fd, arguments.int(2), arguments.int(3)),
         libc::SYS_read
         | libc::SYS_write
         | libc::SYS_readv

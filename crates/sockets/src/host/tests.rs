@@ -8,7 +8,7 @@ use urdma_socket_switch::layout::{first_octets, MEMORY_OCTETS};
 use urdma_socket_switch::{attend, demote, join, peek, recv, send, settle, Demotion, Taken};
 
 use super::*;
-use crate::connection::Parts;
+use crate::connection::{int_option, Parts};
 use crate::lent;
 use crate::octets::Octets;
 use crate::own::Own;
@@ -184,6 +184,30 @@ fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
         .store(1, SeqCst);
     assert_eq!(put(&one, b"held back"), Some(Ok(9)));
     assert_eq!(take(&other, 100), None);
+}
+
+#[test]
+fn cork_that_was_set_beside_the_ring_holds_back_what_goes_by_tcp() {
+    let [one, other] = ends();
+    for end in [&one, &other] {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
+    let of_kernel = || int_option(one.socket(), libc::IPPROTO_TCP, libc::TCP_CORK);
+    one.set_cork(false);
+    one.set_cork(true);
+    assert_eq!(of_kernel(), Some(0));
+    assert_eq!(take(&other, 100).unwrap(), b"in the ring");
+    call(&one, |call| Call::run(settle(call))).unwrap();
+    one.block()
+        .word(Word::Refusals(End::First))
+        .store(1, SeqCst);
+    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(take(&other, 100), None);
+    assert_eq!(of_kernel(), Some(1));
+    one.set_cork(false);
+    assert_eq!(of_kernel(), Some(0));
+    assert_eq!(take(&other, 100).unwrap(), b"held back");
 }
 
 #[test]
