@@ -343,3 +343,32 @@ fn wrong_times_of_a_peer_keep_no_member_from_being_reported() {
         assert_eq!(counts, [10; MEMBERS], "{wrong}");
     }
 }
+
+#[test]
+fn octets_that_come_before_the_peer_is_asked_are_found() {
+    /// Ready when the peer is asked to tell of that.
+    struct Late(Cell<bool>);
+    impl Source for Late {
+        fn ready(&self, events: u32) -> u32 {
+            events & if self.0.get() { IN } else { 0 }
+        }
+        fn arrived(&self) -> u64 {
+            0
+        }
+        fn stamp(&self) -> u64 {
+            0
+        }
+        fn arm(&self, _: u32, _: u64) {
+            self.0.set(true);
+        }
+        fn disarm(&self) {}
+    }
+    let mut ready = Ready::new();
+    let event = epoll_event { events: IN, u64: 3 };
+    ready.insert(0, Late(Cell::new(false)), event);
+    let mut list = [event; 1];
+    // SAFETY: an array of one entry.
+    let mut events = unsafe { Events::new(list.as_mut_ptr(), 1) };
+    ready.look(&mut events, Some(1), || 0);
+    assert_eq!(events.count(), 1);
+}
