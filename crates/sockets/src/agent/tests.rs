@@ -6,16 +6,13 @@ use std::thread;
 use super::*;
 use crate::connection::{Connection, ON_THE_WORD};
 use crate::futex;
-use crate::host::tests::{call, ends, put, socket};
-use urdma_socket_switch::join;
+use crate::host::tests::{ends, join_both, put, socket};
 
 /// Both ends of a connection, the first of which has a descriptor.
 fn ends_of(fd: c_int) -> [Arc<Connection>; 2] {
     let [mut one, other] = ends();
     one.fd = fd;
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     [Arc::new(one), Arc::new(other)]
 }
 

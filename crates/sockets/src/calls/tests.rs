@@ -1,10 +1,10 @@
 //! Attempts of calls, both ends in this process.
 
 use libc::iovec;
-use urdma_socket_switch::{join, End, Word};
+use urdma_socket_switch::{End, Word};
 
 use super::*;
-use crate::host::tests::{call, ends, put, take};
+use crate::host::tests::{ends, join_both, put, take};
 
 /// One attempt of a receive of 100 octets that waits; what it has asked for.
 fn attempt(connection: &Connection, has_spun: bool) -> (Attempt, u64) {
@@ -23,9 +23,7 @@ fn attempt(connection: &Connection, has_spun: bool) -> (Attempt, u64) {
 #[test]
 fn receive_asks_for_a_wake_up_only_when_it_has_spun() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(one.end, End::First);
     // By TCP, whose octets the kernel announces.
     assert!(matches!(attempt(&one, false), (Attempt::Nothing, 0)));

@@ -7,13 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use urdma_socket_switch::join;
 use urdma_socket_switch::layout::RING_OCTETS;
 
 use super::*;
 use crate::connection::Connection;
-use crate::host::tests::{call, ends, take, take_all};
-use crate::host::Call;
+use crate::host::tests::{ends, join_both, take, take_all};
 use crate::lent;
 use crate::table::State;
 
@@ -28,9 +26,7 @@ impl Pair {
     /// The socket does not wait.
     fn new() -> Self {
         let [one, peer] = ends();
-        for end in [&one, &peer] {
-            call(end, |call| Call::run(join(call))).unwrap();
-        }
+        join_both([&one, &peer]);
         // SAFETY: the socket is open.
         let socket = unsafe { BorrowedFd::borrow_raw(one.socket()) };
         let program = socket.try_clone_to_owned().unwrap();

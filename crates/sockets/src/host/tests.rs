@@ -126,14 +126,26 @@ pub(crate) fn call<T>(connection: &Connection, run: impl FnOnce(&Call<'_>) -> T)
     with(connection, &mut [0], run)
 }
 
+/// Both ends join: their octets go to the rings from the next send on.
+pub(crate) fn join_both(ends: [&Connection; 2]) {
+    for end in ends {
+        call(end, |call| Call::run(join(call))).unwrap();
+    }
+}
+
+/// The octets of the first end go by TCP again, and go on to.
+fn leave_ring(first: &Connection) {
+    call(first, |call| Call::run(settle(call))).unwrap();
+    let refusals = first.block().word(Word::Refusals(End::First));
+    refusals.store(1, SeqCst);
+}
+
 #[test]
 fn octets_of_tcp_precede_those_of_the_ring() {
     let [one, other] = ends();
     assert_eq!(put(&one, b"by TCP"), Some(Ok(6)));
     assert!(!one.is_in_ring(End::First));
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(other.readable(), 6);
     assert_eq!(put(&one, b", and by the ring"), Some(Ok(17)));
     assert!(one.is_in_ring(End::First));
@@ -171,17 +183,12 @@ fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
     cork(&one);
     assert_eq!(put(&one, b"held back"), Some(Ok(9)));
     assert_eq!(take(&other, 100), None);
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(put(&one, b", not this"), Some(Ok(10)));
     assert_eq!(take(&other, 100).unwrap(), b"held back");
     assert_eq!(take(&other, 100).unwrap(), b", not this");
     // It still does.
-    call(&one, |call| Call::run(settle(call))).unwrap();
-    one.block()
-        .word(Word::Refusals(End::First))
-        .store(1, SeqCst);
+    leave_ring(&one);
     assert_eq!(put(&one, b"held back"), Some(Ok(9)));
     assert_eq!(take(&other, 100), None);
 }
@@ -189,19 +196,14 @@ fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
 #[test]
 fn cork_that_was_set_beside_the_ring_holds_back_what_goes_by_tcp() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
     let of_kernel = || int_option(one.socket(), libc::IPPROTO_TCP, libc::TCP_CORK);
     one.set_cork(false);
     one.set_cork(true);
     assert_eq!(of_kernel(), Some(0));
     assert_eq!(take(&other, 100).unwrap(), b"in the ring");
-    call(&one, |call| Call::run(settle(call))).unwrap();
-    one.block()
-        .word(Word::Refusals(End::First))
-        .store(1, SeqCst);
+    leave_ring(&one);
     assert_eq!(put(&one, b"held back"), Some(Ok(9)));
     assert_eq!(take(&other, 100), None);
     assert_eq!(of_kernel(), Some(1));
@@ -213,9 +215,7 @@ fn cork_that_was_set_beside_the_ring_holds_back_what_goes_by_tcp() {
 #[test]
 fn tcp_holds_back_nothing_that_was_in_the_ring() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     cork(&one);
     assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
     call(&one, |call| Call::run(settle(call))).unwrap();
@@ -226,9 +226,7 @@ fn tcp_holds_back_nothing_that_was_in_the_ring() {
 #[test]
 fn ring_takes_no_more_than_it_has_and_goes_round() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     let octets: Vec<u8> = (0..RING_OCTETS + 100).map(|at| (at % 251) as u8).collect();
     for _ in 0..3 {
         let mut done = 0;
@@ -250,9 +248,7 @@ fn ring_takes_no_more_than_it_has_and_goes_round() {
 /// it has, and the positions of the first and of the first in the long ring.
 fn grown() -> ([Connection; 2], Vec<u8>, [u64; 2]) {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     let octets: Vec<u8> = (0..LONG_RING_OCTETS).map(|at| (at % 251) as u8).collect();
     let long_from = || one.load(Word::LongFrom(End::First));
     let mut given = 0;
@@ -306,9 +302,7 @@ fn demotion_gives_tcp_what_both_rings_of_a_direction_have() {
 #[test]
 fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     let octets = vec![1; RING_OCTETS];
     let mut given = put(&one, &octets).unwrap().unwrap();
     let size = c_int::try_from(3 * RING_OCTETS).unwrap();
@@ -330,9 +324,7 @@ fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
 #[test]
 fn demotion_gives_tcp_what_the_ring_has() {
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
     assert_eq!(
         call(&one, |call| Call::run(demote(call))),
@@ -438,9 +430,7 @@ fn octets_that_are_handed_back_do_not_wait_for_an_acknowledgement() {
     assert_eq!(put(&other, b"answer"), Some(Ok(6)));
     assert_eq!(take(&one, 100).unwrap(), b"answer");
     assert_eq!(put(&one, b"first"), Some(Ok(5)));
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(put(&one, b", second"), Some(Ok(8)));
     call(&one, |call| Call::run(demote(call)));
     assert_eq!(take(&other, 100).unwrap(), b"first, second");

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use urdma_socket_switch::{join, settle};
+use urdma_socket_switch::settle;
 
 use super::*;
-use crate::host::tests::{call, ends, put};
+use crate::host::tests::{call, ends, join_both, put};
 
 #[test]
 fn move_to_tcp_ends_when_tcp_has_carried_what_was_handed_back() {
     const LATE: &[u8] = b"late";
     let [one, other] = ends();
-    for end in [&one, &other] {
-        call(end, |call| Call::run(join(call))).unwrap();
-    }
+    join_both([&one, &other]);
     assert_eq!(put(&other, b"in the ring"), Some(Ok(11)));
     call(&other, |call| Call::run(settle(call))).unwrap();
     assert!(one.has_arrived());

@@ -4,10 +4,10 @@ use std::ptr::null;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use urdma_socket_switch::{join, recv, Taken};
+use urdma_socket_switch::{recv, Taken};
 
 use super::*;
-use crate::host::tests::{call, put};
+use crate::host::tests::{call, join_both, put};
 use crate::host::Call;
 use crate::peer::Peer;
 
@@ -60,9 +60,7 @@ impl Members {
         let [mut ours, mut peer] = ends();
         ours.fd = fd;
         peer.peer = Arc::clone(process);
-        for end in [&ours, &peer] {
-            call(end, |call| Call::run(join(call))).unwrap();
-        }
+        join_both([&ours, &peer]);
         let ours = Arc::new(ours);
         cell.set_connection(Connection::into_raw(Arc::clone(&ours)));
         assert!(cell.change(cell.seen(), State::Rings));
