@@ -174,13 +174,14 @@ fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String,
         Worker::Pool | Worker::Connections => run.start(PROGRAM, arguments),
     };
     let serving = match kind {
-        Worker::Tcp | Worker::Nothing => {
+        Worker::Nothing => Vec::new(),
+        Worker::Tcp => {
             let mut nodes = start(&["tcp-nodes", &address])?;
             nodes.wait_for_text(LISTENING, LIMIT).map_err(text)?;
-            nodes
+            vec![nodes]
         }
-        Worker::Pool | Worker::Connections => run.nodes(&address, NODES_TEXT)?,
+        Worker::Pool | Worker::Connections => vec![run.nodes(&address, NODES_TEXT)?],
     };
     let workers = start(&["workers", kind.name(), &address, WORKERS])?;
-    printed(workers, vec![serving], LIMIT)
+    printed(workers, serving, LIMIT)
 }
