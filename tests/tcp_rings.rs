@@ -327,7 +327,7 @@ fn calls_return_what_they_do_by_tcp() {
     let mut plain = Command::new("python3");
     plain.arg(CASES);
     let by_tcp = cases(plain);
-    let over_rings = cases(from_call(&one, 0, &["python3", CASES]));
+    let over_rings = cases(from_call(&one, 0, &["python3", CASES, "--rings"]));
     assert_eq!(by_tcp, over_rings);
     // Each case has a connection whose ends have met, or two.
     let names = by_tcp.iter().filter_map(|line| line.split(' ').next());

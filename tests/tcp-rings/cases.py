@@ -1,6 +1,7 @@
 """What calls on a connection return: `cases.py` prints a line for each case, `NAME OUTCOME`, and
 the lines are those that TCP gives (tests/tcp_rings.rs). Both ends are in this process, but for that
-of `cases.py exit PORT`. `cases.py NAME...` runs some cases."""
+of `cases.py exit PORT`. `cases.py NAME...` runs some cases. With `--rings` before, the connections
+have rings when a case begins."""
 
 import array
 import ctypes
@@ -26,18 +27,35 @@ NAMES = {getattr(select, name): name for name in [
     "POLLIN", "POLLPRI", "POLLOUT", "POLLERR", "POLLHUP", "POLLNVAL", "POLLRDHUP"]}
 ASKED = select.POLLIN | select.POLLPRI | select.POLLOUT | select.POLLRDHUP
 LIMIT_S = 20
+HAS_RINGS = "--rings" in sys.argv[1:2]
 
 
 def pair():
-    """Both ends of a connection; they have used it."""
+    """Both ends of a connection; they have used it, and have rings if `cases.py` is to have them.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other = listener.accept()[0]
-    for _ in range(2):
+
+    def trip():
+        """Whether the octets have gone by TCP."""
+        before = octets_of_tcp(one), octets_of_tcp(other)
         for sender, receiver in [(one, other), (other, one)]:
             sender.sendall(TRIP)
             assert receiver.recv(len(TRIP), WAITALL) == TRIP
+        return before != (octets_of_tcp(one), octets_of_tcp(other))
+
+    for _ in range(2):
+        trip()
+    if HAS_RINGS:
+        assert until(lambda: not trip()) == "at last"
     return one, other
+
+
+def octets_of_tcp(end):
+    """tcpi_bytes_received."""
+    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return struct.unpack_from("Q", info, 128)[0]
 
 
 def of(call, *words):
@@ -700,8 +718,9 @@ CASES = [
 if sys.argv[1:2] == ["exit"]:
     exit_unread(int(sys.argv[2]))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPIPE])
+NAMED = sys.argv[1 + HAS_RINGS:]
 for case in CASES:
-    if len(sys.argv) == 1 or case.__name__ in sys.argv[1:]:
+    if not NAMED or case.__name__ in NAMED:
         ends = pair()
         for at, outcome in enumerate(case(*ends)):
             print(case.__name__, at, outcome, flush=True)

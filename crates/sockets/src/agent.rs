@@ -516,13 +516,16 @@ impl Watched {
     }
 
     /// The peer has closed its socket, or was killed: what the outgoing ring has is given to TCP,
-    /// which answers as it does.
+    /// which answers as it does. Or this end closes, which does so itself: the peer does not move
+    /// to TCP, and its set reports the end in its place.
     fn peer_is_gone(&mut self) {
         self.is_watched = false;
         let connection = &self.connection;
         connection.with_socket(|| connection.look_for_peer());
-        let refusals = Word::Refusals(connection.end);
-        connection.block().word(refusals).fetch_add(1, SeqCst);
+        if connection.load(Word::Closes(connection.end)) == 0 {
+            let refusals = Word::Refusals(connection.end);
+            connection.block().word(refusals).fetch_add(1, SeqCst);
+        }
         connection.wake_own();
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::mpsc;
 use std::thread;
 
+use urdma_socket_switch::close;
+
 use super::*;
 use crate::connection::{Connection, ON_THE_WORD};
 use crate::futex;
@@ -47,6 +49,23 @@ fn connection_that_is_closed_does_not_take_the_rings_of_the_next_one() {
     watched(&before).attend();
     assert_eq!(cell.seen().state(), State::Rings);
     // It is closed.
+    cell.enter();
+    cell.end(true);
+    cell.leave();
+}
+
+#[test]
+fn connection_whose_peer_closes_keeps_its_rings() {
+    let (open, _peer, cell) = socket();
+    let [one, other] = ends_of(open.as_raw_fd());
+    has_rings(cell, &one);
+    assert_eq!(put(&other, b"octets"), Some(Ok(6)));
+    let nothing = Window::NONE;
+    assert!(Call::run(close(&Call::new(&other, &nothing, 0))).is_some());
+    // Its agent finds the socket shut down before it forgets the connection.
+    watched(&other).peer_is_gone();
+    watched(&one).attend();
+    assert_eq!(cell.seen().state(), State::Rings);
     cell.enter();
     cell.end(true);
     cell.leave();
