@@ -25,6 +25,7 @@ impl Pool {
     /// one completion queue has them, and all of a queue pair before `handle_destroyed`. Buffers
     /// whose queue pair is destroyed are the driver's.
     pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, first: &[u8], len_octets: usize) {
+        self.book();
         let node = self.physical_state(id).and_then(|_| {
             let shared = &mut self.physicals[usize::from(id.slot)];
             shared.node.filter(|_| shared.exchange.grant.take())

@@ -4,6 +4,7 @@ use crate::config::Transport;
 use crate::error::{CallError, PostError};
 use crate::exchange::OWN;
 use crate::fault::Fault;
+use crate::lone::Lone;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
 use crate::queued::Queued;
@@ -65,6 +66,7 @@ impl Pool {
     /// # Errors
     /// If it is unknown, or has ended.
     pub fn remove_local(&mut self, id: LocalRegionId) -> Result<(), CallError> {
+        self.book();
         if self.regions.end_local(id, self.faults)? {
             self.actions.push_back(Action::Deregister(id));
         }
@@ -83,6 +85,7 @@ impl Pool {
         depth: u32,
         operations: Access,
     ) -> Result<VirtualId, CallError> {
+        self.book();
         self.check_open(depth)?;
         let physical = self.choose_physical(node)?;
         let limits = (depth, self.config.in_flight_max);
@@ -160,6 +163,7 @@ impl Pool {
     /// # Errors
     /// If it is closed.
     pub fn close(&mut self, id: VirtualId) -> Result<(), CallError> {
+        self.book();
         self.break_end(id, EndState::Closed, true);
         let closed = self.virtuals.remove(id.0).ok_or(CallError::Unknown)?;
         for local in closed.unposted() {
@@ -237,6 +241,7 @@ impl Pool {
     /// # Errors
     /// If it is closed, or has Sends and Receives: then its other end has ended, too.
     pub fn reset(&mut self, id: VirtualId) -> Result<(), CallError> {
+        self.book();
         let found = self.virtuals.get_mut(id.0).ok_or(CallError::Unknown)?;
         if found.end.is_some() {
             return Err(CallError::TwoEnded);
@@ -257,7 +262,10 @@ impl Pool {
 
     /// Requests of a virtual queue pair that are not complete.
     pub fn outstanding(&self, id: VirtualId) -> usize {
-        self.virtuals.get(id.0).map_or(0, VirtualQp::outstanding)
+        let is_its = |lone: &Lone| lone.of == id && !lone.is_complete;
+        let unbooked = self.lone.as_ref().is_some_and(is_its);
+        let booked = self.virtuals.get(id.0).map_or(0, VirtualQp::outstanding);
+        booked + usize::from(unbooked)
     }
 
     /// The state of a shared queue pair that was not replaced.
@@ -276,6 +284,7 @@ impl Pool {
         request: &Request,
         elements: &[Element],
     ) -> Result<(), PostError> {
+        self.book();
         let (faults, with) = (self.faults, (&self.config, &mut self.regions));
         let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
         let checked = poster.and_then(|poster| poster.check(request, elements, with, faults));
@@ -285,6 +294,7 @@ impl Pool {
             self.note_use(id);
         }
         if let Some(poster) = self.virtuals.get_mut(id.0) {
+            self.regions.use_only(checked.pieces);
             poster.push(Queued::new(request, checked));
         }
         self.list(id);
@@ -294,6 +304,15 @@ impl Pool {
     /// The next completion of a virtual queue pair.
     #[inline]
     pub fn poll(&mut self, id: VirtualId) -> Option<Completion> {
+        if let Some(lone) = &self.lone {
+            if lone.of == id || self.faults.has(Fault::LonePolledByAny) {
+                return match lone.is_complete {
+                    true => self.lone.take().map(|lone| lone.completion()),
+                    // Nothing precedes it.
+                    false => None,
+                };
+            }
+        }
         self.virtuals.get_mut(id.0)?.poll()
     }
 
@@ -310,6 +329,7 @@ impl Pool {
 
     /// The queue pair is connected.
     pub fn handle_connected(&mut self, id: PhysicalId) {
+        self.book();
         let state = self.physical_state(id);
         if matches!(
             state,
@@ -323,6 +343,7 @@ impl Pool {
 
     /// The queue pair cannot be connected: the requests that wait for it fail.
     pub fn handle_unreachable(&mut self, id: PhysicalId) {
+        self.book();
         if self.physical_state(id) == Some(PhysicalState::Connecting) {
             self.physicals[usize::from(id.slot)].state = PhysicalState::Down;
             self.fail_waiting(id.slot);
@@ -345,6 +366,9 @@ impl Pool {
 
     /// The node to which a work request goes that is in flight.
     pub fn node_of(&self, wr_id: u64) -> Option<NodeId> {
+        if let Some(lone) = self.lone.as_ref().filter(|lone| lone.wr_id == wr_id) {
+            return (!lone.is_complete).then_some(lone.node);
+        }
         let (slot, generation, number) = parts_of(wr_id);
         let shared = self.physicals.get(usize::from(slot))?;
         let shared = Some(shared).filter(|shared| shared.id().generation == generation)?;
@@ -355,6 +379,32 @@ impl Pool {
     /// A completion arrived.
     #[inline]
     pub fn handle_completion(&mut self, wr_id: u64, status: Status) {
+        if !self.complete_lone(wr_id, status) {
+            self.handle_booked(wr_id, status);
+        }
+    }
+
+    /// Whether a completion is the one that follows a request that is not booked.
+    #[inline(always)]
+    fn complete_lone(&mut self, wr_id: u64, status: Status) -> bool {
+        let Some(lone) = &mut self.lone else {
+            return false;
+        };
+        let succeeded = status == Status::Success || self.faults.has(Fault::LoneAlwaysSucceeds);
+        if lone.wr_id != wr_id || lone.is_complete || !succeeded {
+            return false;
+        }
+        lone.is_complete = true;
+        if !self.faults.has(Fault::LoneNumberKept) {
+            self.physicals[usize::from(lone.physical)].end_lone();
+        }
+        true
+    }
+
+    /// A completion arrived of a request that is in the queues, or is to be.
+    #[inline(never)]
+    fn handle_booked(&mut self, wr_id: u64, status: Status) {
+        self.book();
         // Check 3: of which queue pair it is, and of which incarnation.
         let (slot, generation, number) = parts_of(wr_id);
         let shared = self.physicals.get(usize::from(slot));
@@ -470,6 +520,7 @@ impl Pool {
 
     /// The queue pair is in ERR for another reason than a request: an event says so.
     pub fn handle_broken(&mut self, id: PhysicalId) {
+        self.book();
         if self.physical_state(id) == Some(PhysicalState::Ready) {
             self.begin_failing(id.slot);
         }

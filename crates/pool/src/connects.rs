@@ -48,6 +48,7 @@ impl Pool {
         name: ConnectionName,
         goes_before: bool,
     ) -> Result<Option<PhysicalId>, CallError> {
+        self.book();
         self.messages.config.ok_or(CallError::NoMessages)?;
         let known = self.nodes.get(node.0).ok_or(CallError::Unknown)?;
         let slots = known.physicals.iter().copied();
@@ -138,6 +139,7 @@ impl Pool {
     /// A node has given up the connection for which it had asked, before it was complete. If it is
     /// needed here, this end asks for it.
     pub fn handle_abandoned(&mut self, id: PhysicalId) {
+        self.book();
         if self.physical_state(id) != Some(PhysicalState::Accepting) {
             return;
         }
@@ -154,6 +156,7 @@ impl Pool {
     /// small is that of a node which exchanges no messages: virtual queue pairs to its services are
     /// refused.
     pub fn handle_granted(&mut self, id: PhysicalId, share: u16, name: ConnectionName) {
+        self.book();
         let Some(config) = self.messages.config else {
             return;
         };

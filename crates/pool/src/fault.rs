@@ -29,6 +29,17 @@ pub(crate) enum Fault {
     LeadUnbounded,
     /// A request is posted at once while others wait for a turn.
     TurnsSkipped,
+    /// A request that is posted at once is not booked when something else happens than its
+    /// completion.
+    LoneForgotten,
+    /// One that is booked does not count as a use of its memory.
+    LoneUsesNothing,
+    /// The completion of one is given to whichever user polls.
+    LonePolledByAny,
+    /// The request behind one has the same number.
+    LoneNumberKept,
+    /// A completion in error of one is taken for a success.
+    LoneAlwaysSucceeds,
     /// Check 3: a completion goes to whichever virtual queue pair has the slot.
     VirtualGenerationIgnored,
     /// Check 3: completions of a queue pair that was destroyed count for its replacement.

@@ -9,9 +9,9 @@
 //! - `slots`, tables with generations; `header` and `credit`, of messages for Sends; `types`,
 //!   `error`, `config` and `fault`; `regions`, the memory that requests may name;
 //! - `queued`, a request; `end`, what a virtual queue pair has for Sends and Receives;
-//!   `virtual_qp`; `exchange`, what a shared queue pair has for messages; `physical_qp`; `idle`,
-//!   nodes by their last use; `services`, and virtual queue pairs by their other ends; `switch`,
-//!   connections of a pool of initiators;
+//!   `virtual_qp`; `exchange`, what a shared queue pair has for messages; `physical_qp`; `lone`, a
+//!   request that nothing precedes; `idle`, nodes by their last use; `services`, and virtual queue
+//!   pairs by their other ends; `switch`, connections of a pool of initiators;
 //! - `pool`, turns and failures; `transmit`, what is posted; `calls`, of users and of the driver;
 //!   `switching`, which nodes initiators are left for, and when; `settle`, what becomes of requests
 //!   when a queue pair fails; `removal`, of nodes; `messages`, the calls for Sends and Receives;
@@ -35,6 +35,7 @@ mod exchange;
 mod fault;
 mod header;
 mod idle;
+mod lone;
 mod messages;
 mod per_element;
 mod physical_qp;

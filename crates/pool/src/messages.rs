@@ -76,6 +76,7 @@ impl Pool {
     /// # Errors
     /// If it is not offered.
     pub fn end_service(&mut self, service: u32) -> Result<(), CallError> {
+        self.book();
         let ended = self.messages.services.remove(&service);
         for incoming in ended.ok_or(CallError::Unknown)? {
             self.refuse_one(&incoming);
@@ -88,6 +89,7 @@ impl Pool {
     /// # Errors
     /// If the service is not offered.
     pub fn refuse(&mut self, service: u32) -> Result<bool, CallError> {
+        self.book();
         let waiting = self.messages.services.get_mut(&service);
         let first = waiting.ok_or(CallError::Unknown)?.pop_front();
         if let Some(incoming) = &first {
@@ -116,6 +118,7 @@ impl Pool {
         depths: Depths,
         operations: Access,
     ) -> Result<VirtualId, CallError> {
+        self.book();
         self.messages.config.ok_or(CallError::NoMessages)?;
         self.check_open(depths.requests)?;
         let physical = self.choose_physical(node)?;
@@ -154,6 +157,7 @@ impl Pool {
         depths: Depths,
         operations: Access,
     ) -> Result<Option<VirtualId>, CallError> {
+        self.book();
         self.check_open(depths.requests)?;
         let waiting = self.messages.services.get_mut(&service);
         let waiting = waiting.ok_or(CallError::Unknown)?;
@@ -205,6 +209,7 @@ impl Pool {
         request: &SendRequest,
         elements: &[Element],
     ) -> Result<(), PostError> {
+        self.book();
         let taken = self.check_send(id, &send_of(request), elements);
         taken.inspect_err(|_| self.stats.refused += 1)?;
         self.list(id);
@@ -231,6 +236,7 @@ impl Pool {
         }
         let used = (elements, &mut self.regions);
         let checked = poster.use_elements(request, (0, len_octets), used, self.faults)?;
+        self.regions.use_only(checked.pieces);
         poster.push(Queued::new(request, checked));
         Ok(())
     }
@@ -245,6 +251,7 @@ impl Pool {
         number: u64,
         elements: &[Element],
     ) -> Result<(), PostError> {
+        self.book();
         let taken = self.check_receive(id, number, elements);
         match taken {
             Ok(()) => self.announce_receives(id),

@@ -48,6 +48,11 @@ impl<T: Copy> PerElement<T> {
         self.first.filter(|_| self.others == 0)
     }
 
+    /// What the only value has.
+    pub(crate) fn map_only<U: Copy>(self, of: impl FnOnce(T) -> U) -> PerElement<U> {
+        PerElement::new(self.only().map(of), 0)
+    }
+
     /// All of them; those in the queue begin at a place.
     pub(crate) fn all(self, others: &VecDeque<T>, at: u32) -> impl Iterator<Item = T> + use<'_, T> {
         let behind = others.range(at as usize..(at + self.others) as usize);

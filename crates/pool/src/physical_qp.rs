@@ -172,6 +172,24 @@ impl PhysicalQp {
         self.in_flight.push_back(in_flight);
     }
 
+    /// Whether nothing is in flight.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Notes that a work request is posted that is not noted in flight, while nothing is.
+    #[inline(always)]
+    pub(crate) fn begin_lone(&mut self, start: u64) {
+        self.time = self.time.max(start);
+    }
+
+    /// Notes that it is complete: the next one has the next number.
+    #[inline(always)]
+    pub(crate) fn end_lone(&mut self) {
+        self.oldest = self.oldest.wrapping_add(1);
+    }
+
     /// Notes that the next one begins at `start`, behind others in flight.
     fn note_start(&mut self, start: u64) {
         while self.earliest.back().is_some_and(|last| last.1 >= start) {

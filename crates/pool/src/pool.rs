@@ -10,6 +10,7 @@ use crate::exchange::{Control, OWN};
 use crate::fault::{Fault, Faults};
 use crate::header::Message;
 use crate::idle::Idle;
+use crate::lone::Lone;
 use crate::physical_qp::PhysicalQp;
 use crate::regions::Regions;
 use crate::services::Messages;
@@ -87,6 +88,8 @@ pub struct Pool {
     pub(crate) active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) messages: Messages,
+    /// A request that is posted, or has succeeded, and is not booked.
+    pub(crate) lone: Option<Lone>,
     /// None if each virtual queue pair stays with its transport.
     pub(crate) switch: Option<Box<Switch>>,
     /// The scatter-gather list of the work request that is being posted.
@@ -113,6 +116,7 @@ impl Pool {
             active: VecDeque::new(),
             actions: VecDeque::new(),
             messages: Messages::default(),
+            lone: None,
             switch: config.switching.map(|config| Box::new(Switch::new(config))),
             elements: Vec::new(),
             stats: Stats::default(),
@@ -123,6 +127,29 @@ impl Pool {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Books the request that is not, if there is one. Every call does so before it looks at queues
+    /// or changes what a request in flight needs.
+    #[inline(always)]
+    pub(crate) fn book(&mut self) {
+        if self.lone.is_some() {
+            self.book_lone();
+        }
+    }
+
+    #[inline(never)]
+    fn book_lone(&mut self) {
+        let Some(lone) = self.lone.take() else {
+            return;
+        };
+        let Some(member) = self.virtuals.get_mut(lone.of.0) else {
+            return;
+        };
+        let shared = &mut self.physicals[usize::from(lone.physical)];
+        if !self.faults.has(Fault::LoneForgotten) {
+            lone.book((member, shared), &mut self.regions, self.faults);
+        }
     }
 
     /// Gives a virtual queue pair a turn if it has something to send and none yet.

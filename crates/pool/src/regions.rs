@@ -5,14 +5,16 @@ use arrayvec::ArrayVec;
 use crate::config::Config;
 use crate::error::{CallError, PostError};
 use crate::fault::{Fault, Faults};
+use crate::per_element::PerElement;
 use crate::slots::Slots;
 use crate::types::{
     Element, LocalRegion, LocalRegionId, NodeId, Operation, RemoteRegion, RemoteRegionId, Request,
     Sge, UserId, ATOMIC_OCTETS, ELEMENTS_MAX,
 };
 
+/// Local memory, with those that use it.
 #[derive(Debug)]
-struct Local {
+pub(crate) struct Local {
     region: LocalRegion,
     /// Requests that are not complete.
     uses: u32,
@@ -140,14 +142,35 @@ impl Regions {
         is_unused && self.local.remove(id.0).is_some()
     }
 
+    /// Notes that a request uses the local region of its only element, if it has one element.
+    #[inline(always)]
+    pub(crate) fn use_only(&mut self, pieces: PerElement<Piece>) {
+        if let Some(only) = pieces.only() {
+            self.use_local(&only);
+        }
+    }
+
     /// Notes that a request of this user uses local memory, if it may use it so; its key.
     #[inline(always)]
-    pub(crate) fn use_element(
+    fn use_element(
+        &mut self,
+        by: (UserId, Operation),
+        element: &Element,
+        faults: Faults,
+    ) -> Result<u32, PostError> {
+        let (found, lkey) = self.check_element(by, element, faults)?;
+        found.uses += 1;
+        Ok(lkey)
+    }
+
+    /// The local memory that a request of this user may use so, with its key.
+    #[inline(always)]
+    pub(crate) fn check_element(
         &mut self,
         (user, operation): (UserId, Operation),
         element: &Element,
         faults: Faults,
-    ) -> Result<u32, PostError> {
+    ) -> Result<(&mut Local, u32), PostError> {
         let Element {
             local: id,
             addr,
@@ -166,8 +189,8 @@ impl Regions {
         if operation.writes_locally() && !local.access.write {
             return Err(PostError::LocalAccess);
         }
-        found.uses += 1;
-        Ok(found.region.lkey)
+        let lkey = found.region.lkey;
+        Ok((found, lkey))
     }
 
     /// Notes that a request of this user uses the local memory of its elements; the key of the

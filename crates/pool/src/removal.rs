@@ -16,6 +16,7 @@ impl Pool {
     /// if none was opened, which was added then; none if virtual queue pairs are open to all. What
     /// is posted to it ends without a completion. The caller removes its memory.
     pub fn remove_idle_node(&mut self) -> Option<NodeId> {
+        self.book();
         let id = self.longest_idle()?;
         self.remove(id).then_some(id)
     }
@@ -28,6 +29,7 @@ impl Pool {
     /// Removes a node as [`Pool::remove_idle_node`] does; `false` if it is not known, or virtual
     /// queue pairs are open to it.
     pub fn remove_node(&mut self, id: NodeId) -> bool {
+        self.book();
         let is_removed = !self.is_used(id) && self.remove(id);
         if is_removed {
             let nodes = &self.nodes;

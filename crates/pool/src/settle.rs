@@ -40,6 +40,7 @@ struct Settled {
 impl Pool {
     /// The queue pair is destroyed.
     pub fn handle_destroyed(&mut self, id: PhysicalId) {
+        self.book();
         if self.physical_state(id) != Some(PhysicalState::Failing) {
             return;
         }

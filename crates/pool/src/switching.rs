@@ -19,6 +19,7 @@ impl Pool {
     /// Windows of `Switching::window` have ended since the last call, 1 or more: nodes that were
     /// used much are connected to, and connections of those that were quiet are given up.
     pub fn end_windows(&mut self, windows: u32) {
+        self.book();
         let Some(switch) = &mut self.switch else {
             return;
         };

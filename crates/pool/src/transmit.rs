@@ -7,6 +7,7 @@ use crate::error::PostError;
 use crate::exchange::{Control, OWN};
 use crate::fault::{Fault, Faults};
 use crate::header::{Header, Message, HEADER_OCTETS};
+use crate::lone::{finish_of, note_posted, Lone, REQUEST_COST};
 use crate::per_element::PerElement;
 use crate::physical_qp::{InFlight, PhysicalQp};
 use crate::pool::{release, Pool, Stats};
@@ -16,9 +17,6 @@ use crate::types::{
     Element, LocalRegionId, NodeId, Operation, Posted, Request, Sge, Transmit, VirtualId,
 };
 use crate::virtual_qp::VirtualQp;
-
-/// What a request costs in the order of turns beside its octets.
-const REQUEST_COST: u64 = 512;
 
 /// Posts work requests: no closure, so that it can be a part of what calls it.
 pub trait PostWork {
@@ -30,6 +28,9 @@ impl Pool {
     /// Has `post` post whatever may be posted, each with its scatter-gather list. The last work
     /// request of each queue pair is signaled.
     pub fn transmit(&mut self, mut post: impl FnMut(&Transmit, &[Sge]) -> Posted) {
+        if !self.active.is_empty() {
+            self.book();
+        }
         while let Some(&slot) = self.active.front() {
             if self.transmit_one(slot, &mut post) {
                 // Queue pairs take turns.
@@ -138,6 +139,7 @@ impl Pool {
         elements: &[Element],
         mut driver: impl PostWork,
     ) -> Result<(), PostError> {
+        self.book();
         let faults = self.faults;
         let with = (&self.config, &mut self.regions);
         let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
@@ -166,6 +168,7 @@ impl Pool {
             && shared.has_room(config, faults)
             && shared.is_permitted(start, member.in_flight(), config, faults);
         if !may_post {
+            self.regions.use_only(queued.pieces);
             member.push(queued);
             self.list(id);
             return Ok(());
@@ -182,8 +185,26 @@ impl Pool {
             is_signaled: request.is_signaled || !faults.has(Fault::TailUnsignaled),
             ..next
         };
+        let is_lone =
+            only.is_some() && request.is_signaled && member.is_empty() && shared.is_empty();
         let posted = driver.post_work(&work, elements);
         // The rest is done while the node executes it.
+        if is_lone && posted == Posted::Accepted {
+            member.finish = finish_of(start, &queued);
+            shared.begin_lone(start);
+            self.stats.note_transmitted(shared, true);
+            self.lone = Some(Lone {
+                of: id,
+                node: work.node,
+                physical: work.physical.slot,
+                wr_id: work.wr_id,
+                start,
+                queued,
+                is_complete: false,
+            });
+            return Ok(());
+        }
+        self.regions.use_only(queued.pieces);
         member.push(queued);
         note_posted((member, shared), (start, id), &queued, (work.node, locals));
         match posted {
@@ -474,26 +495,6 @@ fn next_work(
         is_signaled: false,
         header: None,
     }
-}
-
-/// Notes the next request of a virtual queue pair, which begins at `start`, as posted to the shared
-/// one, with the local regions of its elements.
-#[inline(always)]
-fn note_posted(
-    (member, shared): (&mut VirtualQp, &mut PhysicalQp),
-    (start, id): (u64, VirtualId),
-    queued: &Queued,
-    (node, locals): (NodeId, PerElement<LocalRegionId>),
-) {
-    member.finish = start + REQUEST_COST + u64::from(queued.len_octets);
-    member.note_posted(queued);
-    let in_flight = InFlight {
-        of: id,
-        node,
-        locals,
-        is_part: false,
-    };
-    shared.push(in_flight, start);
 }
 
 /// The local regions of the elements of the next request of a virtual queue pair, which are listed

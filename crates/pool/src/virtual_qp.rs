@@ -97,6 +97,12 @@ impl VirtualQp {
         self.queue.len() + waiting >= self.depth as usize
     }
 
+    /// Whether it has no request, and no completion that was not polled.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.completions.is_empty()
+    }
+
     /// Requests that are not complete.
     pub(crate) fn outstanding(&self) -> usize {
         let ended = self.end.as_ref().map_or(0, |end| end.unposted.len());
@@ -108,7 +114,8 @@ impl VirtualQp {
         self.completed_sends.wrapping_add(self.posted.sends)
     }
 
-    /// Checks a one-sided request, whose local memory is used from now on.
+    /// Checks a one-sided request, whose local memory is used from now on, but for that of an only
+    /// element: the caller notes its use.
     #[inline(always)]
     pub(crate) fn check(
         &mut self,
@@ -129,7 +136,7 @@ impl VirtualQp {
     }
 
     /// Uses the local memory of a request with its remote key and length, if there is a place for
-    /// it, and it may use that memory.
+    /// it, and it may use that memory; the caller notes the use of an only element.
     #[inline(always)]
     pub(crate) fn use_elements(
         &mut self,
@@ -144,7 +151,7 @@ impl VirtualQp {
         let by = (self.user, request.operation);
         let pieces = match elements {
             [only] => {
-                let lkey = regions.use_element(by, only, faults)?;
+                let lkey = regions.check_element(by, only, faults)?.1;
                 PerElement::new(Some(Piece::new(only, lkey)), 0)
             }
             _ => self.use_list(by, (elements, regions), faults)?,
@@ -307,7 +314,13 @@ impl VirtualQp {
         }
     }
 
+    /// Adds the completion of a request that is not in the queue.
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+    }
+
     /// The next completion.
+    #[inline]
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.completions.pop_front().or_else(|| self.poll_ended())
     }

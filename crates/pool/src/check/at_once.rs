@@ -84,6 +84,8 @@ struct Pair {
     posted: HashMap<PhysicalId, VecDeque<(u64, bool)>>,
     next: u64,
     at_once: u64,
+    /// Requests that have completed without being in a queue.
+    lone: u64,
 }
 
 impl Pair {
@@ -98,6 +100,7 @@ impl Pair {
             posted: HashMap::new(),
             next: 1,
             at_once: 0,
+            lone: 0,
         };
         let (addr, len_octets, access) = (0, REGION, Access::ALL);
         for _ in 0..NODES {
@@ -114,17 +117,30 @@ impl Pair {
             pair.remotes.push(remote);
         }
         for lkey in 0..LOCALS as u32 {
-            let region = LocalRegion {
-                user: USER,
-                addr,
-                len_octets,
-                lkey,
-                access,
-            };
-            let local = pair.both(|pool| pool.add_local(region))?.unwrap();
+            let local = pair.add_local(lkey)?;
             pair.locals.push(local);
         }
         Ok(pair)
+    }
+
+    fn add_local(&mut self, lkey: u32) -> Result<LocalRegionId, Finding> {
+        let region = LocalRegion {
+            user: USER,
+            addr: 0,
+            len_octets: REGION,
+            lkey,
+            access: Access::ALL,
+        };
+        Ok(self.both(|pool| pool.add_local(region))?.unwrap())
+    }
+
+    /// Other local memory takes the place of one that ends.
+    fn change_memory(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+        let at = rng.below(LOCALS as u64) as usize;
+        let ended = self.locals[at];
+        self.both(|pool| pool.remove_local(ended))?.unwrap();
+        self.locals[at] = self.add_local(at as u32)?;
+        Ok(())
     }
 
     /// What a call returns, if both pools return the same.
@@ -152,12 +168,13 @@ impl Pair {
             operation,
             remote: self.remotes[node],
             remote_addr: 8 * rng.below(64),
-            is_signaled: rng.percent(50),
+            is_signaled: rng.percent(70),
         };
         self.next += 1;
         let count = match operation {
             Operation::FetchAdd { .. } => 1,
-            _ => rng.below(3),
+            // One, as a rule.
+            _ => [1, 1, 1, 0, 2][rng.below(5) as usize],
         };
         let elements = (0..count).map(|_| Element {
             local: self.locals[rng.below(LOCALS as u64) as usize],
@@ -231,8 +248,9 @@ impl Pair {
         }
     }
 
-    /// The oldest signaled work request of a queue pair has its completion.
-    fn complete(&mut self, rng: &mut Rng) -> Result<(), Finding> {
+    /// The oldest signaled work request of a queue pair has its completion; one of `one_in` has
+    /// failed.
+    fn complete(&mut self, one_in: u64, rng: &mut Rng) -> Result<(), Finding> {
         let mut ids: Vec<PhysicalId> = self.posted.keys().copied().collect();
         ids.sort_unstable_by_key(|id| (id.slot, id.generation));
         if ids.is_empty() {
@@ -244,13 +262,19 @@ impl Pair {
         let Some((wr_id, _)) = signaled.and_then(|at| posted.drain(..=at).next_back()) else {
             return Ok(());
         };
-        let status = match rng.below(40) {
-            0 => Status::RemoteAccess,
-            1 => Status::RetryExceeded,
-            2 => Status::Flushed,
+        let failures = [Status::RemoteAccess, Status::RetryExceeded, Status::Flushed];
+        let status = match rng.below(one_in) {
+            0 => failures[rng.below(3) as usize],
             _ => Status::Success,
         };
-        self.both(|pool| pool.handle_completion(wr_id, status))
+        let node = self.both(|pool| pool.node_of(wr_id))?;
+        if node.is_none() {
+            return fail("a work request is not known that is in flight");
+        }
+        self.both(|pool| pool.handle_completion(wr_id, status))?;
+        let lone = self.sides[0].pool.lone;
+        self.lone += u64::from(lone.is_some_and(|lone| lone.is_complete));
+        Ok(())
     }
 
     fn open(&mut self, rng: &mut Rng) -> Result<(), Finding> {
@@ -270,8 +294,11 @@ impl Pair {
         }
         let at = rng.below(self.open.len() as u64) as usize;
         let (id, _) = self.open[at];
+        self.both(|pool| pool.outstanding(id))?;
         while self.both(|pool| pool.poll(id))?.is_some() {}
-        self.both(|pool| pool.reset(id))?.unwrap();
+        if rng.percent(80) {
+            self.both(|pool| pool.reset(id))?.unwrap();
+        }
         if rng.percent(5) {
             self.open.swap_remove(at);
             self.both(|pool| pool.close(id))?.unwrap();
@@ -281,19 +308,28 @@ impl Pair {
 }
 
 /// Runs one schedule, with a fault of the first pool if one is given; how many requests were posted
-/// at once.
-fn run(seed: u64, fault: Option<Fault>) -> Result<u64, Finding> {
+/// at once, and how many of these were in no queue.
+fn run(seed: u64, fault: Option<Fault>) -> Result<[u64; 2], Finding> {
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
     let mut pair = Pair::new(&random_config(rng), fault)?;
-    let weights = [10, 60, 30, 60, 30, 5];
+    // In half of the schedules, most requests are posted when nothing precedes them.
+    let (posts, polls, one_in) = [(60, 30, 13), (30, 120, 200)][rng.below(2) as usize];
+    let weights = [10, posts, 30, 60, polls, 3, 3];
     for _ in 0..STEPS {
         match choose(&weights, rng) {
             0 => pair.open(rng)?,
-            1 => pair.post(rng)?,
+            1 => {
+                pair.post(rng)?;
+                // Often, nothing else happens before its completion.
+                if pair.sides[0].pool.lone.is_some() && rng.percent(70) {
+                    pair.complete(one_in, rng)?;
+                }
+            }
             2 => pair.act(rng)?,
-            3 => pair.complete(rng)?,
+            3 => pair.complete(one_in, rng)?,
             4 => pair.poll(rng)?,
+            5 => pair.change_memory(rng)?,
             _ => {
                 let windows = rng.between(1, 3) as u32;
                 pair.both(|pool| pool.end_windows(windows))?;
@@ -303,17 +339,24 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<u64, Finding> {
             pair.transmit()?;
         }
     }
-    Ok(pair.at_once)
+    Ok([pair.at_once, pair.lone])
 }
 
 #[test]
 fn requests_are_posted_at_once_as_turns_would_have_them() {
     for_each_seed(2000, |seed| run(seed, None).map(drop));
-    let at_once: u64 = (0..100).map(|seed| run(seed, None).unwrap()).sum();
+    let counts = (0..100).map(|seed| run(seed, None).unwrap());
+    let [at_once, lone] = counts.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
     assert!(at_once > 1000, "{at_once} requests were posted at once");
+    assert!(lone > 200, "{lone} were in no queue");
 }
 
 finds! {
     run:
     finds_skipped_turns: TurnsSkipped,
+    finds_forgotten_lone: LoneForgotten,
+    finds_unused_memory: LoneUsesNothing,
+    finds_lone_polled_by_any: LonePolledByAny,
+    finds_kept_number: LoneNumberKept,
+    finds_lone_success: LoneAlwaysSucceeds,
 }
