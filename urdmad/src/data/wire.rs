@@ -57,27 +57,27 @@ impl Wire {
         mut sink: impl FnMut(&[u8]),
     ) -> bool {
         let counters = &shared.counters;
-        let (mut packets, mut octets) = (0, 0);
+        let mut octets = 0;
         let mut arrive = |frame: &[u8]| {
-            packets += 1;
             octets += frame.len() as u64;
             shared.with_capture(|capture| capture.add(frame));
             sink(frame);
         };
-        let mut found = 0;
-        match &mut self.faults.inbound {
-            None if takes => found = self.port.receive(&mut arrive),
-            None => {}
+        let (found, packets) = match &mut self.faults.inbound {
+            None if takes => {
+                let found = self.port.receive(&mut arrive);
+                (found, found)
+            }
+            None => (0, 0),
             Some(line) => {
                 // Lost frames count as work, since more may follow.
-                found = find(line, &mut *self.port, || time_of(self.start, now_ns));
-                if takes {
-                    drain(line, now_ns, &mut arrive);
-                }
+                let found = find(line, &mut *self.port, || time_of(self.start, now_ns));
+                let due = takes.then(|| drain(line, now_ns, &mut arrive));
+                (found, due.unwrap_or(0))
             }
-        }
+        };
         if packets > 0 {
-            counters.rx_packets.add(packets);
+            counters.rx_packets.add(packets as u64);
             counters.rx_octets.add(octets);
         }
         packets > 0 || found > 0
@@ -213,13 +213,11 @@ fn find(line: &mut Line, port: &mut dyn PacketPort, now_ns: impl Fn() -> u64) ->
     offered
 }
 
-/// Passes the due frames of a line to `sink`, a burst at most.
-fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) {
-    for _ in 0..BURST {
-        if !line.release(now_ns, sink) {
-            break;
-        }
-    }
+/// Passes the due frames of a line to `sink`, a burst at most; returns their number.
+fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) -> usize {
+    (0..BURST)
+        .take_while(|_| line.release(now_ns, sink))
+        .count()
 }
 
 #[cfg(test)]
