@@ -213,9 +213,6 @@ impl Control {
 
     /// How long to wait from `now` on, when the listener is paused until `opens_at`.
     fn timeout(&self, now: Instant, opens_at: Option<Instant>) -> PollTimeout {
-        if self.spare.is_wanted() {
-            return PollTimeout::ZERO;
-        }
         let deadlines = self
             .kernel
             .next_try()
@@ -226,7 +223,8 @@ impl Control {
             .chain(self.attaches.due_at())
             .chain(self.reaping.due_at())
             .chain(self.clients.values().filter_map(Client::retry_at))
-            .chain(self.statuses.due_at(now));
+            .chain(self.statuses.due_at(now))
+            .chain(self.spare.is_wanted().then_some(now + spare::REST));
         let Some(deadline) = deadlines.min() else {
             return PollTimeout::NONE;
         };

@@ -1,6 +1,7 @@
 //! The region of the next process that attaches, which is created while nothing waits for urdmad.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_memfd::MemoryError;
@@ -8,6 +9,11 @@ use urdma_types::SlotId;
 
 /// A region that urdmad writes, and its descriptor for the process.
 pub(super) type Region = (OwnRegion, OwnedFd);
+
+/// How long nothing is to be asked of urdmad before it creates a region. A process that has just
+/// attached is busy and may share its processor with urdmad, since the kernel wakes the reader of a
+/// socket where the sender runs: it would wait for the next process' region.
+pub(super) const REST: Duration = Duration::from_millis(10);
 
 /// At most one region that no process has yet. It is the same for each slot.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ use urdma_waiting::OwnPage;
 
 use super::super::acceptor::Acceptor;
 use super::super::attaches::Attaches;
+use super::super::spare::REST;
 use super::*;
 use crate::client::Client;
 use crate::config::{Access, Config};
@@ -125,6 +126,14 @@ impl Rig {
         go
     }
 
+    /// Takes turns until one finds nothing to do, in which the region of the next process is
+    /// created.
+    fn prepare_region(&mut self) {
+        while self.control.spare.is_wanted() {
+            self.turn();
+        }
+    }
+
     fn sleeps_for_ever(&self) -> bool {
         self.control.timeout(Instant::now(), None) == PollTimeout::NONE
     }
@@ -188,12 +197,32 @@ fn attach_beyond_the_rate_of_its_user_waits_and_those_of_others_do_not() {
     drop(later);
     rig.turn();
     assert_eq!(rig.control.attaches.waiting(), 0);
-    // Creates the region of the next process.
-    rig.turn();
+    rig.prepare_region();
     assert!(rig.sleeps_for_ever());
     let left: BTreeSet<u32> = rig.control.clients.values().map(|c| c.peer.uid()).collect();
     assert_eq!(left, [B].into());
     assert_eq!(rig.control.counters.attached, BURST + 2);
+}
+
+// A process that had just attached waited for its processor until the region of the next one was
+// created.
+#[test]
+fn region_of_the_next_process_is_created_when_nothing_has_been_asked_for_a_while() {
+    let mut rig = Rig::new("rest", RateLimit::new(1, MS_NS));
+    let (process, other) = (rig.connect(A), rig.connect(B));
+    process.ask(ATTACH);
+    assert!(matches!(rig.answer_to(&process), Answer::Attached(_)));
+    let rest = PollTimeout::try_from(REST).unwrap();
+    assert_eq!(rig.control.timeout(Instant::now(), None), rest);
+    other.ask(Request::Recordings);
+    rig.turn();
+    assert!(matches!(
+        other.answer(),
+        Some(Ok(Answer::Recordings(_)) | Err(_))
+    ));
+    assert!(rig.control.spare.is_wanted());
+    rig.prepare_region();
+    assert!(rig.sleeps_for_ever());
 }
 
 #[test]
@@ -241,10 +270,7 @@ fn control_thread_serves_others_while_the_data_thread_closes_a_channel() {
     assert!(matches!(rig.answer_to(&next), Answer::Attached(_)));
     assert!(matches!(rig.answer_to(&next), Answer::Done));
     assert!(rig.control.slots.is_free(slot));
-    // The region of the next process is created in a turn that finds nothing else to do.
-    while rig.control.spare.is_wanted() {
-        rig.turn();
-    }
+    rig.prepare_region();
     assert!(rig.sleeps_for_ever());
     // While none is about to be free, a request is refused at once.
     later.ask(ATTACH);
