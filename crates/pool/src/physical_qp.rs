@@ -172,10 +172,10 @@ impl PhysicalQp {
         self.in_flight.push_back(in_flight);
     }
 
-    /// Whether nothing is in flight.
+    /// Whether it takes a work request, and has none in flight.
     #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.in_flight.is_empty()
+    pub(crate) fn may_take_alone(&self) -> bool {
+        self.state == PhysicalState::Ready && self.in_flight.is_empty()
     }
 
     /// Notes that a work request is posted that is not noted in flight, while nothing is.

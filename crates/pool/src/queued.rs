@@ -2,7 +2,7 @@
 
 use crate::per_element::PerElement;
 use crate::regions::Piece;
-use crate::types::{Completion, Operation, Request, Status};
+use crate::types::{Completion, Element, Operation, Request, Status};
 
 /// What the check of a request has found.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,25 @@ pub(crate) struct Checked {
     /// Of all elements.
     pub(crate) len_octets: u32,
     pub(crate) pieces: PerElement<Piece>,
+}
+
+/// The keys of the memory of a request of one element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) remote: u32,
+    pub(crate) local: u32,
+}
+
+impl Checked {
+    /// Of a request of one element.
+    #[inline(always)]
+    pub(crate) fn of_one(element: &Element, keys: Keys) -> Self {
+        Self {
+            rkey: keys.remote,
+            len_octets: element.len_octets,
+            pieces: PerElement::new(Some(Piece::new(element, keys.local)), 0),
+        }
+    }
 }
 
 /// A request that is not complete.

@@ -11,7 +11,7 @@ use crate::lone::{finish_of, note_posted, Lone, REQUEST_COST};
 use crate::per_element::PerElement;
 use crate::physical_qp::{InFlight, PhysicalQp};
 use crate::pool::{release, Pool, Stats};
-use crate::queued::{last_offset, Queued, Segment};
+use crate::queued::{last_offset, Checked, Queued, Segment};
 use crate::regions::{cut, Piece};
 use crate::types::{
     Element, LocalRegionId, NodeId, Operation, Posted, Request, Sge, Transmit, VirtualId,
@@ -114,7 +114,7 @@ impl Pool {
     ) -> Result<(), PostError> {
         match elements {
             // Most requests have one, and take no list.
-            [only] => self.check_and_post(id, request, slice::from_ref(only), driver),
+            [only] => self.post_one(id, request, only, driver),
             _ => self.post_list(id, request, elements, driver),
         }
     }
@@ -128,39 +128,94 @@ impl Pool {
         elements: &[Element],
         driver: impl PostWork,
     ) -> Result<(), PostError> {
-        self.check_and_post(id, request, elements, driver)
+        self.book();
+        let (faults, with) = (self.faults, (&self.config, &mut self.regions));
+        let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
+        let checked = member.and_then(|member| member.check(request, elements, with, faults));
+        let checked = checked.inspect_err(|_| self.stats.refused += 1)?;
+        if self.switch.is_some() {
+            self.note_use(id);
+        }
+        self.post_checked(id, request, checked, driver)
     }
 
+    /// [`Pool::post_at_once`] of a request of one element, for whose entry in a queue nothing is
+    /// copied before it is posted.
     #[inline(always)]
-    fn check_and_post(
+    fn post_one(
         &mut self,
         id: VirtualId,
         request: &Request,
-        elements: &[Element],
+        element: &Element,
         mut driver: impl PostWork,
     ) -> Result<(), PostError> {
         self.book();
-        let faults = self.faults;
-        let with = (&self.config, &mut self.regions);
+        let (faults, with) = (self.faults, (&self.config, &mut self.regions));
         let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
         let checked = member.and_then(|member| {
-            let checked = member.check(request, elements, with, faults)?;
-            Ok((member, checked))
+            let keys = member.check_one(request, element, with, faults)?;
+            Ok((member, keys))
         });
-        let (member, checked) = checked.inspect_err(|_| self.stats.refused += 1)?;
-        let member = match self.switch.is_some() {
-            false => member,
-            true => {
-                // It switches before it posts this request, if it is to.
-                self.note_use(id);
-                self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?
-            }
+        let (member, keys) = checked.inspect_err(|_| self.stats.refused += 1)?;
+        if self.switch.is_some() {
+            // It switches before it posts this request, if it is to.
+            self.note_use(id);
+            return self.post_checked(id, request, Checked::of_one(element, keys), driver);
+        }
+        let shared = &mut self.physicals[usize::from(member.physical)];
+        // Also that no virtual queue pair is about to switch to the shared queue pair.
+        let is_first = self.active.is_empty() && !shared.has_turns();
+        let is_lone = is_first && member.may_post_alone() && shared.may_take_alone();
+        if !is_lone || !request.is_signaled {
+            return self.post_checked(id, request, Checked::of_one(element, keys), driver);
+        }
+        let work = Transmit {
+            physical: shared.id(),
+            node: member.node,
+            wr_id: shared.next_wr_id(),
+            operation: request.operation,
+            remote_addr: request.remote_addr,
+            rkey: keys.remote,
+            is_signaled: true,
+            header: None,
         };
+        let sge = Piece::new(element, keys.local).sge;
+        let posted = driver.post_work(&work, slice::from_ref(&sge));
+        // The rest is done while the node executes it.
+        let queued = Queued::new(request, Checked::of_one(element, keys));
+        let start = member.finish.max(shared.time);
+        member.finish = finish_of(start, &queued);
+        shared.begin_lone(start);
+        self.lone = Some(Lone {
+            of: id,
+            node: member.node,
+            physical: member.physical,
+            wr_id: work.wr_id,
+            start,
+            queued,
+            is_complete: false,
+        });
+        match posted {
+            Posted::Accepted => self.stats.note_transmitted(shared, true),
+            Posted::Refused => self.take_lone_back(),
+        }
+        Ok(())
+    }
+
+    /// Posts a request at once that was checked, or by turns.
+    #[inline(never)]
+    fn post_checked(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        checked: Checked,
+        mut driver: impl PostWork,
+    ) -> Result<(), PostError> {
+        let (faults, config) = (self.faults, &self.config);
+        let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed)?;
         let queued = Queued::new(request, checked);
-        let config = &self.config;
         let shared = &mut self.physicals[usize::from(member.physical)];
         let start = member.finish.max(shared.time);
-        // Also that no virtual queue pair is about to switch to the shared queue pair.
         let is_first = self.active.is_empty() && !shared.has_turns();
         let is_alone = is_first || faults.has(Fault::TurnsSkipped);
         let may_post = is_alone
@@ -185,25 +240,8 @@ impl Pool {
             is_signaled: request.is_signaled || !faults.has(Fault::TailUnsignaled),
             ..next
         };
-        let is_lone =
-            only.is_some() && request.is_signaled && member.is_empty() && shared.is_empty();
         let posted = driver.post_work(&work, elements);
         // The rest is done while the node executes it.
-        if is_lone && posted == Posted::Accepted {
-            member.finish = finish_of(start, &queued);
-            shared.begin_lone(start);
-            self.stats.note_transmitted(shared, true);
-            self.lone = Some(Lone {
-                of: id,
-                node: work.node,
-                physical: work.physical.slot,
-                wr_id: work.wr_id,
-                start,
-                queued,
-                is_complete: false,
-            });
-            return Ok(());
-        }
         self.regions.use_only(queued.pieces);
         member.push(queued);
         note_posted((member, shared), (start, id), &queued, (work.node, locals));
@@ -351,6 +389,16 @@ impl Pool {
         }
         self.list(id);
         self.begin_failing(slot);
+    }
+
+    /// The same of a request that is not booked.
+    #[cold]
+    fn take_lone_back(&mut self) {
+        let Some(lone) = self.lone else {
+            return;
+        };
+        self.book();
+        self.take_back(lone.physical, lone.of);
     }
 
     /// The same of a segment that is not the last one of its Send.

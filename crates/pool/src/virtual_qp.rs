@@ -1,13 +1,14 @@
 //! A virtual queue pair: its send queue, its completions, and what it has in flight.
 
 use std::collections::VecDeque;
+use std::slice;
 
 use crate::config::Config;
 use crate::end::End;
 use crate::error::PostError;
 use crate::fault::{Fault, Faults};
 use crate::per_element::PerElement;
-use crate::queued::{last_offset, Checked, PostedCounts, Queued, Segment};
+use crate::queued::{last_offset, Checked, Keys, PostedCounts, Queued, Segment};
 use crate::regions::{check_shape, Piece, Regions};
 use crate::ring::Ring;
 use crate::types::{
@@ -97,10 +98,11 @@ impl VirtualQp {
         self.queue.len() + waiting >= self.depth as usize
     }
 
-    /// Whether it has no request, and no completion that was not polled.
+    /// Whether a request may be posted with which it has no other, nor a completion that was not
+    /// polled.
     #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.completions.is_empty()
+    pub(crate) fn may_post_alone(&self) -> bool {
+        self.queue.is_empty() && self.completions.is_empty() && self.moving.is_none()
     }
 
     /// Requests that are not complete.
@@ -124,6 +126,38 @@ impl VirtualQp {
         (config, regions): (&Config, &mut Regions),
         faults: Faults,
     ) -> Result<Checked, PostError> {
+        let remote = self.check_remote(request, elements, (config, regions), faults)?;
+        self.use_elements(request, remote, (elements, regions), faults)
+    }
+
+    /// Checks a one-sided request of one element; the caller notes the use of its local memory.
+    #[inline(always)]
+    pub(crate) fn check_one(
+        &self,
+        request: &Request,
+        element: &Element,
+        (config, regions): (&Config, &mut Regions),
+        faults: Faults,
+    ) -> Result<Keys, PostError> {
+        let elements = slice::from_ref(element);
+        let (remote, _) = self.check_remote(request, elements, (config, regions), faults)?;
+        if self.is_full(faults) {
+            return Err(PostError::QueueFull);
+        }
+        let by = (self.user, request.operation);
+        let (_, local) = regions.check_element(by, element, faults)?;
+        Ok(Keys { remote, local })
+    }
+
+    /// Checks what a one-sided request has beside its local memory; its remote key and its length.
+    #[inline(always)]
+    fn check_remote(
+        &self,
+        request: &Request,
+        elements: &[Element],
+        (config, regions): (&Config, &Regions),
+        faults: Faults,
+    ) -> Result<(u32, u32), PostError> {
         if self.state != VirtualState::Ready {
             return Err(PostError::InvalidState);
         }
@@ -132,7 +166,7 @@ impl VirtualQp {
         }
         let len_octets = check_shape(request, elements, config, faults)?;
         let rkey = regions.check_remote(self.node, request, len_octets, faults)?;
-        self.use_elements(request, (rkey, len_octets), (elements, regions), faults)
+        Ok((rkey, len_octets))
     }
 
     /// Uses the local memory of a request with its remote key and length, if there is a place for

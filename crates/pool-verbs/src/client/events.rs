@@ -22,14 +22,15 @@ impl Client {
         self.turns = self.turns.wrapping_add(1);
         let is_time = self.turns & self.turns_mask == 0;
         let looks = is_time || (!has_come && self.awaits_events());
-        match has_come || looks {
+        match looks || (has_come && !self.pool.is_settled()) {
             true => self.follow(looks),
             // Each request was handed over when it was posted.
-            false => Ok(false),
+            false => Ok(has_come),
         }
     }
 
     /// Does what follows from what has come, after a look for events if it is time.
+    #[inline(never)]
     fn follow(&mut self, looks: bool) -> Result<bool, Error> {
         if looks {
             if self.turns.is_multiple_of(EVENTS_EVERY) || self.may_connect {

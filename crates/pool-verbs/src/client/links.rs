@@ -178,7 +178,9 @@ impl Link {
             Self::Initiator(initiator) => {
                 let node = nodes.get(work.node.index());
                 let route = node.and_then(|node| node.route.as_ref());
-                route.is_some_and(|route| initiator.post(work, elements, route))
+                // A copy, so that the work request of a connection needs no place in memory.
+                let work = *work;
+                route.is_some_and(|route| initiator.post(&work, elements, route))
             }
         }
     }
