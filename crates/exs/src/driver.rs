@@ -306,7 +306,9 @@ impl Driver {
                 *until.get_or_insert_with(|| limit.and_then(|limit| now.checked_add(limit)));
             let is_late = until.is_some_and(|until| now >= until);
             let since = *idle_since.get_or_insert(now);
-            if !self.is_armed && !is_late && now.duration_since(since) < self.poll {
+            let may_yield = !looks.must_sleep() && now.duration_since(since) < self.poll;
+            if !self.is_armed && !is_late && may_yield {
+                looks.yielded();
                 std::thread::yield_now();
                 continue;
             }

@@ -29,7 +29,7 @@ pub struct Options {
     /// another, up to [`Config::ring_max_octets`].
     pub ring_octets: usize,
     /// How long [`Socket::wait`] polls before it sleeps; 10 microseconds by default, 0: it sleeps
-    /// at once.
+    /// at once. A thread that shares its processor with its peer sleeps now and then without.
     pub poll: Duration,
 }
 
