@@ -128,7 +128,8 @@ ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port 
 
 lint:
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@$(CARGO) clippy --locked --workspace --all-targets --features $(MEASUREMENTS) -- \
+		-D warnings
 	@CARGO="$(CARGO)" scripts/check-architecture.py
 	@scripts/check-citations.py
 	@scripts/check-modules.py $(ACYCLIC)
@@ -141,10 +142,13 @@ loom:
 	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
 		-p urdma-channel --test loom
 
+# The programs of perf/ that no test runs.
+MEASUREMENTS = urdma-perf/measurements
+
 perf:
 	@scripts/install-deps.sh perf
 	@scripts/valkey.sh target/valkey || echo "Valkey is not measured."
-	@$(CARGO) build --release --locked --workspace --bins --lib
+	@$(CARGO) build --release --locked --workspace --bins --lib --features $(MEASUREMENTS)
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
