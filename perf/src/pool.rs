@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -38,6 +39,8 @@ const LEARNED_TEXT: &str = "256";
 /// Nodes of which the memory is measured.
 const KNOWN: u16 = 1024;
 const KNOWN_TEXT: &str = "1024";
+/// malloc keeps no freed memory for a thread, which it counts as in use.
+const NO_CACHE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
 const FIRST_PORT: u16 = 20_000;
 /// READs of a new pool.
 const USED: &str = "10000";
@@ -158,6 +161,8 @@ struct Client {
     nodes: u16,
     /// What the process of the nodes does.
     serving: &'static str,
+    /// Variables of its environment.
+    variables: &'static [(&'static str, &'static str)],
     /// What it prints, each behind a word.
     figures: &'static [(&'static str, Probe)],
 }
@@ -174,6 +179,7 @@ const fn one(
         service: None,
         nodes: 1,
         serving,
+        variables: &[],
         figures,
     }
 }
@@ -190,6 +196,7 @@ const fn opening(
         service,
         nodes: LEARNED,
         serving,
+        variables: &[],
         figures,
     }
 }
@@ -218,6 +225,7 @@ const CLIENTS: [Client; 11] = [
         service: None,
         nodes: KNOWN,
         serving: POLLING,
+        variables: &[NO_CACHE],
         figures: &[(HEAP, NODE), (HEAP_ALL, NODE_ALL)],
     },
 ];
@@ -303,15 +311,22 @@ impl<'a> Run<'a> {
 
     /// Starts a program of these measurements.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
-        let program = self.programs.join(program).display().to_string();
-        self.start_any(&program, arguments)
+        self.start_any(&self.path_of(program), arguments)
     }
 
     fn start_any(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
+        Process::start(&mut self.command(program, arguments)?).map_err(text)
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Result<Command, String> {
         let argv = [&[program], arguments].concat();
         let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
         command.env("LD_LIBRARY_PATH", &self.libraries);
-        Process::start(&mut command).map_err(text)
+        Ok(command)
+    }
+
+    fn path_of(&self, program: &str) -> String {
+        self.programs.join(program).display().to_string()
     }
 
     /// Starts nodes, at this address and the next ports.
@@ -341,7 +356,10 @@ impl<'a> Run<'a> {
         let rest = client.rest.iter().copied();
         let arguments = arguments.chain(rest).chain(client.service);
         let arguments: Vec<&str> = arguments.collect();
-        printed(self.start(PROGRAM, &arguments)?, serving, LIMIT)
+        let mut command = self.command(&self.path_of(PROGRAM), &arguments)?;
+        command.envs(client.variables.iter().copied());
+        let client = Process::start(&mut command).map_err(text)?;
+        printed(client, serving, LIMIT)
     }
 }
 
