@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::lone::Lone;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
-use crate::queued::Queued;
+use crate::queued::{Checked, Queued};
 use crate::slots::Id;
 use crate::types::{
     Access, Action, Completion, Element, EndState, LocalRegion, LocalRegionId, NodeId, PhysicalId,
@@ -284,6 +284,24 @@ impl Pool {
         request: &Request,
         elements: &[Element],
     ) -> Result<(), PostError> {
+        let checked = self.check(id, request, elements)?;
+        if let Some(poster) = self.virtuals.get_mut(id.0) {
+            self.regions.use_only(checked.pieces);
+            poster.push(Queued::new(request, checked));
+        }
+        self.list(id);
+        Ok(())
+    }
+
+    /// Checks a request before anything is done with it; the caller notes the use of the local
+    /// memory of an only element.
+    #[inline(always)]
+    pub(crate) fn check(
+        &mut self,
+        id: VirtualId,
+        request: &Request,
+        elements: &[Element],
+    ) -> Result<Checked, PostError> {
         self.book();
         let (faults, with) = (self.faults, (&self.config, &mut self.regions));
         let poster = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
@@ -293,12 +311,7 @@ impl Pool {
             // The virtual queue pair switches before it posts this request, if it is to.
             self.note_use(id);
         }
-        if let Some(poster) = self.virtuals.get_mut(id.0) {
-            self.regions.use_only(checked.pieces);
-            poster.push(Queued::new(request, checked));
-        }
-        self.list(id);
-        Ok(())
+        Ok(checked)
     }
 
     /// The next completion of a virtual queue pair.

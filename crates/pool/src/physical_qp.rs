@@ -165,7 +165,7 @@ impl PhysicalQp {
     #[inline(always)]
     pub(crate) fn push(&mut self, in_flight: InFlight, start: u64) {
         if self.in_flight.is_empty() {
-            self.time = self.time.max(start);
+            self.begin_first(start);
         } else {
             self.note_start(start);
         }
@@ -178,9 +178,9 @@ impl PhysicalQp {
         self.state == PhysicalState::Ready && self.in_flight.is_empty()
     }
 
-    /// Notes that a work request is posted that is not noted in flight, while nothing is.
+    /// Notes that a work request begins at `start` while none is in flight.
     #[inline(always)]
-    pub(crate) fn begin_lone(&mut self, start: u64) {
+    pub(crate) fn begin_first(&mut self, start: u64) {
         self.time = self.time.max(start);
     }
 

@@ -12,9 +12,8 @@ use crate::types::{
     Sge, UserId, ATOMIC_OCTETS, ELEMENTS_MAX,
 };
 
-/// Local memory, with those that use it.
 #[derive(Debug)]
-pub(crate) struct Local {
+struct Local {
     region: LocalRegion,
     /// Requests that are not complete.
     uses: u32,
@@ -158,19 +157,31 @@ impl Regions {
         element: &Element,
         faults: Faults,
     ) -> Result<u32, PostError> {
-        let (found, lkey) = self.check_element(by, element, faults)?;
+        let found = self.checked_element(by, element, faults)?;
         found.uses += 1;
-        Ok(lkey)
+        Ok(found.region.lkey)
     }
 
-    /// The local memory that a request of this user may use so, with its key.
+    /// The key of local memory, if a request of this user may use it so.
     #[inline(always)]
     pub(crate) fn check_element(
+        &mut self,
+        by: (UserId, Operation),
+        element: &Element,
+        faults: Faults,
+    ) -> Result<u32, PostError> {
+        let found = self.checked_element(by, element, faults)?;
+        Ok(found.region.lkey)
+    }
+
+    /// The local memory of an element that a request of this user may use so.
+    #[inline(always)]
+    fn checked_element(
         &mut self,
         (user, operation): (UserId, Operation),
         element: &Element,
         faults: Faults,
-    ) -> Result<(&mut Local, u32), PostError> {
+    ) -> Result<&mut Local, PostError> {
         let Element {
             local: id,
             addr,
@@ -189,8 +200,7 @@ impl Regions {
         if operation.writes_locally() && !local.access.write {
             return Err(PostError::LocalAccess);
         }
-        let lkey = found.region.lkey;
-        Ok((found, lkey))
+        Ok(found)
     }
 
     /// Notes that a request of this user uses the local memory of its elements; the key of the

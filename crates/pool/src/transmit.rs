@@ -128,14 +128,7 @@ impl Pool {
         elements: &[Element],
         driver: impl PostWork,
     ) -> Result<(), PostError> {
-        self.book();
-        let (faults, with) = (self.faults, (&self.config, &mut self.regions));
-        let member = self.virtuals.get_mut(id.0).ok_or(PostError::Closed);
-        let checked = member.and_then(|member| member.check(request, elements, with, faults));
-        let checked = checked.inspect_err(|_| self.stats.refused += 1)?;
-        if self.switch.is_some() {
-            self.note_use(id);
-        }
+        let checked = self.check(id, request, elements)?;
         self.post_checked(id, request, checked, driver)
     }
 
@@ -185,7 +178,7 @@ impl Pool {
         let queued = Queued::new(request, Checked::of_one(element, keys));
         let start = member.finish.max(shared.time);
         member.finish = finish_of(start, &queued);
-        shared.begin_lone(start);
+        shared.begin_first(start);
         self.lone = Some(Lone {
             of: id,
             node: member.node,

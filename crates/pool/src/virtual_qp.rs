@@ -145,7 +145,7 @@ impl VirtualQp {
             return Err(PostError::QueueFull);
         }
         let by = (self.user, request.operation);
-        let (_, local) = regions.check_element(by, element, faults)?;
+        let local = regions.check_element(by, element, faults)?;
         Ok(Keys { remote, local })
     }
 
@@ -185,7 +185,7 @@ impl VirtualQp {
         let by = (self.user, request.operation);
         let pieces = match elements {
             [only] => {
-                let lkey = regions.check_element(by, only, faults)?.1;
+                let lkey = regions.check_element(by, only, faults)?;
                 PerElement::new(Some(Piece::new(only, lkey)), 0)
             }
             _ => self.use_list(by, (elements, regions), faults)?,
