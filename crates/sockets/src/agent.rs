@@ -333,9 +333,7 @@ impl Agent {
             match urdmad.client.next_event(Some(EVENT_LIMIT)) {
                 Ok(Some((event, fds))) => self.take(event, fds),
                 Ok(None) => return,
-                Err(_) => {
-                    self.lose_urdmad();
-                }
+                Err(_) => self.lose_urdmad(),
             }
         }
     }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::{sockaddr, socklen_t};
 
 use crate::begin::{begin, begin_as_is, Begun};
+use crate::connection::Connection;
 use crate::reasons::Reason;
 use crate::table::{self, Cell, State};
 use crate::{bell, connection, early, leave, lent, limits, process, real};
@@ -185,12 +186,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
 
 /// The program has changed whether calls wait.
 fn forget_mode(fd: c_int) {
-    if let Some(cell) = table::hit(fd) {
-        if let Begun::Rings(connection) = begin_as_is(cell) {
-            connection.forget_mode();
-        }
-        cell.leave();
-    }
+    with_rings(fd, Connection::forget_mode);
 }
 
 fn before_fcntl(fd: c_int, command: c_int, argument: *mut c_void) {
@@ -278,8 +274,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let is_cork = (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK);
-    if is_cork && usize::try_from(len).is_ok_and(|len| len >= size_of::<c_int>()) {
+    if is_cork(level, name) && usize::try_from(len).is_ok_and(|len| len >= size_of::<c_int>()) {
         // SAFETY: null or the value of the caller.
         if unsafe { value.cast::<c_int>().as_ref() }.is_some_and(|cork| set_cork(fd, *cork != 0)) {
             return 0;
@@ -318,29 +313,32 @@ unsafe extern "C-unwind" fn getsockopt(
 
 /// TCP_CORK of a socket with rings; false for others.
 fn set_cork(fd: c_int, is_on: bool) -> bool {
+    with_rings(fd, |connection| connection.set_cork(is_on))
+}
+
+/// The kernel is about to be asked for an option, or to set it by a system call.
+pub(super) fn settle_cork(fd: c_int, level: c_int, name: c_int) {
+    if is_cork(level, name) {
+        with_rings(fd, Connection::settle_cork);
+    }
+}
+
+fn is_cork(level: c_int, name: c_int) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK)
+}
+
+/// Uses the connection of a socket with rings; false for others.
+fn with_rings(fd: c_int, use_it: impl FnOnce(&Connection)) -> bool {
     let Some(cell) = table::hit(fd) else {
         return false;
     };
     let begun = begin_as_is(cell);
     let has_rings = matches!(begun, Begun::Rings(_));
     if let Begun::Rings(connection) = begun {
-        connection.set_cork(is_on);
+        use_it(connection);
     }
     cell.leave();
     has_rings
-}
-
-/// The kernel is about to be asked for an option, or to set it by a system call.
-pub(super) fn settle_cork(fd: c_int, level: c_int, name: c_int) {
-    if (level, name) != (libc::IPPROTO_TCP, libc::TCP_CORK) {
-        return;
-    }
-    if let Some(cell) = table::hit(fd) {
-        if let Begun::Rings(connection) = begin_as_is(cell) {
-            connection.settle_cork();
-        }
-        cell.leave();
-    }
 }
 
 /// Other options that change what sending and receiving do, in a way that the switch does not know.
