@@ -16,7 +16,7 @@ use urdma_harness::Failure;
 
 use crate::goals;
 use crate::part::Part;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{pair, Compare, Goal, Pair, Spec};
 use crate::workloads::Path;
 
@@ -378,7 +378,6 @@ impl Point {
         programs: &FilePath,
     ) -> Vec<(Probe, Sample)> {
         let of_pairs = |pairs, ends: Result<Ends<'_>, String>, work| -> Result<Figures, String> {
-            let text = |failure: Failure| failure.to_string();
             let _other = self.load.start(programs).map_err(text)?;
             run_pairs(pairs, ends?, work, programs).map_err(text)
         };

@@ -14,7 +14,7 @@ use urdma_harness::Failure;
 use crate::asleep::{run, run_pairs, steps, Ends, Work, STEPS};
 use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
-use crate::samples::{Probe, Sample, Samples, Unit};
+use crate::samples::{text, Probe, Sample, Samples, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
 /// Time of a measurement.
@@ -149,10 +149,6 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         goals::ESTABLISHED,
     );
     steps.chain(traced).chain([many, memory])
-}
-
-fn text(failure: Failure) -> String {
-    failure.to_string()
 }
 
 const fn connections(at_once: u32, threads: u32) -> Work {

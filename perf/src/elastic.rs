@@ -8,8 +8,8 @@ use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::pool::{figures_of_all, printed, text, Run};
-use crate::samples::{Probe, Sample, Unit};
+use crate::pool::{figures_of_all, printed, Run};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
 pub use crate::pool::{LISTENING, MEDIAN, RATE};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::{processor_time, Process};
 
-use crate::samples::Sample;
+use crate::samples::{text, Sample};
 
 /// Limit for the start of a program.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -24,10 +24,6 @@ pub const WAITING: &str = "waiting";
 pub const PLAIN: &str = "plain";
 /// Number of queue pairs over which the memory of one is averaged.
 const MANY: u32 = 1000;
-
-fn text(failure: urdma_harness::Failure) -> String {
-    failure.to_string()
-}
 
 /// Resident memory of `pid` in octets.
 ///

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use urdma_harness::process::Process;
 use urdma_harness::Failure;
 
-use crate::samples::Sample;
+use crate::samples::{text, Sample};
 use crate::workloads::{STREAM_MESSAGES, STREAM_OCTETS};
 
 const QPERF_PORT: u16 = 18_901;
@@ -17,10 +17,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 const UCX_START_LIMIT: Duration = Duration::from_secs(5);
 /// Shared memory and the kernel's copies between processes, no network.
 const UCX_TRANSPORTS: &str = "posix,sysv,cma,self";
-
-fn text(failure: Failure) -> String {
-    failure.to_string()
-}
 
 /// The value that qperf prints as `name = value unit`, over loopback.
 fn qperf(test: &str, octets: usize, name: &str) -> Sample {

@@ -4,17 +4,15 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
-use urdma_harness::Failure;
 use urdma_pool_verbs::{Config, Transport};
 
 use crate::goals;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
 pub(crate) const PROGRAM: &str = "urdma-perf-pool";
@@ -282,10 +280,6 @@ pub(crate) struct Run<'a> {
     libraries: String,
 }
 
-pub(crate) fn text(failure: Failure) -> String {
-    failure.to_string()
-}
-
 impl<'a> Run<'a> {
     pub(crate) fn new(
         host: &'a Instance,
@@ -306,23 +300,26 @@ impl<'a> Run<'a> {
 
     /// Runs a program of the machine, which runs one of these measurements.
     pub(crate) fn under(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
-        printed(self.start_any(program, arguments)?, Vec::new(), LIMIT).map(drop)
+        printed(self.start_any(program, arguments, &[])?, Vec::new(), LIMIT).map(drop)
     }
 
     /// Starts a program of these measurements.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
-        self.start_any(&self.path_of(program), arguments)
+        self.start_any(&self.path_of(program), arguments, &[])
     }
 
-    fn start_any(&self, program: &str, arguments: &[&str]) -> Result<Process, String> {
-        Process::start(&mut self.command(program, arguments)?).map_err(text)
-    }
-
-    fn command(&self, program: &str, arguments: &[&str]) -> Result<Command, String> {
+    /// Starts a program with more variables in its environment.
+    fn start_any(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Process, String> {
         let argv = [&[program], arguments].concat();
         let mut command = self.host.run(LeasePolicy::Never, &argv).map_err(text)?;
         command.env("LD_LIBRARY_PATH", &self.libraries);
-        Ok(command)
+        command.envs(variables.iter().copied());
+        Process::start(&mut command).map_err(text)
     }
 
     fn path_of(&self, program: &str) -> String {
@@ -356,9 +353,7 @@ impl<'a> Run<'a> {
         let rest = client.rest.iter().copied();
         let arguments = arguments.chain(rest).chain(client.service);
         let arguments: Vec<&str> = arguments.collect();
-        let mut command = self.command(&self.path_of(PROGRAM), &arguments)?;
-        command.envs(client.variables.iter().copied());
-        let client = Process::start(&mut command).map_err(text)?;
+        let client = self.start_any(&self.path_of(PROGRAM), &arguments, client.variables)?;
         printed(client, serving, LIMIT)
     }
 }

@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, Scratch};
 
 use crate::instructions::own_instructions;
-use crate::pool::{text, Run, Way, PROGRAM};
-use crate::samples::Sample;
+use crate::pool::{Run, Way, PROGRAM};
+use crate::samples::{text, Sample};
 
 /// READs of two runs, whose difference is free of the start.
 const READS: [u32; 2] = [500, 4_500];

@@ -8,7 +8,7 @@ use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
 /// Start of the line that `urdma-perf-processes` prints for a number of processes. The number and
@@ -82,7 +82,6 @@ fn run(host: &Instance, programs: &Path, points: &[Point]) -> Result<(String, St
     let program = programs.join("urdma-perf-processes").display().to_string();
     let mut argv = vec![program];
     argv.extend(points.iter().map(|point| point.count.to_string()));
-    let text = |failure: urdma_harness::Failure| failure.to_string();
     let mut command = host.run(LeasePolicy::Never, &argv).map_err(text)?;
     let ended = Process::run(&mut command, LIMIT).map_err(text)?;
     let how = ended.describe();

@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use urdma_harness::Failure;
 
 /// One measurement: the value in the probe's unit, or a sentence that says why there is none.
 pub type Sample = Result<f64, String>;
+
+/// Why there is no value, if a program or an instance has failed.
+pub(crate) fn text(failure: Failure) -> String {
+    failure.to_string()
+}
 
 /// Why a probe that was not requested has no value.
 pub const NOT_MEASURED: &str = "not measured";

@@ -9,7 +9,7 @@ use urdma_harness::process::Process;
 
 use crate::goals;
 use crate::links::Link;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Spec};
 
 /// The line that the server of `urdma-perf-shares` prints when it listens.
@@ -100,7 +100,6 @@ impl Shared {
         };
         let times = [WARM_UP, WATCH].map(|time| time.as_millis().to_string());
         let writer = [arguments("client").as_slice(), &times].concat();
-        let text = |failure: urdma_harness::Failure| failure.to_string();
         let start = |host: &Instance, argv: &[String]| {
             Process::start(&mut host.run(LeasePolicy::Never, argv)?)
         };

@@ -11,11 +11,10 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::over::Over;
 use urdma_harness::process::Process;
-use urdma_harness::Failure;
 
 use crate::compile::compile;
 use crate::instructions::own_instructions;
-use crate::samples::Sample;
+use crate::samples::{text, Sample};
 
 const LIBRARY: &str = "liburdma_sockets.so";
 /// Its arguments: how many connections there are one after the other, and round trips of each.
@@ -45,7 +44,6 @@ pub struct Counted {
 /// # Errors
 /// valgrind or a C compiler is not installed, or a run failed.
 pub fn counted(host: &Instance) -> Result<Counted, String> {
-    let text = |failure: Failure| failure.to_string();
     let scratch = Scratch::new("socket-instructions").map_err(text)?;
     let program = compile(scratch.path(), "socket_calls", PROGRAM).map_err(text)?;
     let count = |over, connections, round_trips| {
@@ -78,7 +76,6 @@ pub fn counted(host: &Instance) -> Result<Counted, String> {
 }
 
 fn count(over: Over<'_>, program: &Path, out: &Path, numbers: [u32; 2]) -> Sample {
-    let text = |failure: Failure| failure.to_string();
     let file = format!("--callgrind-out-file={}", out.display());
     let program = program.display().to_string();
     let argv = ["valgrind", "--tool=callgrind", &file, &program];

@@ -18,7 +18,7 @@ use crate::probes::{
     WRITE_SOCKETS,
 };
 use crate::raw::Mode;
-use crate::samples::{Probe, Sample};
+use crate::samples::{text, Probe, Sample};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::Spec;
 
@@ -146,10 +146,6 @@ impl Hosts {
         let value = results.next().and_then(|value| value.trim().parse().ok());
         value.ok_or_else(|| "raw UDP printed no result".to_owned())
     }
-}
-
-fn text(failure: Failure) -> String {
-    failure.to_string()
 }
 
 /// Measures everything once, values that are compared close together in time. perftest uses the TCP

@@ -7,8 +7,8 @@ use std::time::Duration;
 use urdma_harness::instance::Instance;
 use urdma_pool_verbs::UserId;
 
-use crate::pool::{figures_of_all, printed, text, Run, Way};
-use crate::samples::{Probe, Sample, Unit};
+use crate::pool::{figures_of_all, printed, Run, Way};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
 pub use crate::pool::LISTENING;

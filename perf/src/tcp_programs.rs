@@ -20,7 +20,7 @@ use urdma_harness::Failure;
 
 use crate::asleep::Load as Others;
 use crate::goals;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{pair, Goal, Pair, Spec};
 
 /// How often the clients of each server run in a round.
@@ -96,10 +96,6 @@ pub const POINTS: [Point; 11] = points! {
     "iperf3 over rings": GigabytesPerSecond, Programs::Iperf3, Both, Quiet;
     "iperf3 over rings", ", busy": GigabytesPerSecond, Programs::Iperf3, Both, Busy;
 };
-
-fn text(failure: Failure) -> String {
-    failure.to_string()
-}
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
-use crate::samples::Sample;
+use crate::samples::{text, Sample};
 
 /// Start of the line of `urdma-perf-threads` with the slots of its queue pairs.
 pub const SLOTS: &str = "slots ";
@@ -61,7 +61,6 @@ pub fn run(
 ) -> Result<Run, String> {
     let program = programs.join("urdma-perf-threads").display().to_string();
     let arguments = [program, threads.to_string(), sharing.name().to_owned()];
-    let text = |failure: urdma_harness::Failure| failure.to_string();
     let mut command = host.run(LeasePolicy::Never, &arguments).map_err(text)?;
     let ended = Process::run(&mut command, LIMIT).map_err(text)?;
     let line = |prefix: &str| {

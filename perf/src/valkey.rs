@@ -16,7 +16,7 @@ use urdma_harness::Failure;
 use crate::asleep::Load as Others;
 use crate::goals;
 use crate::part::Part;
-use crate::samples::{Probe, Sample, Unit};
+use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{pair, Goal, Pair, Spec};
 
 /// Valkey as built for the programs in this directory, which is below `target`.
@@ -26,10 +26,6 @@ use crate::spec::{pair, Goal, Pair, Spec};
 pub fn built(programs: &FilePath) -> Result<Valkey, String> {
     let target = programs.parent().unwrap_or(programs);
     Valkey::built_in(&target.join("valkey")).map_err(text)
-}
-
-fn text(failure: Failure) -> String {
-    failure.to_string()
 }
 
 /// What the benchmark does, and the probes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use urdma_harness::process::Process;
 
 use super::Mode;
-use crate::samples::Sample;
+use crate::samples::{text, Sample};
 
 /// Octets of Ethernet, IPv4 and UDP headers, which each frame of urdma has, too.
 pub const HEADERS_OCTETS: usize = 14 + 20 + 8;
@@ -49,7 +49,6 @@ pub fn measure(
             });
         command
     };
-    let text = |failure: urdma_harness::Failure| failure.to_string();
     let server = Process::start(&mut end("server")).map_err(text)?;
     let client = Process::run(&mut end("client"), LIMIT).map_err(text)?;
     let server = server.wait(LIMIT).map_err(text)?;
