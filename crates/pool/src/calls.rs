@@ -326,6 +326,12 @@ impl Pool {
                 };
             }
         }
+        self.poll_booked(id)
+    }
+
+    /// Apart from the poll of a request that is alone.
+    #[inline(never)]
+    fn poll_booked(&mut self, id: VirtualId) -> Option<Completion> {
         self.virtuals.get_mut(id.0)?.poll()
     }
 
@@ -390,7 +396,8 @@ impl Pool {
     }
 
     /// A completion arrived.
-    #[inline]
+    // Apart from the poll, most of which find none.
+    #[inline(never)]
     pub fn handle_completion(&mut self, wr_id: u64, status: Status) {
         if !self.complete_lone(wr_id, status) {
             self.handle_booked(wr_id, status);

@@ -302,8 +302,10 @@ pub(crate) fn check_shape(
         return Err(PostError::Operation);
     }
     if !request.operation.is_atomic() {
-        let is_possible = len <= config.message_octets_max;
-        return is_possible.then_some(len).ok_or(PostError::Length);
+        if len > config.message_octets_max {
+            return Err(PostError::Length);
+        }
+        return Ok(len);
     }
     if len != ATOMIC_OCTETS {
         return Err(PostError::Length);

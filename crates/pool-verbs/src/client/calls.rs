@@ -122,7 +122,7 @@ impl Client {
         let links = Links {
             shared: &self.shared,
             nodes: &self.nodes,
-            exchange: self.exchange.as_ref(),
+            exchange: &self.exchange,
         };
         self.pool.post_at_once(id, request, elements, links)?;
         let settled = self.settle();

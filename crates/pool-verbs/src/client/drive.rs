@@ -31,7 +31,7 @@ impl Client {
             let mut links = Links {
                 shared: &self.shared,
                 nodes: &self.nodes,
-                exchange: self.exchange.as_ref(),
+                exchange: &self.exchange,
             };
             self.pool
                 .transmit(|work, elements| links.post_work(work, elements));
@@ -282,8 +282,8 @@ impl Client {
 /// What posts the work requests of the pool.
 pub(super) struct Links<'a> {
     pub(super) shared: &'a SharedPairs,
-    pub(super) nodes: &'a [Node],
-    pub(super) exchange: Option<&'a Exchange>,
+    pub(super) nodes: &'a Vec<Node>,
+    pub(super) exchange: &'a Option<Exchange>,
 }
 
 impl PostWork for Links<'_> {

@@ -16,7 +16,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes what has come, and does what follows from it; whether there may be completions.
-    #[inline]
+    #[inline(always)]
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
         let has_come = self.poll_queue()? | self.poll_messages()?;
         self.turns = self.turns.wrapping_add(1);
@@ -62,8 +62,9 @@ impl Client {
 
     /// Whether it is time to look for events of connections that are being made.
     fn awaits_events(&self) -> bool {
-        let is_due = self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND);
-        self.may_connect && is_due
+        let is_due =
+            || self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND);
+        self.may_connect && is_due()
     }
 
     fn is_connecting(&self) -> bool {

@@ -707,11 +707,11 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn poll(&self, mut each: impl FnMut(u64, Status)) -> Result<bool, Error> {
         let mut found = [const { MaybeUninit::<verbs::ibv_wc>::uninit() }; POLLED];
-        let polled = self.poll_into(&mut found)?;
-        if polled.is_empty() {
-            return Ok(false);
+        match self.poll_into(&mut found)? {
+            [] => return Ok(false),
+            [only] => each(only.wr_id, status_of(only.status)),
+            polled => hand_over(polled, &mut each),
         }
-        hand_over(polled, &mut each);
         Ok(true)
     }
 
@@ -734,7 +734,7 @@ impl Queue {
     }
 }
 
-/// Apart from the poll, most of which find nothing.
+/// Apart from the poll, most of which find nothing or one.
 #[inline(never)]
 fn hand_over(polled: &[verbs::ibv_wc], each: &mut impl FnMut(u64, Status)) {
     for completion in polled {
