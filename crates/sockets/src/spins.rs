@@ -7,7 +7,7 @@ use urdma_waiting::spins::{Spin, Spins, Spun};
 
 use crate::clock::now_ns;
 use crate::signals;
-use crate::yields::Yields;
+use crate::yields::{LastYields, Yields};
 
 /// A yield that takes so long, in nanoseconds, was a time slice of another program.
 const LATE_NS: u64 = 1_000_000;
@@ -16,6 +16,7 @@ const LATE_NS: u64 = 1_000_000;
 struct Known {
     spins: Spins,
     yields: Yields,
+    last: LastYields,
 }
 
 thread_local! {
@@ -23,14 +24,15 @@ thread_local! {
         Known {
             spins: Spins::new(),
             yields: Yields::new(),
+            last: LastYields::new(),
         }
     };
 }
 
-/// Calls `turn`, which makes no system call, and `look` for a limited time. `true`: a look has
-/// found something. It ends early with a handler of a signal that has run since
-/// [`signals::begin_call`], as the sleep would that follows; where handlers are not seen, nothing
-/// is done.
+/// Calls `turn`, which makes no system call, and `look` for a limited time, and after a yield if it
+/// has not yielded. `true`: a look has found something. It ends early with a handler of a signal
+/// that has run since [`signals::begin_call`], as the sleep would that follows; where handlers are
+/// not seen, nothing is done.
 pub(crate) fn spin(turn: impl Fn() -> bool, look: impl FnMut() -> bool) -> bool {
     spin_by(now_ns, turn, look)
 }
@@ -45,10 +47,22 @@ fn spin_by(
         return false;
     }
     KNOWN.with(|known| {
-        let Known { spins, yields } = known;
-        let Some(spin) = spins.begin(&now_ns) else {
-            return false;
-        };
+        let spin = known.spins.begin(&now_ns);
+        let has_found = spin.is_some_and(|spin| known.spin(spin, &now_ns, &turn, &mut look));
+        // A patient spin has yielded.
+        has_found || spin != Some(Spin::Patient) && known.yield_last(now_ns, turn, look)
+    })
+}
+
+impl Known {
+    /// Spins; returns whether a look has found something.
+    fn spin(
+        &self,
+        spin: Spin,
+        now_ns: impl Fn() -> u64,
+        turn: impl Fn() -> bool,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
         // When the time was last read, which is before each yield.
         let read = Cell::new(0);
         let clock = || {
@@ -66,7 +80,7 @@ fn spin_by(
             is_turn.set(turn() || signals::has_ended_call(true));
             is_turn.get()
         };
-        let yields_first = spin == Spin::Patient && yields.come_first();
+        let yields_first = spin == Spin::Patient && self.yields.come_first();
         let spun = if yields_first && is_found_by_yield(clock, &mut look) {
             Spun::Found
         } else {
@@ -75,13 +89,31 @@ fn spin_by(
         let is_by_yield = has_found && !is_turn.get();
         // Another program has had the time in which the octets came.
         let is_late = is_by_yield && now_ns() - read.get() > LATE_NS;
-        yields.learn(is_by_yield && !is_late);
+        self.yields.learn(is_by_yield && !is_late);
         let spun = if is_late { Spun::Busy } else { spun };
         if has_found || spun != Spun::Found {
-            spins.learn(spin, spun, now_ns);
+            self.spins.learn(spin, spun, now_ns);
         }
         has_found
-    })
+    }
+
+    /// Yields once, and looks if a turn finds something. The sleep would give the processor to
+    /// another thread too, but then the peer, if it is that, has to wake this one.
+    fn yield_last(
+        &self,
+        now_ns: impl Fn() -> u64,
+        turn: impl Fn() -> bool,
+        look: impl FnOnce() -> bool,
+    ) -> bool {
+        let begin = now_ns();
+        if signals::has_ended_call(true) || !self.last.is_due(begin) {
+            return false;
+        }
+        std::thread::yield_now();
+        let end = now_ns();
+        self.last.learn(end.saturating_sub(begin) > LATE_NS, end);
+        turn() && look()
+    }
 }
 
 /// Whether a look after a yield has found something.
@@ -127,6 +159,24 @@ mod tests {
         assert!(!after_a_yield_of(10_000));
     }
 
+    #[test]
+    fn wait_that_does_not_spin_finds_what_comes_while_it_yields() {
+        signals::begin_call();
+        let now = clock();
+        assert!(!spin_by(&now, || false, || false));
+        // This wait is one without a spin.
+        assert!(spin_by(&now, || true, || true));
+        assert!(!spin_by(&now, || false, || false));
+        let looks = Cell::new(0);
+        let look = || looks.replace(looks.get() + 1) == 9;
+        assert!(!spin_by(&now, || false, look));
+        assert_eq!(
+            looks.get(),
+            0,
+            "a look without a turn that has found something"
+        );
+    }
+
     extern "C" fn ignore(_: c_int) {}
 
     #[test]
@@ -138,8 +188,11 @@ mod tests {
         assert!(spin_by(&now, || true, look));
         assert_eq!(looks.get(), 3);
         assert!(!spin_by(&now, || false, || false));
-        // The next wait does not spin, since that one was in vain.
-        assert!(!spin_by(&now, || true, || true));
+        // The next wait does not spin, since that one was in vain, but yields once.
+        let turns = Cell::new(0);
+        let turn = || turns.replace(turns.get() + 1) == 0;
+        assert!(!spin_by(&now, turn, || false));
+        assert_eq!(turns.get(), 1);
         assert!(spin_by(&now, || true, || true));
     }
 
