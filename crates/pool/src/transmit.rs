@@ -112,25 +112,13 @@ impl Pool {
         elements: &[Element],
         driver: impl PostWork,
     ) -> Result<(), PostError> {
-        match (elements, request.operation) {
-            // Most requests have one, and take no list. For a Read, the compiler leaves out what
-            // other operations need.
-            ([only], Operation::Read) => self.post_one(id, request, only, driver),
-            ([only], _) => self.post_other(id, request, only, driver),
+        match (elements, request.operation == Operation::Read) {
+            // Most requests have one, and take no list. Twice, so that the compiler leaves out for
+            // a Read what other operations need.
+            ([only], true) => self.post_one(id, request, only, driver),
+            ([only], false) => self.post_one(id, request, only, driver),
             _ => self.post_list(id, request, elements, driver),
         }
-    }
-
-    /// [`Pool::post_at_once`] of another request of one element than a Read.
-    #[inline(never)]
-    fn post_other(
-        &mut self,
-        id: VirtualId,
-        request: &Request,
-        element: &Element,
-        driver: impl PostWork,
-    ) -> Result<(), PostError> {
-        self.post_one(id, request, element, driver)
     }
 
     /// [`Pool::post_at_once`] of a request that has not one element.
