@@ -73,6 +73,11 @@ const BESIDE: &[(Part, Probe, Measure)] = &[
         probes::RAW_STREAM,
         raw::ring::two_copy_stream,
     ),
+    (
+        Part::Streams,
+        probes::RAW_STREAM_IN_TURN,
+        raw::ring::two_copies_in_turn,
+    ),
     (Part::Bandwidth, probes::UCX_PUT, || {
         peers::ucx_stream("ucp_put_bw", KB_64)
     }),

@@ -22,6 +22,8 @@ probes! {
     RAW_RING_RATE = "raw ring, entries", MillionsPerSecond;
     /// 64 KB blocks, copied in and out of shared memory.
     RAW_STREAM = "raw two copies", GigabytesPerSecond;
+    /// The same from 8 MB into 16 MB in turn.
+    RAW_STREAM_IN_TURN = "raw two copies, 8 MB into 16 MB in turn", GigabytesPerSecond;
     /// A round trip of two processes that sleep in an eventfd: two wake-ups.
     RAW_WAKE_UPS = "raw eventfd, two wake-ups", Microseconds;
     /// Half the round trip of a cell of a channel, without verbs and protocol.

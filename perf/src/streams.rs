@@ -15,7 +15,7 @@ use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::links::Link;
 use crate::peers;
-use crate::probes::{WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
+use crate::probes::{RAW_STREAM_IN_TURN, WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::{pair, Goal, Pair, Spec};
@@ -252,6 +252,13 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
                     "stream rate, 1 MB / ib_write_bw, 8 QPs in turn",
                     size.rate[0].ours,
                     With(WRITE_1M_STREAMS_8),
+                    Goal::None,
+                ),
+                // Without verbs and protocol.
+                Spec::new(
+                    "stream rate, 1 MB / raw two copies of as much memory",
+                    size.rate[0].ours,
+                    With(RAW_STREAM_IN_TURN),
                     Goal::None,
                 ),
             ]

@@ -16,6 +16,7 @@ const RATE_ENTRIES: usize = 10_000_000;
 
 const BLOCK_OCTETS: usize = 65_536;
 const BLOCKS: usize = 16;
+/// Blocks of a message of 1 MB.
 const MESSAGE_BLOCKS: usize = 16;
 const STREAM_BLOCKS: usize = STREAM_OCTETS / BLOCK_OCTETS;
 
@@ -120,11 +121,25 @@ pub fn entries_a_second() -> Sample {
 }
 
 /// Bandwidth in GB/s of 64 KB blocks that are copied from private memory into shared memory and
-/// from there into the other process' private memory.
+/// from there into the other process' private memory, 1 MB at either end.
 ///
 /// # Errors
 /// The second process failed.
 pub fn two_copy_stream() -> Sample {
+    two_copies([1, 1])
+}
+
+/// The same from 8 MB into 16 MB, of which each octet is used again after all others, as those of a
+/// stream with 8 sends and 16 receives of 1 MB.
+///
+/// # Errors
+/// The second process failed.
+pub fn two_copies_in_turn() -> Sample {
+    two_copies([8, 16])
+}
+
+/// Copies out of as many messages into as many others, each in turn.
+fn two_copies(messages: [usize; 2]) -> Sample {
     let rings_octets = 2 * size_of::<Ring>();
     let memory = SharedMemory::new(rings_octets + BLOCKS * BLOCK_OCTETS)?;
     let (full, empty) = rings(&memory);
@@ -133,8 +148,9 @@ pub fn two_copy_stream() -> Sample {
         // SAFETY: the index is within the blocks that follow the rings.
         unsafe { memory.start().add(rings_octets + index * BLOCK_OCTETS) }
     };
-    let source = vec![2u8; MESSAGE_BLOCKS * BLOCK_OCTETS];
-    let mut sink = vec![1u8; MESSAGE_BLOCKS * BLOCK_OCTETS];
+    let [source_blocks, sink_blocks] = messages.map(|count| count * MESSAGE_BLOCKS);
+    let source = vec![2u8; source_blocks * BLOCK_OCTETS];
+    let mut sink = vec![1u8; sink_blocks * BLOCK_OCTETS];
     for index in 0..BLOCKS {
         let _ = empty.push(&[index; 8]);
     }
@@ -142,7 +158,7 @@ pub fn two_copy_stream() -> Sample {
         || {
             for i in 0..STREAM_BLOCKS {
                 let entry = poll(|| full.pop());
-                let to = &mut sink[i % MESSAGE_BLOCKS * BLOCK_OCTETS..][..BLOCK_OCTETS];
+                let to = &mut sink[i % sink_blocks * BLOCK_OCTETS..][..BLOCK_OCTETS];
                 // SAFETY: the entry gives us the block until it goes back.
                 unsafe {
                     std::ptr::copy_nonoverlapping(block(entry[0]), to.as_mut_ptr(), BLOCK_OCTETS)
@@ -154,7 +170,7 @@ pub fn two_copy_stream() -> Sample {
             let start = Instant::now();
             for i in 0..STREAM_BLOCKS {
                 let entry = poll(|| empty.pop());
-                let from = &source[i % MESSAGE_BLOCKS * BLOCK_OCTETS..][..BLOCK_OCTETS];
+                let from = &source[i % source_blocks * BLOCK_OCTETS..][..BLOCK_OCTETS];
                 // SAFETY: the entry gives us the block until it is passed on.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from.as_ptr(), block(entry[0]), BLOCK_OCTETS)
