@@ -16,6 +16,7 @@ use urdma_harness::Failure;
 
 use crate::goals;
 use crate::part::Part;
+use crate::probes::RAW_RING;
 use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{pair, Compare, Goal, Pair, Spec};
 use crate::workloads::Path;
@@ -526,7 +527,15 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         }),
         _ => None,
     });
-    values.chain(processors).chain(rates)
+    let raw = POINTS
+        .iter()
+        .filter(|point| point.part == Part::Rings && point.work == POLL)
+        .map(|point| {
+            let name = "64 B over rings, both ends poll / raw ring";
+            let beside = Compare::With(RAW_RING);
+            Spec::new(name, point.value.ours, beside, goals::RINGS_RAW)
+        });
+    values.chain(processors).chain(rates).chain(raw)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use urdma_harness::instance::Instance;
 use urdma_harness::process::Process;
 
 use crate::goals;
-use crate::pool::{figures_of_all, printed, Run};
+use crate::pool::{figures_of_all, printed, Run, OPEN};
 use crate::samples::{text, Probe, Sample, Unit};
 use crate::spec::{Compare, Goal, Spec};
 
@@ -140,6 +140,12 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             1,
             &CONNECTIONS,
             Goal::None,
+        ),
+        Spec::new(
+            "virtual QP opened / short process over rdma_cm, p50",
+            OPEN,
+            Compare::With(CONNECTIONS[0].1),
+            goals::POOL_COLD,
         ),
         bound("short process, p50, nothing / TCP", 0),
         bound("short process, p99, nothing / TCP", 1),

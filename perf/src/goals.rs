@@ -41,6 +41,8 @@ pub(crate) const PROBED: Goal = AtLeast(0.93);
 pub(crate) const RINGS_ASLEEP: Goal = AtMost(0.45);
 /// The same when both ends poll.
 pub(crate) const RINGS_POLLING: Goal = AtMost(0.07);
+/// The same in latencies of a plain shared ring, which is no socket.
+pub(crate) const RINGS_RAW: Goal = AtMost(1.5);
 /// The same beside another program on each processor.
 pub(crate) const RINGS_BUSY: Goal = AtMost(1.0);
 /// Latency beside ten thousand idle descriptors of a set, in that beside one.
@@ -153,6 +155,10 @@ pub(crate) const fn rsockets_latency(octets: u32) -> Goal {
 pub(crate) const POOL_OPEN: Goal = AtMost(1.0);
 /// Millions of them a second, of one thread.
 pub(crate) const POOL_OPENED: Goal = AtLeast(0.5);
+/// Time until a virtual queue pair to a known node is open, in times of rdma_connect in a process
+/// that has connections, and of a whole process that connects.
+pub(crate) const POOL_WARM: Goal = AtMost(0.1);
+pub(crate) const POOL_COLD: Goal = AtMost(0.01);
 /// Time of an RDMA Read over a virtual queue pair, in times of one over a connection of its own.
 pub(crate) const POOL_READ: Goal = AtMost(1.15);
 /// Microseconds by which opening a virtual queue pair to a node that is not known, by a metadata

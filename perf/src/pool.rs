@@ -100,8 +100,12 @@ const fn probe(name: &'static str, unit: Unit) -> Probe {
     Probe { name, unit }
 }
 
-const OPEN: Probe = probe("virtual QP opened, node known", Unit::Microseconds);
+pub(crate) const OPEN: Probe = probe("virtual QP opened, node known", Unit::Microseconds);
 const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSecond);
+const CONNECT: Probe = probe(
+    "connection of its own by rdma_cm, with queue and memory",
+    Unit::Microseconds,
+);
 const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
 const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
 const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
@@ -125,6 +129,12 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     [
         alone(OPEN, goals::POOL_OPEN),
         alone(OPENED, goals::POOL_OPENED),
+        Spec::new(
+            "virtual QP opened / connection by rdma_cm",
+            OPEN,
+            Compare::With(CONNECT),
+            goals::POOL_WARM,
+        ),
         read("64 B READ, virtual QP over RC / own QP", READ_RC),
         read("64 B READ, virtual QP over DC / own QP", READ_DC),
         Spec::new(
@@ -206,8 +216,9 @@ const USE_CONNECTION: &[&str] = &[USED, Way::Connections.name()];
 const USE_INITIATOR: &[&str] = &[USED, Way::Initiators.name()];
 const USE_SWITCHING: &[&str] = &[USED, Way::Initiators.name(), SWITCHING];
 
-const CLIENTS: [Client; 11] = [
+const CLIENTS: [Client; 12] = [
     one(["open", POLLING], &[], &[(MEDIAN, OPEN), (RATE, OPENED)]),
+    one(["connect", POLLING], &[], &[(MEDIAN, CONNECT)]),
     one(["read", POLLING], OWN, &[(MEDIAN, READ_OWN)]),
     one(["read", SLEEPING], OWN, &[(MEDIAN, READ_ASLEEP)]),
     one(["read", POLLING], CONNECTIONS, &[(MEDIAN, READ_RC)]),

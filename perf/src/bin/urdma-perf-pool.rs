@@ -4,6 +4,7 @@
 //! urdma-perf-pool nodes ADDRESS COUNT [SERVICE]    COUNT nodes, at this port and the next ones
 //! urdma-perf-pool sleepers ADDRESS COUNT [SERVICE] the same, whose process sleeps then
 //! urdma-perf-pool open ADDRESS                     virtual queue pairs that are opened
+//! urdma-perf-pool connect ADDRESS                  connections of its own, without a pool
 //! urdma-perf-pool read ADDRESS own|connections|initiators [READS]
 //! urdma-perf-pool use ADDRESS READS connections|initiators [switching|REQUESTS WINDOW_US]
 //!                                                  READS of a new pool, whose initiator may give
@@ -42,6 +43,8 @@ const READS: usize = 50_000;
 /// New pools that use a node.
 const POOLS: usize = 21;
 const OPENED: usize = 20_000;
+/// Connections that are made, one after the other.
+const CONNECTED: usize = 500;
 /// Virtual queue pairs that are open at a time.
 const ROW: usize = 1_000;
 
@@ -62,8 +65,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|read|use|learn|memory ADDRESS \
-                         [COUNT|READER|READS] \
+    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|connect|read|use|learn|memory \
+                         ADDRESS [COUNT|READER|READS] \
                          [SERVICE|READS|READER [switching|REQUESTS WINDOW_US]]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (role, address, rest) = match &arguments[..] {
@@ -81,6 +84,7 @@ fn run() -> Outcome<()> {
         ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services()?).map_err(text),
         ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services()?).map_err(text),
         ("open", []) => open(address).map_err(text),
+        ("connect", []) => connect(address).map_err(text),
         ("read", [way]) => read(address, Way::from_name(way).ok_or(USAGE)?, READS),
         ("read", [way, reads]) => {
             let reads = reads.parse().map_err(|_| USAGE)?;
@@ -197,6 +201,20 @@ fn open(to: SocketAddr) -> Result<(), Error> {
         }
     }
     println!("{RATE}{:.4}", OPENED as f64 * 1e3 / all_ns as f64);
+    Ok(())
+}
+
+/// Makes connections by rdma_cm in a process that has had one, with a completion queue and memory.
+fn connect(to: SocketAddr) -> Result<(), Error> {
+    let _first = Own::connect(to, OFFERED)?;
+    let mut ns = Vec::with_capacity(CONNECTED);
+    for _ in 0..CONNECTED {
+        let began = Instant::now();
+        let connection = Own::connect(to, OFFERED)?;
+        ns.push(elapsed_ns(began));
+        drop(connection);
+    }
+    println!("{MEDIAN}{:.4}", median_us(ns));
     Ok(())
 }
 
