@@ -279,7 +279,8 @@ impl Client {
     }
 }
 
-/// What posts the work requests of the pool.
+/// What posts the work requests of the pool, by references to what the client has, of which most
+/// posts use none but the first.
 pub(super) struct Links<'a> {
     pub(super) shared: &'a SharedPairs,
     pub(super) nodes: &'a Vec<Node>,

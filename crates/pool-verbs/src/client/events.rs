@@ -62,9 +62,8 @@ impl Client {
 
     /// Whether it is time to look for events of connections that are being made.
     fn awaits_events(&self) -> bool {
-        let is_due =
-            || self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND);
-        self.may_connect && is_due()
+        self.may_connect
+            && (self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND))
     }
 
     fn is_connecting(&self) -> bool {
