@@ -40,7 +40,7 @@ test-crates: lint loom
 
 # Programs, ours and others', over the instances that they start. Those beside run after the tests
 # of the crates, while the others still do: either part takes as long.
-PROGRAMS_BESIDE = hostile two_hosts udp_port
+PROGRAMS_BESIDE = two_hosts udp_port
 PROGRAMS = $(filter-out $(PROGRAMS_BESIDE), \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' tests/Cargo.toml))
 TEST_PROGRAMS = URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \

@@ -11,8 +11,9 @@ use urdma_harness::instance::Copies;
 use urdma_harness::process::Process;
 use urdma_tests::alone;
 
-/// Debian's `nobody` and `nogroup`.
-const NOBODY: u32 = 65_534;
+/// An ordinary user. No other test runs as this one, whose files the session looks for: those of
+/// ports over UDP sockets run beside this one, as `nobody`.
+const USER: u32 = 65_533;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// The commands of a user: an instance, two programs, down again.
@@ -35,27 +36,27 @@ test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' \
 echo session done
 "#;
 
-/// A home directory owned by `nobody`, with urdma's programs in it.
+/// A home directory owned by the user, with urdma's programs in it.
 fn home() -> Copies {
     let home = Copies::of_urdma().unwrap();
     fs::write(home.path().join("session.sh"), SESSION).unwrap();
     fs::write(home.path().join("stamp"), "").unwrap();
     fs::create_dir(home.path().join("run")).unwrap();
     for entry in fs::read_dir(home.path()).unwrap() {
-        chown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(entry.unwrap().path(), Some(USER), Some(USER)).unwrap();
     }
-    chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    chown(home.path(), Some(USER), Some(USER)).unwrap();
     fs::set_permissions(home.path().join("run"), fs::Permissions::from_mode(0o700)).unwrap();
     home
 }
 
-/// `program` as `nobody`, without capabilities, with no environment but its home.
-fn as_nobody(home: &Path, program: &[&str]) -> Command {
+/// `program` as the user, without capabilities, with no environment but its home.
+fn as_user(home: &Path, program: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args([
-            "--reuid=65534",
-            "--regid=65534",
+            &format!("--reuid={USER}"),
+            &format!("--regid={USER}"),
             "--clear-groups",
             "--inh-caps=-all",
             "--no-new-privs",
@@ -82,7 +83,7 @@ fn expect_session_done(command: &mut Command) {
 fn ordinary_user_runs_the_one_host_part_from_his_home() {
     let _alone = alone();
     let home = home();
-    expect_session_done(&mut as_nobody(
+    expect_session_done(&mut as_user(
         home.path(),
         &["sh", &home.path().join("session.sh").to_string_lossy()],
     ));
@@ -93,7 +94,7 @@ fn unprivileged_container_runs_the_one_host_part() {
     let _alone = alone();
     let home = home();
     let home_path = home.path().to_string_lossy();
-    expect_session_done(&mut as_nobody(
+    expect_session_done(&mut as_user(
         home.path(),
         &[
             "bwrap",
