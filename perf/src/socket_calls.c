@@ -1,16 +1,27 @@
 /*
- * socket_calls CONNECTIONS ROUND_TRIPS: both ends of TCP connections that follow one another; see
- * socket_instructions.rs.
+ * socket_calls CONNECTIONS ROUND_TRIPS: both ends of TCP connections that follow one another.
+ * socket_calls rings|exchange ROUND_TRIPS: those of one connection that has rings.
+ * See socket_instructions.rs.
  */
+#define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+/* Where tcpi_bytes_received is in struct tcp_info of the kernel, and how much of that is read. */
+enum { RECEIVED_AT = 128, INFO_OCTETS = 136 };
+/* Looks, of a millisecond each, until a connection has rings. */
+enum { LOOKS = 5000 };
 
 static void check(int is_done, const char *what)
 {
@@ -50,18 +61,76 @@ static void round_trip(int client, int server, int set)
 	check(recv(client, octets, sizeof(octets), 0) == 128, "recv");
 }
 
+/* Octets of 64 each way, and no other calls. */
+static void exchange(int client, int server)
+{
+	char octets[512] = "";
+
+	check(send(client, octets, 64, 0) == 64, "send");
+	check(recv(server, octets, sizeof(octets), 0) == 64, "recv");
+	check(send(server, octets, 64, 0) == 64, "send");
+	check(recv(client, octets, sizeof(octets), 0) == 64, "recv");
+}
+
+/* What the kernel has received: a call that no library sees. */
+static uint64_t by_tcp(int fd)
+{
+	char info[INFO_OCTETS] = "";
+	socklen_t length = sizeof(info);
+	uint64_t received;
+
+	check(!syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, info, &length), "getsockopt");
+	memcpy(&received, info + RECEIVED_AT, sizeof(received));
+	return received;
+}
+
+/* The ends of a connection, of which the server's does not wait and is in the set. */
+static void connect_ends(int listener, const struct sockaddr_in *at, int set, int ends[2])
+{
+	int on = 1;
+
+	ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	check(ends[0] >= 0, "socket");
+	check(!connect(ends[0], (const struct sockaddr *)at, sizeof(*at)), "connect");
+	look(set, -1);
+	ends[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	check(ends[1] >= 0, "accept4");
+	check(!ioctl(ends[1], FIONBIO, &on), "ioctl");
+	add(set, ends[1], EPOLLIN | EPOLLET | EPOLLRDHUP);
+}
+
+/* Round trips of a connection from when it has rings. */
+static void by_rings(int listener, const struct sockaddr_in *at, int set, int round_trips,
+		     int is_exchange)
+{
+	uint64_t before;
+	int ends[2], looks = 0;
+
+	connect_ends(listener, at, set, ends);
+	do {
+		if (looks++ == LOOKS)
+			errx(1, "the connection gets no rings");
+		usleep(1000);
+		before = by_tcp(ends[0]) + by_tcp(ends[1]);
+		round_trip(ends[0], ends[1], set);
+	} while (by_tcp(ends[0]) + by_tcp(ends[1]) != before);
+	while (round_trips-- > 0)
+		if (is_exchange)
+			exchange(ends[0], ends[1]);
+		else
+			round_trip(ends[0], ends[1], set);
+	if (by_tcp(ends[0]) + by_tcp(ends[1]) != before)
+		errx(1, "TCP has carried octets of a connection that has rings");
+}
+
 static void connection(int listener, const struct sockaddr_in *at, int set, int round_trips)
 {
-	int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), server, on = 1;
+	int ends[2], client, server;
 	char octet;
 
-	check(client >= 0, "socket");
-	check(!connect(client, (const struct sockaddr *)at, sizeof(*at)), "connect");
-	look(set, -1);
-	server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	check(server >= 0, "accept4");
-	check(!ioctl(server, FIONBIO, &on), "ioctl");
-	add(set, server, EPOLLIN | EPOLLET | EPOLLRDHUP);
+	connect_ends(listener, at, set, ends);
+	client = ends[0];
+	server = ends[1];
 	while (round_trips-- > 0)
 		round_trip(client, server, set);
 	check(!close(client), "close");
@@ -72,20 +141,23 @@ static void connection(int listener, const struct sockaddr_in *at, int set, int 
 
 int main(int argc, char **argv)
 {
-	int connections = argc == 3 ? atoi(argv[1]) : -1, set = epoll_create1(EPOLL_CLOEXEC);
+	int set = epoll_create1(EPOLL_CLOEXEC);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_in at = { .sin_family = AF_INET };
 	socklen_t length = sizeof(at);
 
-	if (connections < 0)
-		errx(1, "usage: socket_calls CONNECTIONS ROUND_TRIPS");
+	if (argc != 3)
+		errx(1, "usage: socket_calls CONNECTIONS|rings|exchange ROUND_TRIPS");
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	check(set >= 0 && listener >= 0, "socket");
 	check(!bind(listener, (struct sockaddr *)&at, sizeof(at)), "bind");
 	check(!listen(listener, 16), "listen");
 	check(!getsockname(listener, (struct sockaddr *)&at, &length), "getsockname");
 	add(set, listener, EPOLLIN);
-	while (connections-- > 0)
-		connection(listener, &at, set, atoi(argv[2]));
+	if (strcmp(argv[1], "rings") == 0 || strcmp(argv[1], "exchange") == 0)
+		by_rings(listener, &at, set, atoi(argv[2]), argv[1][0] == 'e');
+	else
+		for (int connections = atoi(argv[1]); connections > 0; connections--)
+			connection(listener, &at, set, atoi(argv[2]));
 	return 0;
 }

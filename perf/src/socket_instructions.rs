@@ -1,11 +1,11 @@
-//! The number of instructions that `liburdma_sockets.so` executes in a program whose connections
-//! stay with TCP, counted by valgrind.
+//! The number of instructions that `liburdma_sockets.so` executes for connections that stay with
+//! TCP, and for one that has rings, counted by valgrind.
 //!
-//! The program has both ends of its connections, which have no rings: they end before they are
+//! The program has both ends of its connections. Those that stay with TCP end before they are
 //! offered, or are excluded. What the kernel and the C library execute does not count.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use urdma_harness::instance::{Instance, Scratch};
@@ -17,8 +17,9 @@ use crate::instructions::own_instructions;
 use crate::samples::{text, Sample};
 
 const LIBRARY: &str = "liburdma_sockets.so";
-/// Its arguments: how many connections there are one after the other, and round trips of each.
-/// A round trip is four transfers, a receive in vain, and two waits on an epoll set.
+/// Its arguments: how many connections there are one after the other, or `rings` or `exchange` for
+/// one that has rings; and round trips of each. A round trip is four transfers, a receive in vain,
+/// and two waits on an epoll set; an exchange is four transfers.
 const PROGRAM: &str = include_str!("socket_calls.c");
 const LIMIT: Duration = Duration::from_secs(120);
 /// Connections of two runs, whose difference is free of the start.
@@ -27,6 +28,8 @@ const CONNECTIONS: [u32; 2] = [20, 60];
 const FEW: u32 = 4;
 /// Round trips of connections that are excluded, in two runs.
 const MANY: [u32; 2] = [20, 60];
+/// Those of a connection that has rings.
+const BY_RINGS: [u32; 2] = [1_000, 6_000];
 
 /// Instructions of the library.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +40,10 @@ pub struct Counted {
     pub round_trip: f64,
     /// For a round trip of connections that are known to be excluded.
     pub excluded_round_trip: f64,
+    /// For a round trip over rings.
+    pub ring_round_trip: f64,
+    /// For two sends over rings and the receives of their octets.
+    pub ring_exchange: f64,
 }
 
 /// Counts them.
@@ -45,51 +52,61 @@ pub struct Counted {
 /// valgrind or a C compiler is not installed, or a run failed.
 pub fn counted(host: &Instance) -> Result<Counted, String> {
     let scratch = Scratch::new("socket-instructions").map_err(text)?;
-    let program = compile(scratch.path(), "socket_calls", PROGRAM).map_err(text)?;
-    let count = |over, connections, round_trips| {
-        count(
-            over,
-            &program,
-            &scratch.path().join("callgrind.out"),
-            [connections, round_trips],
-        )
+    let counter = Counter {
+        program: compile(scratch.path(), "socket_calls", PROGRAM).map_err(text)?,
+        out: scratch.path().join("callgrind.out"),
     };
     let over = Over::Rings(host);
     let [few, many] = CONNECTIONS;
     let each = |round_trips| -> Sample {
-        let counts = [
-            count(over, few, round_trips)?,
-            count(over, many, round_trips)?,
-        ];
-        Ok((counts[1] - counts[0]) / f64::from(many - few))
+        let [less, more] = CONNECTIONS
+            .map(|connections| counter.count(over, &connections.to_string(), round_trips));
+        Ok((more? - less?) / f64::from(many - few))
     };
     let connection = each(0)?;
     let round_trip = (each(FEW)? - connection) / f64::from(FEW);
-    let over = Over::Excluded(host);
-    let counts = [count(over, few, MANY[0])?, count(over, few, MANY[1])?];
-    let excluded_round_trip = (counts[1] - counts[0]) / f64::from(few * (MANY[1] - MANY[0]));
+    let excluded = counter.round_trip(Over::Excluded(host), &few.to_string(), MANY)?;
     Ok(Counted {
         connection,
         round_trip,
-        excluded_round_trip,
+        excluded_round_trip: excluded / f64::from(few),
+        ring_round_trip: counter.round_trip(over, "rings", BY_RINGS)?,
+        ring_exchange: counter.round_trip(over, "exchange", BY_RINGS)?,
     })
 }
 
-fn count(over: Over<'_>, program: &Path, out: &Path, numbers: [u32; 2]) -> Sample {
-    let file = format!("--callgrind-out-file={}", out.display());
-    let program = program.display().to_string();
-    let argv = ["valgrind", "--tool=callgrind", &file, &program];
-    let argv = argv.map(str::to_owned).into_iter();
-    let argv: Vec<String> = argv
-        .chain(numbers.map(|number| number.to_string()))
-        .collect();
-    let ended = Process::run(&mut over.command(&argv).map_err(text)?, LIMIT).map_err(text)?;
-    if !ended.succeeded() {
-        return Err(ended.describe());
+/// The program, and where valgrind writes what it has counted.
+struct Counter {
+    program: PathBuf,
+    out: PathBuf,
+}
+
+impl Counter {
+    /// What one round trip of the `connections` takes, by runs with less and with more.
+    fn round_trip(&self, over: Over<'_>, connections: &str, round_trips: [u32; 2]) -> Sample {
+        let [less, more] = round_trips.map(|number| self.count(over, connections, number));
+        Ok((more? - less?) / f64::from(round_trips[1] - round_trips[0]))
     }
-    let file = fs::read_to_string(out).map_err(|error| format!("{}: {error}", out.display()))?;
-    match own_instructions(&file, LIBRARY, |_| false)? {
-        0 => Err(format!("{LIBRARY} has executed nothing")),
-        counted => Ok(counted as f64),
+
+    fn count(&self, over: Over<'_>, connections: &str, round_trips: u32) -> Sample {
+        let argv = [
+            "valgrind".to_owned(),
+            "--tool=callgrind".to_owned(),
+            format!("--callgrind-out-file={}", self.out.display()),
+            self.program.display().to_string(),
+            connections.to_owned(),
+            round_trips.to_string(),
+        ];
+        let ended = Process::run(&mut over.command(&argv).map_err(text)?, LIMIT).map_err(text)?;
+        if !ended.succeeded() {
+            return Err(ended.describe());
+        }
+        let out = &self.out;
+        let file =
+            fs::read_to_string(out).map_err(|error| format!("{}: {error}", out.display()))?;
+        match own_instructions(&file, LIBRARY, |_| false)? {
+            0 => Err(format!("{LIBRARY} has executed nothing")),
+            counted => Ok(counted as f64),
+        }
     }
 }

@@ -1,18 +1,19 @@
 //! The number of instructions that the library of TCP over rings executes for connections that stay
-//! with TCP, counted by valgrind. The test fails when a count grows by more than a twentieth. A
-//! change that makes the way shorter, or longer for a reason, enters the new figure;
-//! doc/sockets.md says what was there before.
+//! with TCP, and for one that has rings, counted by valgrind. The test fails when a count grows by
+//! more than a twentieth. A change that makes the way shorter, or longer for a reason, enters the
+//! new figure; doc/sockets.md says what was there before.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{Instance, Scratch};
 use urdma_perf::socket_instructions::counted;
 
-/// Instructions of a connection, of a round trip, and of a round trip that is excluded.
-const FIGURES: [f64; 3] = [956.0, 548.0, 329.0];
+/// Instructions of a connection, of a round trip, of a round trip that is excluded, of one over
+/// rings, and of an exchange over rings.
+const FIGURES: [f64; 5] = [956.0, 548.0, 329.0, 5_675.0, 3_009.0];
 const TOLERANCE: f64 = 0.05;
 
 #[test]
-fn instructions_of_connections_with_tcp_are_within_their_limits() {
+fn instructions_of_connections_are_within_their_limits() {
     let scratch = Scratch::new("perf-socket-instructions").unwrap();
     let host = Instance::up(scratch.path(), "sockets", "127.0.0.1", "").unwrap();
     let counted = counted(&host);
@@ -23,6 +24,8 @@ fn instructions_of_connections_with_tcp_are_within_their_limits() {
         counted.connection,
         counted.round_trip,
         counted.excluded_round_trip,
+        counted.ring_round_trip,
+        counted.ring_exchange,
     ];
     for (found, figure) in found.into_iter().zip(FIGURES) {
         assert!(
