@@ -1,6 +1,6 @@
 //! A new process that makes one connection, from exec to exit: Debian's rdma_client, and a C
 //! program that exchanges the same messages over TCP. Each run has a server of its own, which
-//! listens already.
+//! listens already. The libraries and the program over TCP are copies, as an installation has them.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::resource::{getrusage, Usage, UsageWho};
 use nix::sys::time::TimeValLike;
-use urdma_harness::instance::{Instance, LeasePolicy};
+use urdma_harness::instance::{Copies, Instance, LeasePolicy};
 use urdma_harness::pair::is_ready;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{rdma_client, Job};
@@ -100,8 +100,9 @@ fn timed(command: &mut Command, may_fail: bool) -> Result<[f64; 3], Failure> {
 }
 
 /// A client of the instance as `urdma run` starts it, without the time of `urdma` itself.
-fn client(host: &Instance, argv: &[String]) -> Result<Command, Failure> {
-    let ended = Process::run(&mut host.run(LeasePolicy::Never, &["env"])?, LIMIT)?;
+fn client(host: &Instance, copies: &Copies, argv: &[String]) -> Result<Command, Failure> {
+    let mut env = host.run_with(copies, LeasePolicy::Never, &["env"]);
+    let ended = Process::run(&mut env, LIMIT)?;
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]);
     let variables = ended.output.lines().filter_map(|line| line.split_once('='));
@@ -119,11 +120,12 @@ fn end(server: Process) -> Result<(), Failure> {
     }
 }
 
-fn over_urdma(host: &Instance, job: &Job) -> Result<[f64; 3], Failure> {
-    let mut server = Process::start(&mut host.run(LeasePolicy::Never, &job.server)?)?;
+fn over_urdma(host: &Instance, copies: &Copies, job: &Job) -> Result<[f64; 3], Failure> {
+    let mut server = host.run_with(copies, LeasePolicy::Never, &job.server);
+    let mut server = Process::start(&mut server)?;
     let is_listening = || !server.is_running() || is_ready(job.ready, host);
     wait_until("listening", LIMIT, is_listening)?;
-    let taken = timed(&mut client(host, &job.client)?, false)?;
+    let taken = timed(&mut client(host, copies, &job.client)?, false)?;
     end(server)?;
     Ok(taken)
 }
@@ -144,11 +146,13 @@ fn over_tcp(program: &Path, address: &str, port: u16) -> Result<[f64; 3], Failur
 
 /// All runs: over urdma, over TCP, and without a device.
 fn runs(host: &Instance, scratch: &Path, port: u16) -> Result<[Vec<[f64; 3]>; 3], Failure> {
+    let copies = Copies::of_urdma()?;
     let program = compile(scratch, "exchange", include_str!("cold/exchange.c"))?;
+    let program = copies.of(&program)?;
     let job = rdma_client(port, host.address());
     let mut all: [Vec<_>; 3] = Default::default();
     for _ in 0..RUNS {
-        all[0].push(over_urdma(host, &job)?);
+        all[0].push(over_urdma(host, &copies, &job)?);
         all[1].push(over_tcp(&program, host.address(), port)?);
         let mut command = Command::new(&job.client[0]);
         all[2].push(timed(command.args(&job.client[1..]), true)?);

@@ -19,7 +19,7 @@ pub enum Part {
     Asleep,
     /// Connections: rate over their number and over pairs of processes, steps, cost of tracing
     Connections,
-    /// A new process with one connection, from exec to exit, next to TCP
+    /// A new process with one connection, from exec to exit, of copied libraries, next to TCP
     Cold,
     /// Valkey's requests, quiet and beside busy programs, next to TCP
     Valkey,

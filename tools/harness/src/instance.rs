@@ -65,8 +65,9 @@ pub fn urdma() -> Result<Command, Failure> {
     Ok(Command::new(binary_dir()?.join("urdma")))
 }
 
-/// Copies of programs that every user can execute. A build may be where only its owner can enter,
-/// such as root's home; the copies are removed when this is dropped.
+/// Copies of programs that every user can execute; removed when this is dropped. A build may be
+/// where only its owner can enter, such as root's home. An installation has copies too, which the
+/// kernel maps in larger units than what a linker has written through a mapping.
 #[derive(Debug)]
 pub struct Copies(Scratch);
 
@@ -324,13 +325,17 @@ impl Instance {
     /// # Errors
     /// `urdma` has not been built.
     pub fn subcommand(&self, name: &str) -> Result<Command, Failure> {
-        let urdma = match &self.copies {
-            Some(copies) => copies.path().join("urdma"),
-            None => binary_dir()?.join("urdma"),
-        };
-        let mut command = self.place.command(&urdma);
+        Ok(match &self.copies {
+            Some(copies) => self.subcommand_of(copies.path(), name),
+            None => self.subcommand_of(&binary_dir()?, name),
+        })
+    }
+
+    /// The same of the `urdma` in a directory.
+    fn subcommand_of(&self, programs: &Path, name: &str) -> Command {
+        let mut command = self.place.command(&programs.join("urdma"));
         command.arg(name).arg("--run-dir").arg(&self.run_dir);
-        Ok(command)
+        command
     }
 
     /// `urdma run -- argv...` for this instance. Another user runs a copy of a program that is
@@ -348,6 +353,18 @@ impl Instance {
             _ => command.args(argv),
         };
         Ok(command)
+    }
+
+    /// `urdma run -- argv...` with the libraries of `copies`.
+    pub fn run_with<S: AsRef<OsStr>>(
+        &self,
+        copies: &Copies,
+        lease: LeasePolicy,
+        argv: &[S],
+    ) -> Command {
+        let mut command = self.subcommand_of(copies.path(), "run");
+        command.args(["--lease", lease.as_str(), "--"]).args(argv);
+        command
     }
 
     /// `urdma run --sockets -- argv...` for this instance.
