@@ -117,9 +117,11 @@ pub(crate) struct Driver {
     /// are free, and several by one call. What has come is answered first.
     free_slots: Vec<usize>,
     repost_from: usize,
-    /// Numbers of the next work request of the send queue, and of the oldest that is not complete.
+    /// Numbers of the next work request of the send queue, of the oldest whose completion the
+    /// stream has not learned of, and behind the last that is complete (see [`Driver::handle`]).
     next: u64,
     oldest: u64,
+    completed: u64,
     clock: Clock,
     /// Work requests since the last that was signaled.
     unsignaled: usize,
@@ -158,6 +160,7 @@ impl Driver {
             free_slots: Vec::new(),
             next: 0,
             oldest: 0,
+            completed: 0,
             clock: Clock::new(),
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
@@ -187,6 +190,7 @@ impl Driver {
             let stream = &mut self.stream;
             return Ok(stream.send_lone(len_octets, posted, &mut self.clock));
         }
+        self.complete_sends();
         let id = self.stream.send(len_octets, posted)?;
         if !self.stream.is_gathering() {
             self.clock.pass();
@@ -260,6 +264,7 @@ impl Driver {
 
     /// A call of the user that posts nothing.
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Stream<Posted>) -> T) -> T {
+        self.complete_sends();
         let result = call(&mut self.stream);
         self.settle();
         result
@@ -276,6 +281,7 @@ impl Driver {
     }
 
     fn wait_for_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
+        self.complete_sends();
         let mut idle_since = None;
         let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
         let mut looks = None;
@@ -356,6 +362,7 @@ impl Driver {
                 self.rings = Rings::default();
                 Some(Event::Closed)
             }
+            None if self.complete_sends() => self.pop_event(),
             None => self.failed.take().map(Event::Failed),
         }
     }
@@ -364,6 +371,7 @@ impl Driver {
     /// be done until a descriptor can be read or the deadline has passed.
     pub(crate) fn turn(&mut self) -> bool {
         for _ in 0..TURN {
+            self.complete_sends();
             if self.link.is_none() {
                 return true;
             }
@@ -415,6 +423,7 @@ impl Driver {
 
     /// Ends the registration of memory; `false` if an operation uses it.
     pub(crate) fn forget(&mut self, memory: &Memory) -> bool {
+        self.complete_sends();
         let is_of = |posted: &Posted| Arc::ptr_eq(posted.buffer.pages(), memory.pages());
         let is_used = self.stream.memory().any(is_of);
         if let Some(link) = self.link.as_mut().filter(|_| !is_used) {
@@ -435,6 +444,7 @@ impl Driver {
             self.rings = Rings::default();
         }
         self.batch.clear();
+        self.complete_sends();
         self.stream.handle_disconnected();
         self.drain();
         if self.stream.is_closed() || self.stream.is_complete() {
@@ -518,6 +528,10 @@ impl Driver {
     }
 
     /// Does what a completion is for; whether more than work requests can follow from it.
+    ///
+    /// If the last completion is of a transfer that completes a receive, the user may answer that
+    /// at once, and the stream learns of the sends before it afterwards. The peer waits for the
+    /// answer, and not for what the stream keeps of sends.
     #[inline]
     fn handle(&mut self, completion: &Completion, is_last: bool) -> bool {
         let Some(link) = self.link.as_ref().filter(|_| completion.ok) else {
@@ -535,26 +549,44 @@ impl Driver {
                         if self.stream.receive_lone(word, len_octets, is_last, copy) {
                             return false;
                         }
+                        self.complete_sends();
                         self.stream.handle_immediate(word, len_octets)
                     }
                     None => {
                         let message = link.message(slot);
                         let message = &message[..message.len().min(len_octets as usize)];
+                        self.complete_sends();
                         self.stream.handle_control(message, &mut self.clock)
                     }
                 };
                 true
             }
             Of::Send(number) => {
-                let count = (number + 1).saturating_sub(self.oldest);
-                self.oldest += count;
-                self.stream.handle_sent(
-                    usize::try_from(count).unwrap_or(usize::MAX),
-                    &mut self.clock,
-                );
+                self.completed = number + 1;
+                if is_last {
+                    self.complete_sends();
+                }
                 false
             }
         }
+    }
+
+    /// Tells the stream which work requests are complete; whether it has not known of them.
+    #[inline]
+    fn complete_sends(&mut self) -> bool {
+        let is_new = self.completed > self.oldest;
+        if is_new {
+            self.complete_new_sends();
+        }
+        is_new
+    }
+
+    #[inline(never)]
+    fn complete_new_sends(&mut self) {
+        let count = self.completed - self.oldest;
+        self.oldest = self.completed;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        self.stream.handle_sent(count, &mut self.clock);
     }
 
     /// Executes what follows from a call of the user or from completions.
@@ -565,6 +597,7 @@ impl Driver {
     }
 
     fn drain(&mut self) {
+        self.complete_sends();
         let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
         while self.stream.poll_copy(copy_from(rings)) {}
         self.change_rings();
