@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, LeasePolicy};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{Config, Transport};
 
@@ -228,16 +228,29 @@ const CLIENTS: [Client; 12] = [
     one(["use", POLLING], USE_SWITCHING, &[(MEDIAN, USE_SWITCH)]),
     opening(Some(SERVICE), SLEEPING, &[(MEDIAN, LEARN)]),
     opening(None, POLLING, &[(MEDIAN, ASK)]),
-    Client {
-        role: "memory",
-        rest: &[KNOWN_TEXT],
-        service: None,
-        nodes: KNOWN,
-        serving: POLLING,
-        variables: &[NO_CACHE],
-        figures: &[(HEAP, NODE), (HEAP_ALL, NODE_ALL)],
-    },
+    MEMORY,
 ];
+
+const MEMORY: Client = Client {
+    role: "memory",
+    rest: &[KNOWN_TEXT],
+    service: None,
+    nodes: KNOWN,
+    serving: POLLING,
+    variables: &[NO_CACHE],
+    figures: &[(HEAP, NODE), (HEAP_ALL, NODE_ALL)],
+};
+
+/// Octets of the heap of a client for each further node that it knows; `programs` is the directory
+/// of `urdma-perf-pool`.
+///
+/// # Errors
+/// A run failed.
+pub fn octets_of_a_node(host: &Instance, programs: &Path) -> Sample {
+    let scratch = Scratch::new("pool-memory").map_err(text)?;
+    let run = Run::new(host, programs, scratch.path())?;
+    figure(&run.output(&MEMORY, FIRST_PORT)?, HEAP)
+}
 
 /// Measures everything on one host.
 pub fn measure(
