@@ -162,7 +162,7 @@ pub(crate) const POOL_COLD: Goal = AtMost(0.01);
 /// Time of an RDMA Read over a virtual queue pair, in times of one over a connection of its own.
 pub(crate) const POOL_READ: Goal = AtMost(1.15);
 /// Microseconds by which opening a virtual queue pair to a node that is not known, by a metadata
-/// service, takes longer than an RDMA Read.
+/// service, takes longer than an RDMA Read of that service just before.
 pub(crate) const POOL_LEARN: Goal = AtMost(5.0);
 /// Octets of the heap for each further node that a client knows, when the tables of its process
 /// that have a bound are full.

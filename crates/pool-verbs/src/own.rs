@@ -12,11 +12,14 @@ use crate::client::CONNECT_LIMIT;
 use crate::described;
 use crate::error::Error;
 use crate::ffi::{Domain, Event, Id, Memory, Queue, Service};
+use crate::metadata::Hello;
+use crate::registration;
 
 /// Reads that are posted at a time at most.
 const DEPTH: u32 = 2;
 
-/// A connection to a [`crate::Node`], for reads that are posted together.
+/// A connection to a [`crate::Node`], for reads that are posted together, or to a
+/// [`crate::MetadataService`].
 #[derive(Debug)]
 pub struct Own {
     /// Dropped before the memory that it accesses.
@@ -41,37 +44,63 @@ pub struct OwnRead {
     pub len_octets: usize,
 }
 
+/// What a connection needs that is being made.
+struct Parts {
+    cm: Id,
+    memory: Memory,
+    queue: Rc<Queue>,
+    domain: Rc<Domain>,
+}
+
+impl Parts {
+    /// The address is being resolved.
+    fn new(to: SocketAddr, len_octets: usize) -> Result<Self, Error> {
+        let anchor = Id::new(Service::Connection)?;
+        anchor.bind(SocketAddr::new(to.ip(), 0))?;
+        let domain = Domain::new(anchor)?;
+        let cm = Id::new(Service::Connection)?;
+        cm.resolve_address(to)?;
+        Ok(Self {
+            cm,
+            memory: Memory::new(&domain, len_octets)?,
+            queue: Queue::new(&domain, DEPTH)?,
+            domain,
+        })
+    }
+
+    fn connected(self, region: Region) -> Own {
+        Own {
+            cm: self.cm,
+            region,
+            memory: self.memory,
+            queue: self.queue,
+            outstanding: 0,
+            failed: None,
+        }
+    }
+}
+
 impl Own {
     /// Connects to the node at an address, with memory for reads of `len_octets`.
     ///
     /// # Errors
     /// If the node cannot be reached, or a call of verbs fails.
     pub fn connect(to: SocketAddr, len_octets: usize) -> Result<Self, Error> {
-        let anchor = Id::new(Service::Connection)?;
-        anchor.bind(SocketAddr::new(to.ip(), 0))?;
-        let domain = Domain::new(anchor)?;
-        let queue = Queue::new(&domain, DEPTH)?;
-        let memory = Memory::new(&domain, len_octets)?;
-        let mut cm = Id::new(Service::Connection)?;
-        cm.resolve_address(to)?;
+        let mut parts = Parts::new(to, len_octets)?;
+        let Parts {
+            cm, queue, domain, ..
+        } = &mut parts;
         let until = Instant::now() + CONNECT_LIMIT;
         while Instant::now() < until {
             match cm.next_event()? {
                 Some(Event::AddressResolved) => cm.resolve_route()?,
                 Some(Event::RouteResolved) => {
-                    cm.create_queue_pair(&domain, &queue, DEPTH, 1)?;
+                    cm.create_queue_pair(domain, queue, DEPTH, 1)?;
                     cm.connect(&[])?;
                 }
                 Some(Event::Established(private)) => {
                     let region = described::decode(&private);
-                    return Ok(Self {
-                        cm,
-                        region: region.ok_or(Error::Unreachable(to))?,
-                        memory,
-                        queue,
-                        outstanding: 0,
-                        failed: None,
-                    });
+                    return Ok(parts.connected(region.ok_or(Error::Unreachable(to))?));
                 }
                 Some(Event::Ended | Event::Rejected(_)) => break,
                 Some(_) => {}
@@ -79,6 +108,24 @@ impl Own {
             }
         }
         Err(Error::Unreachable(to))
+    }
+
+    /// Connects to a metadata service as a client of it does, for one read of its table at a time.
+    ///
+    /// # Errors
+    /// If the service cannot be reached or refuses, or a call of verbs fails.
+    pub fn connect_to_service(service: SocketAddr, len_octets: usize) -> Result<Self, Error> {
+        let mut parts = Parts::new(service, len_octets)?;
+        let hello = Hello::Client.encode();
+        let until = Instant::now() + CONNECT_LIMIT;
+        loop {
+            let objects = (&parts.domain, &parts.queue);
+            let table = registration::connect(&mut parts.cm, objects, &hello, service, until)?;
+            if let Some(table) = table {
+                return Ok(parts.connected(table));
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The length of the node's memory.

@@ -9,7 +9,8 @@
 //! urdma-perf-pool use ADDRESS READS connections|initiators [switching|REQUESTS WINDOW_US]
 //!                                                  READS of a new pool, whose initiator may give
 //!                                                  way to a connection
-//! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes
+//! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes, in
+//!                                                  turn with READs of the service's table
 //! urdma-perf-pool memory ADDRESS COUNT             heap that each of COUNT known nodes takes
 //! ```
 //!
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use urdma_perf::pool::{
-    config, Way, HEAP, HEAP_ALL, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING,
+    config, Way, ABOVE, HEAP, HEAP_ALL, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING,
 };
 use urdma_pool_verbs::{
     Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
@@ -82,7 +83,7 @@ fn run() -> Outcome<()> {
     match (role, rest) {
         ("nodes", [nodes, ..]) => serve(address, count(nodes)?, &services()?).map_err(text),
         ("sleepers", [nodes, ..]) => sleep(address, count(nodes)?, &services()?).map_err(text),
-        ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services()?).map_err(text),
+        ("learn", [nodes, ..]) => learn(address, count(nodes)?, &services()?),
         ("open", []) => open(address).map_err(text),
         ("connect", []) => connect(address).map_err(text),
         ("read", [way]) => read(address, Way::from_name(way).ok_or(USAGE)?, READS),
@@ -167,13 +168,13 @@ fn serve(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), E
     }
 }
 
-fn median_us(mut ns: Vec<u64>) -> f64 {
+fn median_us(mut ns: Vec<i64>) -> f64 {
     ns.sort_unstable();
     ns[ns.len() / 2] as f64 / 1e3
 }
 
-fn elapsed_ns(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+fn elapsed_ns(began: Instant) -> i64 {
+    i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Opens virtual queue pairs to a node that is known.
@@ -218,19 +219,44 @@ fn connect(to: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens a virtual queue pair to each node, which is not known.
-fn learn(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Result<(), Error> {
-    let mut client = Client::new(first.ip(), &config(INITIATORS))?;
-    client.use_metadata(services)?;
-    let mut ns = Vec::with_capacity(count.into());
-    for n in 0..count {
+/// Opens a virtual queue pair to each node, which is not known: the median time, and by how much it
+/// is above that of a READ of the service's table over a connection of its own. The two are beside
+/// each other, the one or the other first, so that both find the service asleep, or awake.
+fn learn(first: SocketAddr, count: u16, services: &[SocketAddr]) -> Outcome<()> {
+    let mut client = Client::new(first.ip(), &config(INITIATORS)).map_err(text)?;
+    client.use_metadata(services).map_err(text)?;
+    let mut open = |n| {
         let began = Instant::now();
-        client.open(USER, address_at(first, n), DEPTH)?;
-        ns.push(elapsed_ns(began));
+        let opened = client.open(USER, address_at(first, n), DEPTH);
+        opened.map(|_| elapsed_ns(began)).map_err(text)
+    };
+    match services.first() {
+        None => {
+            let ns = (0..count).map(open).collect::<Outcome<_>>()?;
+            println!("{MEDIAN}{:.4}", median_us(ns));
+        }
+        Some(service) => {
+            let own = Own::connect_to_service(*service, READ_OCTETS as usize);
+            let mut own = own.map_err(text)?;
+            let (mut ns, mut above_ns) = (Vec::new(), Vec::new());
+            for n in 0..count {
+                let mut read = || time_read(&mut || own.read(READ_OCTETS as usize));
+                let (opened, read) = match n % 2 {
+                    0 => (open(n)?, read()?),
+                    _ => {
+                        let read = read()?;
+                        (open(n)?, read)
+                    }
+                };
+                ns.push(opened);
+                above_ns.push(opened - read);
+            }
+            println!("{MEDIAN}{:.4}", median_us(ns));
+            println!("{ABOVE}{:.4}", median_us(above_ns));
+        }
     }
     let by_table = if services.is_empty() { 0 } else { count.into() };
     assert_eq!(client.learned().by_table, by_table);
-    println!("{MEDIAN}{:.4}", median_us(ns));
     Ok(())
 }
 
@@ -321,7 +347,7 @@ fn use_node(
             }
             most = most.max(elapsed_ns(began));
             if switched.is_none() && over.client.pool().stats().switched_to_connections > 0 {
-                switched = Some(n as u64);
+                switched = i64::try_from(n).ok();
             }
         }
         all.push(elapsed_ns(began));
@@ -337,17 +363,22 @@ fn use_node(
     Ok(())
 }
 
+/// The time of a read.
+fn time_read(read: &mut impl FnMut() -> Result<Status, Error>) -> Outcome<i64> {
+    let began = Instant::now();
+    match read().map_err(text)? {
+        Status::Success => Ok(elapsed_ns(began)),
+        status => Err(format!("a read ended with {status:?}")),
+    }
+}
+
 /// The times of reads after a warm-up.
-fn time_reads(reads: usize, mut read: impl FnMut() -> Result<Status, Error>) -> Outcome<Vec<u64>> {
+fn time_reads(reads: usize, mut read: impl FnMut() -> Result<Status, Error>) -> Outcome<Vec<i64>> {
     let mut ns = Vec::with_capacity(reads);
     for n in 0..reads + reads / 10 {
-        let began = Instant::now();
-        let status = read().map_err(text)?;
-        if status != Status::Success {
-            return Err(format!("a read ended with {status:?}"));
-        }
+        let read_ns = time_read(&mut read)?;
         if n >= reads / 10 {
-            ns.push(elapsed_ns(began));
+            ns.push(read_ns);
         }
     }
     Ok(ns)
