@@ -9,8 +9,10 @@
 //! blocks depends on a flag that all holders share, and the mutex of a pipe is held during copies.
 //! A message to a socket of AF_UNIX may carry descriptors, whose closing blocks the receiver.
 //!
-//! Any process in the network namespace can send to the socket. A filter therefore drops what does
-//! not consist of the secret that peers read in the process' page.
+//! Any process in the network namespace can send to the socket. The process therefore drops what
+//! does not consist of the secret that peers read in its page, and has the kernel drop it from the
+//! first such message on, by a filter. To compile the filter takes the kernel longer than all else
+//! of the socket, and a process that no stranger sends to does without.
 
 #![allow(unsafe_code)]
 
@@ -19,6 +21,7 @@
 mod system {
     use std::io;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use urdma_abi::spared::raised;
 
@@ -31,6 +34,8 @@ mod system {
         port: u32,
         secret: u64,
         own: Waker,
+        /// Whether the filter is attached, or is being attached.
+        is_filtered: AtomicBool,
     }
 
     impl WakeSocket {
@@ -43,7 +48,6 @@ mod system {
             let mut secret = [0; 8];
             // SAFETY: the buffer is writable.
             check(unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) })?;
-            drop_all_but(&socket, secret)?;
             let port = bind(&socket)?;
             let own = Waker(raised(connect(port)?));
             let secret = u64::from_ne_bytes(secret);
@@ -52,6 +56,7 @@ mod system {
                 port,
                 secret,
                 own,
+                is_filtered: AtomicBool::new(false),
             })
         }
 
@@ -73,12 +78,40 @@ mod system {
             self.own.wake(self.secret);
         }
 
-        /// Takes a message. The socket may have more, and is readable then.
+        /// Takes a message of a peer, and drops those of others before it. The socket may have
+        /// more, and is readable then.
         pub fn take(&self) {
+            while let Some(is_of_peer) = self.receive() {
+                if is_of_peer || !self.drops_others() {
+                    return;
+                }
+            }
+        }
+
+        /// Takes a message, if there is one; whether it is the secret.
+        fn receive(&self) -> Option<bool> {
             let mut octets = [0_u8; 8];
-            let fd = self.socket.as_raw_fd();
+            let (fd, at, flags) = (
+                self.socket.as_raw_fd(),
+                octets.as_mut_ptr().cast(),
+                libc::MSG_TRUNC,
+            );
             // SAFETY: the buffer is writable. The socket does not block, and no error matters.
-            unsafe { libc::recv(fd, octets.as_mut_ptr().cast(), octets.len(), 0) };
+            let length = unsafe { libc::recv(fd, at, octets.len(), flags) };
+            let length = usize::try_from(length).ok()?;
+            Some(length == octets.len() && octets == self.secret.to_ne_bytes())
+        }
+
+        /// Attaches the filter unless it is; false if the kernel has no memory for it now, so that
+        /// the messages of others may never end.
+        #[cold]
+        fn drops_others(&self) -> bool {
+            if self.is_filtered.swap(true, Ordering::Relaxed) {
+                return true;
+            }
+            let attached = drop_all_but(&self.socket, self.secret.to_ne_bytes());
+            self.is_filtered.store(attached.is_ok(), Ordering::Relaxed);
+            attached.is_ok()
         }
 
         /// The descriptor that is readable after a wake-up.
@@ -286,15 +319,45 @@ mod system {
             assert!(is_readable(&socket));
         }
 
-        #[test]
-        fn message_without_the_secret_is_dropped() {
-            let socket = WakeSocket::create().unwrap();
-            let waker = Waker::new(socket.for_peer().unwrap()).unwrap();
+        fn send_others(socket: &WakeSocket, waker: &Waker) {
             for secret in [0, socket.secret() ^ 1, socket.secret() ^ 1 << 63] {
                 waker.wake(secret);
             }
-            // SAFETY: the octets are readable.
-            unsafe { libc::send(waker.descriptor(), [0_u8; 64].as_ptr().cast(), 64, 0) };
+            // The second one begins with the secret.
+            let long = [socket.secret().to_ne_bytes(); 2].concat();
+            for octets in [[0_u8; 64].as_slice(), &long, &long[..4]] {
+                let (at, len) = (octets.as_ptr().cast(), octets.len());
+                // SAFETY: the octets are readable.
+                unsafe { libc::send(waker.descriptor(), at, len, 0) };
+            }
+        }
+
+        #[test]
+        fn messages_without_the_secret_are_dropped_and_then_wake_no_more() {
+            let socket = WakeSocket::create().unwrap();
+            let waker = Waker::new(socket.for_peer().unwrap()).unwrap();
+            send_others(&socket, &waker);
+            socket.take();
+            for _ in 0..2 {
+                assert!(!is_readable(&socket));
+                send_others(&socket, &waker);
+            }
+            waker.wake(socket.secret());
+            assert!(is_readable(&socket));
+            socket.take();
+            assert!(!is_readable(&socket));
+        }
+
+        #[test]
+        fn peer_wakes_behind_messages_without_the_secret() {
+            let socket = WakeSocket::create().unwrap();
+            let waker = Waker::new(socket.for_peer().unwrap()).unwrap();
+            send_others(&socket, &waker);
+            waker.wake(socket.secret());
+            waker.wake(socket.secret());
+            socket.take();
+            assert!(is_readable(&socket));
+            socket.take();
             assert!(!is_readable(&socket));
         }
 
