@@ -7,7 +7,7 @@
 //! | offset | octets | content |
 //! |---|---|---|
 //! | 0 | 12 | magic `urdmaLOG`, version (4) |
-//! | 4096 | 8 × 16,385 | of each track: where its writer is |
+//! | 64 | 8 × 16,385 | of each track: where its writer is |
 //! | [`TRACK_0_AT`] | 32 × 4096 | track 0, of the process: a ring of events |
 //! | [`TRACKS_AT`] | 32 × 16 × 16,384 | tracks 1 and up: the first and the last events |
 //!
@@ -24,7 +24,7 @@ use urdma_memfd::{magic, Mapping, MemoryError, PAGE};
 use crate::sync::{fence, AtomicU64, Ordering};
 
 const MAGIC: &[u8; 8] = b"urdmaLOG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Octets of the header.
 pub const HEADER_OCTETS: usize = urdma_memfd::TABLE_HEADER;
 /// Words of an event; the first is the time, 0 while the event is being written.
@@ -34,7 +34,7 @@ pub const EVENT_OCTETS: usize = 8 * EVENT_WORDS;
 /// Number of tracks, track 0 included.
 pub const TRACKS: usize = 16_385;
 /// Offset of the words that say where the tracks' writers are.
-pub const WRITERS_AT: usize = PAGE;
+pub const WRITERS_AT: usize = 64;
 /// Offset of track 0.
 pub const TRACK_0_AT: usize = (WRITERS_AT + 8 * TRACKS).next_multiple_of(PAGE);
 /// Events of track 0.

@@ -216,10 +216,10 @@ fn new_region_has_memory_for_its_first_cells_only_and_is_left_out_of_core_dumps(
     let (region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, 0).unwrap();
     let file = File::from(fd);
     let resident = || file.metadata().unwrap().blocks() * 512;
-    // The header, and 64 cells of 128 octets.
-    assert_eq!(resident(), 12_288);
+    // The header, and 16 cells of 128 octets.
+    assert_eq!(resident(), 4096);
     let peer = open(&file).unwrap();
-    assert_eq!(resident(), 12_288);
+    assert_eq!(resident(), 4096);
     let inode = format!(" {} ", file.metadata().unwrap().ino());
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut lines = maps.lines();
