@@ -35,15 +35,15 @@ pub enum Event {
     Peer,
 }
 
+/// A call waits for an event, and is to be repeated then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits(pub Event);
+
 /// One call of one thread. Each method is one access, which other threads see wholly or not at all;
 /// a thread may be killed between any two. No method that names TCP waits.
 ///
 /// Octets of the caller are named by the number of those that are wanted: a call moves octets once,
 /// from the start of its buffer.
-#[allow(
-    async_fn_in_trait,
-    reason = "a call is run by the thread that makes it"
-)]
 pub trait Host {
     /// The end to which the thread belongs.
     fn end(&self) -> End;
@@ -56,75 +56,78 @@ pub trait Host {
     /// Whether the outgoing ring, which has no room and to which `given_octets` were written since
     /// the connection began, goes on in the long one now. If so, this end's socket takes a whole
     /// long ring beside what it holds.
-    async fn may_grow(&self, given_octets: u64) -> bool;
+    fn may_grow(&self, given_octets: u64) -> bool;
 
     /// The time by a clock that both ends read. Only its order has a meaning.
-    async fn now(&self) -> u64;
+    fn now(&self) -> u64;
     /// Loads a shared word.
-    async fn load(&self, word: Word) -> u64;
+    fn load(&self, word: Word) -> u64;
     /// Stores a shared word.
-    async fn store(&self, word: Word, value: u64);
+    fn store(&self, word: Word, value: u64);
     /// Stores a shared word and returns what it was; 0 for [`Word::ReaderSleeps`], too, if those
     /// that it names are woken already, and look at what they wait for when they are.
-    async fn swap(&self, word: Word, value: u64) -> u64;
+    fn swap(&self, word: Word, value: u64) -> u64;
     /// Adds to a shared word, modulo 2^64.
-    async fn add(&self, word: Word, value: u64);
+    fn add(&self, word: Word, value: u64);
     /// Stores `new` if the word is `old`.
     ///
     /// # Errors
     /// The word, if it is not `old`.
-    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64>;
+    fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64>;
 
     /// Whether a thread has ended.
-    async fn is_dead(&self, owner: Owner) -> bool;
+    fn is_dead(&self, owner: Owner) -> bool;
     /// Lets the thread run that has a lock.
-    async fn relax(&self);
+    fn relax(&self);
 
     /// Sends octets of the caller by TCP; returns how many, at least one.
     ///
     /// # Errors
     /// [`Refused`]
-    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused>;
+    fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused>;
     /// Sends octets of the outgoing ring by TCP, from position `at`; returns how many.
     ///
     /// # Errors
     /// [`Refused`]
-    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused>;
+    fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused>;
     /// Receives up to `len_octets` octets by TCP into the buffer of the caller.
-    async fn tcp_recv(&self, len_octets: u64) -> Received;
+    fn tcp_recv(&self, len_octets: u64) -> Received;
     /// Copies up to `len_octets` octets of TCP into the buffer of the caller; TCP keeps them.
-    async fn tcp_peek(&self, len_octets: u64) -> Received;
+    fn tcp_peek(&self, len_octets: u64) -> Received;
     /// How many octets an end has given to TCP since the connection began.
-    async fn tcp_sent(&self, end: End) -> u64;
+    fn tcp_sent(&self, end: End) -> u64;
     /// How many octets this end has taken from TCP since the connection began.
-    async fn tcp_taken(&self) -> u64;
+    fn tcp_taken(&self) -> u64;
     /// Whether this end's socket is open for writing, and takes a whole ring beside what it holds:
     /// the long one if there is one.
-    async fn tcp_has_reserve(&self) -> bool;
+    fn tcp_has_reserve(&self) -> bool;
     /// shutdown(2) with SHUT_WR.
-    async fn tcp_shutdown_write(&self);
+    fn tcp_shutdown_write(&self);
     /// Whether all descriptors of the peer are closed, or the connection was reset.
-    async fn is_peer_gone(&self) -> bool;
+    fn is_peer_gone(&self) -> bool;
     /// Whether the connection was reset, and TCP reports that, or has: an end follows.
-    async fn is_reset(&self) -> bool;
+    fn is_reset(&self) -> bool;
     /// Whether TCP is known to have the end of the peer's stream, or an error. It may be so before
     /// it is known.
-    async fn is_known_to_end(&self) -> bool;
+    fn is_known_to_end(&self) -> bool;
 
     /// Copies octets of the caller to the outgoing ring at position `at`.
-    async fn copy_in(&self, at: u64, len_octets: u64);
+    fn copy_in(&self, at: u64, len_octets: u64);
     /// Copies octets of the incoming ring from position `at` to the buffer of the caller.
-    async fn copy_out(&self, at: u64, len_octets: u64);
+    fn copy_out(&self, at: u64, len_octets: u64);
 
     /// The same behind the first `skip` octets of the buffer, for a call that leaves the octets
     /// where they are.
-    async fn look_out(&self, at: u64, len_octets: u64, skip: u64);
+    fn look_out(&self, at: u64, len_octets: u64, skip: u64);
 
     /// Ends each wait of the threads of an end that is in progress, or the next one of a thread
     /// that has none.
-    async fn wake(&self, end: End);
+    fn wake(&self, end: End);
     /// Has each process of an end call [`crate::attend`] at once.
-    async fn call_agents(&self, end: End);
+    fn call_agents(&self, end: End);
     /// Waits for an event, with spurious wake-ups.
-    async fn wait(&self, event: Event);
+    ///
+    /// # Errors
+    /// [`Waits`] of a driver that ends the call here, and repeats it when it has waited.
+    fn wait(&self, event: Event) -> Result<(), Waits>;
 }

@@ -2,7 +2,7 @@
 
 use crate::block::{End, Word, TCP};
 use crate::fault::{has, Fault};
-use crate::host::{Event, Host, Refused};
+use crate::host::{Event, Host, Refused, Waits};
 use crate::lock::{lock_reader, lock_writer, release_locks, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted};
 use crate::transfer::{has_octets, stamp};
@@ -18,75 +18,79 @@ pub enum Demotion {
 }
 
 /// The first process of an end that has the shared words: the end may use rings.
-pub async fn join<H: Host>(h: &H) {
-    h.add(Word::Refusals(h.end()), 1_u64.wrapping_neg()).await;
+pub fn join<H: Host>(h: &H) {
+    h.add(Word::Refusals(h.end()), 1_u64.wrapping_neg());
 }
 
 /// Ends a demotion that was temporary.
-pub async fn resume<H: Host>(h: &H) {
-    join(h).await;
+pub fn resume<H: Host>(h: &H) {
+    join(h);
 }
 
 /// Moves both directions to TCP, with every octet that is in a ring, and keeps them there until
 /// [`resume`]: before exec of a program without the library, before a descriptor is given to such a
-/// program (both without `resume`), and around calls that only the kernel can do.
-pub async fn demote<H: Host>(h: &H) -> Demotion {
+/// program (both without `resume`), and around calls that only the kernel can do. The driver waits
+/// in [`Host::wait`]: a call that is repeated would refuse once more.
+///
+/// # Errors
+/// [`Waits`]
+pub fn demote<H: Host>(h: &H) -> Result<Demotion, Waits> {
     let me = h.end();
     let is_late = has(Fault::RefuseLate);
     if !is_late {
-        h.add(Word::Refusals(me), 1).await;
+        h.add(Word::Refusals(me), 1);
     }
-    settle(h).await;
+    settle(h)?;
     let demotion = if has(Fault::OneDirection) {
         Demotion::Done
     } else {
-        demote_incoming(h).await
+        demote_incoming(h)?
     };
     if is_late {
-        h.add(Word::Refusals(me), 1).await;
+        h.add(Word::Refusals(me), 1);
     }
-    demotion
+    Ok(demotion)
 }
 
 /// Waits until the incoming direction is TCP's.
-async fn demote_incoming<H: Host>(h: &H) -> Demotion {
+fn demote_incoming<H: Host>(h: &H) -> Result<Demotion, Waits> {
     let me = h.end();
-    while !is_incoming_tcp(h).await {
-        if h.is_peer_gone().await {
+    while !is_incoming_tcp(h) {
+        if h.is_peer_gone() {
             // The peer may have handed back its octets before it ended.
-            return if is_incoming_tcp(h).await {
+            return Ok(if is_incoming_tcp(h) {
                 Demotion::Done
             } else {
                 Demotion::Stranded
-            };
+            });
         }
-        h.store(Word::ReaderSleeps(me.peer()), 1).await;
-        h.call_agents(me.peer()).await;
-        if h.load(Word::Mode(me.peer())).await != TCP {
-            h.wait(Event::Peer).await;
+        h.store(Word::ReaderSleeps(me.peer()), 1);
+        h.call_agents(me.peer());
+        if h.load(Word::Mode(me.peer())) != TCP {
+            h.wait(Event::Peer)?;
         }
     }
-    Demotion::Done
+    Ok(Demotion::Done)
 }
 
 /// Whether the incoming direction is TCP's; it becomes so here if the ring is empty. Octets in the
 /// ring have to come from the peer, which has the socket that sends.
-async fn is_incoming_tcp<H: Host>(h: &H) -> bool {
+fn is_incoming_tcp<H: Host>(h: &H) -> bool {
     let peer = h.end().peer();
     if !has(Fault::DemoteUnlocked) {
-        lock_writer(h, peer).await;
+        lock_writer(h, peer);
     }
-    lock_reader(h, peer).await;
-    let head = h.load(Word::Head(peer)).await;
-    let is_empty = head == h.load(Word::Tail(peer)).await;
+    lock_reader(h, peer);
+    let head = h.load(Word::Head(peer));
+    let is_empty = head == h.load(Word::Tail(peer));
     if is_empty {
-        h.store(Word::Mode(peer), TCP).await;
+        h.store(Word::Mode(peer), TCP);
         // Another thread of this end may wait for the mode.
-        wake_sleepers(h, Word::ReaderSleeps(peer), h.end()).await;
+        wake_sleepers(h, Word::ReaderSleeps(peer), h.end());
     }
-    unlock(h, Word::Reader(peer)).await;
+    unlock(h, Word::Reader(peer));
     if !has(Fault::DemoteUnlocked) {
-        unlock(h, Word::Writer(peer)).await;
+        unlock(h, Word::Writer(peer));
     }
     is_empty
 }
@@ -94,11 +98,15 @@ async fn is_incoming_tcp<H: Host>(h: &H) -> bool {
 /// What an agent of each process does when it starts, when the peer asks ([`Host::call_agents`]),
 /// and when a process of either end has ended: releases locks of threads that were killed, and
 /// gives the octets of the outgoing ring to TCP if one of the ends refuses rings.
-pub async fn attend<H: Host>(h: &H) {
-    release_locks(h).await;
-    if !is_ring_wanted(h).await && !has(Fault::DeafAgent) {
-        settle(h).await;
+///
+/// # Errors
+/// [`Waits`]
+pub fn attend<H: Host>(h: &H) -> Result<(), Waits> {
+    release_locks(h);
+    if !is_ring_wanted(h) && !has(Fault::DeafAgent) {
+        settle(h)?;
     }
+    Ok(())
 }
 
 /// Whether a connection whose peer refuses rings is TCP's.
@@ -115,15 +123,15 @@ pub enum Over {
 /// Whether both directions are TCP's for as long as the peer refuses rings. No lock is waited for:
 /// a sender that takes its lock when the refusal is there does not upgrade, so each direction is
 /// looked at when its lock has been seen free since.
-pub async fn is_over<H: Host>(h: &H) -> Over {
-    if h.load(Word::Refusals(h.end().peer())).await == 0 {
+pub fn is_over<H: Host>(h: &H) -> Over {
+    if h.load(Word::Refusals(h.end().peer())) == 0 {
         return Over::No;
     }
     for sender in [End::First, End::Second] {
-        if h.load(Word::Writer(sender)).await != 0 {
+        if h.load(Word::Writer(sender)) != 0 {
             return Over::NotYet;
         }
-        if h.load(Word::Mode(sender)).await != TCP {
+        if h.load(Word::Mode(sender)) != TCP {
             return Over::No;
         }
     }
@@ -131,16 +139,20 @@ pub async fn is_over<H: Host>(h: &H) -> Over {
 }
 
 /// Gives the octets of the outgoing ring to TCP.
-pub async fn settle<H: Host>(h: &H) {
-    while hand_back(h).await.is_err() {
-        h.wait(Event::Writable).await;
+///
+/// # Errors
+/// [`Waits`]
+pub fn settle<H: Host>(h: &H) -> Result<(), Waits> {
+    while hand_back(h).is_err() {
+        h.wait(Event::Writable)?;
     }
+    Ok(())
 }
 
-async fn hand_back<H: Host>(h: &H) -> Result<(), Refused> {
-    lock_writer(h, h.end()).await;
-    let result = downgrade(h).await;
-    unlock(h, Word::Writer(h.end())).await;
+fn hand_back<H: Host>(h: &H) -> Result<(), Refused> {
+    lock_writer(h, h.end());
+    let result = downgrade(h);
+    unlock(h, Word::Writer(h.end()));
     result
 }
 
@@ -155,39 +167,45 @@ pub enum Closing {
 
 /// What close(2) and exit(3) do before the kernel's: give TCP the octets of the outgoing ring. As
 /// far as TCP has room, if the connection is reset then.
-pub async fn close<H: Host>(h: &H) -> Closing {
+///
+/// # Errors
+/// [`Waits`]
+pub fn close<H: Host>(h: &H) -> Result<Closing, Waits> {
     let me = h.end();
-    h.store(Word::Closes(me), 1).await;
-    stamp(h).await;
+    h.store(Word::Closes(me), 1);
+    stamp(h);
     loop {
-        let result = hand_back(h).await;
-        if has_octets(h).await && !has(Fault::CloseIsEnd) {
-            return Closing::Reset;
+        let result = hand_back(h);
+        if has_octets(h) && !has(Fault::CloseIsEnd) {
+            return Ok(Closing::Reset);
         }
         if result.is_ok() {
-            return Closing::End;
+            return Ok(Closing::End);
         }
-        h.wait(Event::Writable).await;
+        h.wait(Event::Writable)?;
     }
 }
 
 /// shutdown(2) with SHUT_WR. The octets of the ring precede the end in TCP.
-pub async fn shutdown_write<H: Host>(h: &H) {
+///
+/// # Errors
+/// [`Waits`]
+pub fn shutdown_write<H: Host>(h: &H) -> Result<(), Waits> {
     let me = h.end();
     loop {
-        lock_writer(h, me).await;
+        lock_writer(h, me);
         let result = if has(Fault::EndOverRing) {
             Ok(())
         } else {
-            downgrade(h).await
+            downgrade(h)
         };
         if result.is_ok() {
-            h.tcp_shutdown_write().await;
+            h.tcp_shutdown_write();
         }
-        unlock(h, Word::Writer(me)).await;
+        unlock(h, Word::Writer(me));
         if result.is_ok() {
-            return;
+            return Ok(());
         }
-        h.wait(Event::Writable).await;
+        h.wait(Event::Writable)?;
     }
 }

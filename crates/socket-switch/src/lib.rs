@@ -2,9 +2,8 @@
 //! ring in shared memory, and back to TCP. doc/sockets.md describes the rules.
 //!
 //! The calls ([`send`], [`recv`], [`demote`], ...) are sans-IO: whatever they do to the socket, the
-//! rings and the words that both ends share goes through [`Host`]. They are `async`, so that a
-//! driver whose operations return at once runs them as plain functions, while the checker stops
-//! them between any two accesses, lets others run, or kills them there.
+//! rings and the words that both ends share goes through [`Host`]. The checker runs each call as a
+//! coroutine: it stops a call between any two accesses, lets others run, or kills it there.
 //!
 //! Files, each of which uses only those before it: `fault`; `block`, the shared words; `host`;
 //! `lock`; `mode`, the two changes of a direction; `transfer`, send and receive; `leave`, the calls
@@ -26,8 +25,8 @@ mod mode;
 mod transfer;
 
 pub use block::{Block, End, Owner, Word};
-pub use host::{Event, Host, Received, Refused};
+pub use host::{Event, Host, Received, Refused, Waits};
 pub use leave::{
     attend, close, demote, is_over, join, resume, settle, shutdown_write, Closing, Demotion, Over,
 };
-pub use transfer::{peek, recv, send, Taken};
+pub use transfer::{peek, recv, send, Sent, Taken};

@@ -10,24 +10,23 @@ use crate::host::{Host, Refused};
 use crate::lock::{lock_reader, unlock, wake_sleepers};
 
 /// Whether both ends use rings.
-pub(crate) async fn is_ring_wanted<H: Host>(h: &H) -> bool {
-    h.load(Word::Refusals(End::First)).await == 0 && h.load(Word::Refusals(End::Second)).await == 0
+pub(crate) fn is_ring_wanted<H: Host>(h: &H) -> bool {
+    h.load(Word::Refusals(End::First)) == 0 && h.load(Word::Refusals(End::Second)) == 0
 }
 
 /// Moves the outgoing direction to the ring if that is possible now; true if it is there. The
 /// caller has the lock of the writers, which orders this with the demotion of the peer: it refuses
 /// first, and then looks at the mode with that lock.
-pub(crate) async fn upgrade<H: Host>(h: &H) -> bool {
+pub(crate) fn upgrade<H: Host>(h: &H) -> bool {
     let me = h.end();
-    let is_possible =
-        is_ring_wanted(h).await && (has(Fault::UpgradeAfterEnd) || h.tcp_has_reserve().await);
+    let is_possible = is_ring_wanted(h) && (has(Fault::UpgradeAfterEnd) || h.tcp_has_reserve());
     if is_possible {
         if has(Fault::ModeBeforeCount) {
-            h.store(Word::Mode(me), RING).await;
+            h.store(Word::Mode(me), RING);
         }
-        let sent = h.tcp_sent(me).await;
-        h.store(Word::TcpUntil(me), sent).await;
-        h.store(Word::Mode(me), RING).await;
+        let sent = h.tcp_sent(me);
+        h.store(Word::TcpUntil(me), sent);
+        h.store(Word::Mode(me), RING);
     }
     is_possible
 }
@@ -37,71 +36,71 @@ pub(crate) async fn upgrade<H: Host>(h: &H) -> bool {
 ///
 /// # Errors
 /// [`Refused::WouldBlock`] if TCP has no room; the ring has the rest.
-pub(crate) async fn downgrade<H: Host>(h: &H) -> Result<(), Refused> {
+pub(crate) fn downgrade<H: Host>(h: &H) -> Result<(), Refused> {
     let me = h.end();
-    if h.load(Word::Mode(me)).await == TCP {
+    if h.load(Word::Mode(me)) == TCP {
         return Ok(());
     }
     if !has(Fault::HandBackUnlocked) {
-        lock_reader(h, me).await;
+        lock_reader(h, me);
     }
     if has(Fault::TcpBeforeEmpty) {
-        h.store(Word::Mode(me), TCP).await;
+        h.store(Word::Mode(me), TCP);
     }
-    let result = empty_ring(h).await;
+    let result = empty_ring(h);
     if result.is_ok() {
-        h.store(Word::Mode(me), TCP).await;
+        h.store(Word::Mode(me), TCP);
     }
     if !has(Fault::HandBackUnlocked) {
-        unlock(h, Word::Reader(me)).await;
+        unlock(h, Word::Reader(me));
     }
     // The peer may wait for the mode, other threads of this end for room.
-    wake_sleepers(h, Word::ReaderSleeps(me), me.peer()).await;
-    wake_sleepers(h, Word::WriterSleeps(me), me).await;
+    wake_sleepers(h, Word::ReaderSleeps(me), me.peer());
+    wake_sleepers(h, Word::WriterSleeps(me), me);
     result
 }
 
 /// Gives TCP the octets of the outgoing ring. The caller has both locks.
-async fn empty_ring<H: Host>(h: &H) -> Result<(), Refused> {
+fn empty_ring<H: Host>(h: &H) -> Result<(), Refused> {
     let me = h.end();
     loop {
-        let head = h.load(Word::Head(me)).await;
-        let tail = h.load(Word::Tail(me)).await;
+        let head = h.load(Word::Head(me));
+        let tail = h.load(Word::Tail(me));
         if head == tail {
             return Ok(());
         }
-        let until = h.load(Word::TcpUntil(me)).await;
+        let until = h.load(Word::TcpUntil(me));
         let is_late = has(Fault::LateRecord);
         if !is_late {
-            begin_move(h, tail, until).await;
+            begin_move(h, tail, until);
         }
-        let moved = match h.tcp_return(tail, head.wrapping_sub(tail)).await {
+        let moved = match h.tcp_return(tail, head.wrapping_sub(tail)) {
             Ok(moved) => moved,
             Err(Refused::WouldBlock) => {
-                h.store(Word::Moving(me), 0).await;
+                h.store(Word::Moving(me), 0);
                 return Err(Refused::WouldBlock);
             }
             // The connection is broken: the octets are lost, as those in TCP are.
             Err(Refused::Broken) => {
-                h.store(Word::Moving(me), 0).await;
-                h.store(Word::Tail(me), head).await;
+                h.store(Word::Moving(me), 0);
+                h.store(Word::Tail(me), head);
                 return Ok(());
             }
         };
         if is_late {
-            begin_move(h, tail, until).await;
+            begin_move(h, tail, until);
         }
         // A receiver asks TCP before the ring is empty: see [`crate::Block::is_tcp_quiet`].
-        h.store(Word::TcpUntil(me), until.wrapping_add(moved)).await;
-        h.store(Word::Tail(me), tail.wrapping_add(moved)).await;
-        h.store(Word::Moving(me), 0).await;
+        h.store(Word::TcpUntil(me), until.wrapping_add(moved));
+        h.store(Word::Tail(me), tail.wrapping_add(moved));
+        h.store(Word::Moving(me), 0);
     }
 }
 
 /// Records what [`lock_reader`] needs if this thread is killed.
-async fn begin_move<H: Host>(h: &H, tail: u64, until: u64) {
+fn begin_move<H: Host>(h: &H, tail: u64, until: u64) {
     let me = h.end();
-    h.store(Word::MovingTail(me), tail).await;
-    h.store(Word::MovingUntil(me), until).await;
-    h.store(Word::Moving(me), 1).await;
+    h.store(Word::MovingTail(me), tail);
+    h.store(Word::MovingUntil(me), until);
+    h.store(Word::Moving(me), 1);
 }

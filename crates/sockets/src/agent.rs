@@ -474,8 +474,8 @@ impl Watched {
         let connection = &self.connection;
         let nothing = Window::NONE;
         let call = Call::new(connection, &nothing, 0);
-        let done = connection.with_socket(|| Call::run(attend(&call)));
-        self.is_behind = matches!(done, Some(None));
+        let done = connection.with_socket(|| attend(&call));
+        self.is_behind = matches!(done, Some(Err(_)));
         self.is_late = false;
         // A peer that has used rings and refuses them now does not use these again. Another
         // connection may have the descriptor by now.
@@ -485,10 +485,10 @@ impl Watched {
         let Some(cell) = cell.filter(|_| was_used) else {
             return;
         };
-        match Call::run(is_over(&call)) {
-            Some(Over::Yes) => {}
+        match is_over(&call) {
+            Over::Yes => {}
             over => {
-                self.is_late = over == Some(Over::NotYet);
+                self.is_late = over == Over::NotYet;
                 return;
             }
         }

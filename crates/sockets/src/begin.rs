@@ -74,6 +74,6 @@ fn use_rings(cell: &'static Cell) {
 pub(crate) fn joined(cell: &Cell, connection: &Connection) {
     let nothing = Window::NONE;
     if sets::join(connection, cell) && !connection.has_joined.swap(true, SeqCst) {
-        Call::run(join(&Call::new(connection, &nothing, 0)));
+        join(&Call::new(connection, &nothing, 0));
     }
 }

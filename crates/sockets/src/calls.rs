@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::{pollfd, ssize_t};
 use urdma_abi::cancel::Disabled;
-use urdma_socket_switch::{peek, recv, send, Event, Refused, Taken};
+use urdma_socket_switch::{peek, recv, send, Event, Sent, Taken, Waits};
 
 use crate::begin::{begin, begin_without_rings, Begun};
 use crate::connection::Connection;
@@ -57,14 +57,13 @@ fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
         call = call.without_a_wait();
     }
     let may_upgrade = connection.is_in_ring(connection.end) || connection.may_upgrade();
-    match Call::run(send(&call, window.len(), may_upgrade)) {
-        Some(Ok(sent)) => Attempt::Moved(sent),
-        Some(Err(Refused::Broken)) => match call.errno.get() {
+    match send(&call, window.len(), may_upgrade) {
+        Ok(Sent::Octets(sent)) => Attempt::Moved(sent),
+        Ok(Sent::Broken) => match call.errno.get() {
             0 | libc::EPIPE => Attempt::Broken,
             errno => Attempt::Failed(errno),
         },
-        Some(Err(Refused::WouldBlock)) => Attempt::Failed(libc::EAGAIN),
-        None => Attempt::Waits(call.awaited.get().unwrap_or(Event::Writable)),
+        Err(Waits(event)) => Attempt::Waits(event),
     }
 }
 
@@ -91,22 +90,22 @@ fn receive(connection: &Connection, window: &Window, flags: c_int, asks: bool) -
     let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
     let taken = if flags & libc::MSG_PEEK == 0 {
-        Call::run(recv(&call, window.len(), asks))
+        recv(&call, window.len(), asks)
     } else {
-        Call::run(peek(&call, window.len(), asks))
+        peek(&call, window.len(), asks)
     };
     match taken {
-        Some(Taken::Octets(taken)) => Attempt::Moved(taken),
-        Some(Taken::End) => Attempt::End,
-        Some(Taken::Nothing) => Attempt::Nothing,
-        Some(Taken::Reset) => match call.errno.get() {
+        Ok(Taken::Octets(taken)) => Attempt::Moved(taken),
+        Ok(Taken::End) => Attempt::End,
+        Ok(Taken::Nothing) => Attempt::Nothing,
+        Ok(Taken::Reset) => match call.errno.get() {
             0 => {
                 connection.tell_reset();
                 Attempt::Failed(libc::ECONNRESET)
             }
             errno => Attempt::Failed(errno),
         },
-        None => Attempt::Waits(call.awaited.get().unwrap_or(Event::Readable)),
+        Err(Waits(event)) => Attempt::Waits(event),
     }
 }
 

@@ -2,16 +2,13 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::future::{pending, Future};
-use std::pin::pin;
 use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use urdma_socket_switch::layout::{LONG_AFTER_OCTETS, LONG_RING_OCTETS, RING_OCTETS};
-use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Word};
+use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Waits, Word};
 
 use crate::connection::{Connection, FOR_THE_BELL, ON_THE_WORD};
 use crate::octets::Window;
@@ -38,8 +35,6 @@ pub(crate) struct Call<'a> {
     waits_here: bool,
     /// Whether a send does not wait for room: the peer need not tell of it.
     never_waits: bool,
-    /// What ended the attempt.
-    pub(crate) awaited: Cell<Option<Event>>,
     /// The error of TCP.
     pub(crate) errno: Cell<c_int>,
     yields: Cell<u32>,
@@ -55,7 +50,6 @@ impl<'a> Call<'a> {
             flags: flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             waits_here: false,
             never_waits: false,
-            awaited: Cell::new(None),
             errno: Cell::new(0),
             yields: Cell::new(0),
             sleep: Cell::new(0),
@@ -75,15 +69,6 @@ impl<'a> Call<'a> {
         Self {
             waits_here: true,
             ..Self::new(connection, window, 0)
-        }
-    }
-
-    /// Runs a call until it ends or has to wait; `None` then.
-    pub(crate) fn run<T>(call: impl Future<Output = T>) -> Option<T> {
-        let mut call = pin!(call);
-        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(done) => Some(done),
-            Poll::Pending => None,
         }
     }
 
@@ -252,19 +237,19 @@ impl Host for Call<'_> {
         LONG_RING_OCTETS as u64
     }
 
-    async fn may_grow(&self, given_octets: u64) -> bool {
+    fn may_grow(&self, given_octets: u64) -> bool {
         given_octets >= LONG_AFTER_OCTETS && self.connection.may_grow()
     }
 
-    async fn now(&self) -> u64 {
+    fn now(&self) -> u64 {
         clock::now_ns()
     }
 
-    async fn load(&self, word: Word) -> u64 {
+    fn load(&self, word: Word) -> u64 {
         self.connection.load(word)
     }
 
-    async fn store(&self, word: Word, value: u64) {
+    fn store(&self, word: Word, value: u64) {
         let atomic = self.connection.block().word(word);
         match word {
             // Another thread may sleep on the word.
@@ -282,7 +267,7 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn swap(&self, word: Word, value: u64) -> u64 {
+    fn swap(&self, word: Word, value: u64) -> u64 {
         // A word that is rarely set is not written to.
         if value == 0 && self.connection.load(word) == 0 {
             return 0;
@@ -290,16 +275,16 @@ impl Host for Call<'_> {
         self.swap_set(word, value)
     }
 
-    async fn add(&self, word: Word, value: u64) {
+    fn add(&self, word: Word, value: u64) {
         self.connection.block().word(word).fetch_add(value, SeqCst);
     }
 
-    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
+    fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
         let word = self.connection.block().word(word);
         word.compare_exchange(old, new, SeqCst, SeqCst).map(|_| ())
     }
 
-    async fn is_dead(&self, owner: Owner) -> bool {
+    fn is_dead(&self, owner: Owner) -> bool {
         match process::of_owner(owner) {
             process if process == self.connection.process => self.is_false_owner(),
             process if process == self.connection.peer_process => self.connection.look_for_peer(),
@@ -308,7 +293,7 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn relax(&self) {
+    fn relax(&self) {
         let yields = self.yields.get();
         self.yields.set(yields.saturating_add(1));
         if yields < YIELDS {
@@ -318,7 +303,7 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
+    fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
         self.connection.settle_cork();
         let (mut parts, count) = self.window.first(len_octets);
         let sent = self.send_parts(&mut parts[..count], self.flags);
@@ -330,7 +315,7 @@ impl Host for Call<'_> {
         sent
     }
 
-    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
+    fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
         let len = self.within_ring(len_octets);
         if self.connection.is_violated.load(SeqCst) {
             return Err(Refused::Broken);
@@ -351,15 +336,15 @@ impl Host for Call<'_> {
         sent
     }
 
-    async fn tcp_recv(&self, len_octets: u64) -> Received {
+    fn tcp_recv(&self, len_octets: u64) -> Received {
         self.recv_parts(len_octets, libc::MSG_DONTWAIT)
     }
 
-    async fn tcp_peek(&self, len_octets: u64) -> Received {
+    fn tcp_peek(&self, len_octets: u64) -> Received {
         self.recv_parts(len_octets, libc::MSG_DONTWAIT | libc::MSG_PEEK)
     }
 
-    async fn tcp_sent(&self, end: End) -> u64 {
+    fn tcp_sent(&self, end: End) -> u64 {
         // The count of the peer is asked for when it was killed, and its end has arrived with all
         // that was before it.
         if end == self.connection.end {
@@ -369,11 +354,11 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn tcp_taken(&self) -> u64 {
+    fn tcp_taken(&self) -> u64 {
         self.connection.tcp_taken()
     }
 
-    async fn tcp_has_reserve(&self) -> bool {
+    fn tcp_has_reserve(&self) -> bool {
         let has = self.connection.has_reserve();
         if has {
             // More goes to the ring, behind what TCP holds back.
@@ -382,26 +367,26 @@ impl Host for Call<'_> {
         has
     }
 
-    async fn tcp_shutdown_write(&self) {
+    fn tcp_shutdown_write(&self) {
         // SAFETY: no memory is named.
         unsafe { real::shutdown(self.socket(), libc::SHUT_WR) };
     }
 
-    async fn is_peer_gone(&self) -> bool {
+    fn is_peer_gone(&self) -> bool {
         // The agent notices the end of a peer, and a send that waits asks the kernel.
         let is_told = || self.connection.is_known_to_end();
         (!self.never_waits || is_told()) && self.connection.look_for_peer()
     }
 
-    async fn is_reset(&self) -> bool {
+    fn is_reset(&self) -> bool {
         self.connection.is_reset()
     }
 
-    async fn is_known_to_end(&self) -> bool {
+    fn is_known_to_end(&self) -> bool {
         self.connection.is_known_to_end()
     }
 
-    async fn copy_in(&self, at: u64, len_octets: u64) {
+    fn copy_in(&self, at: u64, len_octets: u64) {
         let mut at = at;
         for part in self.window.parts(self.within_ring(len_octets)) {
             let mut from: *const u8 = part.iov_base.cast();
@@ -419,15 +404,15 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn copy_out(&self, at: u64, len_octets: u64) {
+    fn copy_out(&self, at: u64, len_octets: u64) {
         self.copy_to(self.window, at, len_octets);
     }
 
-    async fn look_out(&self, at: u64, len_octets: u64, skip: u64) {
+    fn look_out(&self, at: u64, len_octets: u64, skip: u64) {
         self.copy_to(&self.window.after(skip), at, len_octets);
     }
 
-    async fn wake(&self, end: End) {
+    fn wake(&self, end: End) {
         self.connection.ring(end);
         if end == self.peer() {
             // Only now: another thread that finds it noted does not ring.
@@ -435,7 +420,7 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn call_agents(&self, end: End) {
+    fn call_agents(&self, end: End) {
         if end == self.connection.end {
             bell::notice();
         } else {
@@ -443,10 +428,9 @@ impl Host for Call<'_> {
         }
     }
 
-    async fn wait(&self, event: Event) {
+    fn wait(&self, event: Event) -> Result<(), Waits> {
         if !self.waits_here {
-            self.awaited.set(Some(event));
-            return pending().await;
+            return Err(Waits(event));
         }
         let mut list = libc::pollfd {
             fd: self.connection.socket(),
@@ -459,6 +443,7 @@ impl Host for Call<'_> {
         };
         // SAFETY: a list of one entry. The bell may be another thread's.
         unsafe { real::poll(&raw mut list, 1, LOOK_MS) };
+        Ok(())
     }
 }
 

@@ -130,7 +130,7 @@ fn move_to_tcp(connection: &Connection, more: u64) {
     // Before the demotion, at whose end the peer looks whether it may offer its end again.
     let refusals = connection.block().word(Word::Refusals(connection.end));
     refusals.fetch_add(more, SeqCst);
-    if Call::run(demote(&call)) == Some(Demotion::Stranded) {
+    if demote(&call) == Ok(Demotion::Stranded) {
         connection.reset();
     }
     connection.settle_cork();
@@ -317,7 +317,7 @@ fn closing_of(connection: &Connection) -> Closing {
     let nothing = Window::NONE;
     for _ in 0..CLOSE_TRIES {
         let call = Call::new(connection, &nothing, 0);
-        if let Some(closing) = Call::run(close(&call)) {
+        if let Ok(closing) = close(&call) {
             return closing;
         }
         let mut list = libc::pollfd {
@@ -351,8 +351,8 @@ pub(crate) fn settle_all() {
         }
         if let Begun::Rings(connection) = begin_as_is(cell) {
             let nothing = Window::NONE;
-            let closing = Call::run(close(&Call::new(connection, &nothing, 0)));
-            if closing == Some(Closing::Reset) {
+            let closing = close(&Call::new(connection, &nothing, 0));
+            if closing == Ok(Closing::Reset) {
                 connection.reset();
             }
         }

@@ -1,35 +1,32 @@
 //! Orders of events that random schedules seldom meet.
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::{pin, Pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
-use super::world::{Caller, World};
+use super::world::{Caller, InProgress, Turns, World};
 use super::Rng;
 use crate::{
-    demote, is_over, join, peek, recv, send, settle, Demotion, End, Over, Owner, Taken, Word,
+    demote, is_over, join, peek, recv, send, settle, Demotion, End, Over, Owner, Sent, Taken, Word,
 };
 
 /// Runs a call until it returns or sleeps.
-fn run<T>(caller: &Caller, call: Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    run_for(u32::MAX, caller, call)
+fn run<T: 'static>(caller: &Caller, call: impl FnOnce(&Turns<'_>) -> T + 'static) -> Option<T> {
+    go_on(caller, &mut caller.start(call))
+}
+
+/// Goes on with a call until it returns or sleeps.
+fn go_on<T>(caller: &Caller, call: &mut InProgress<T>) -> Option<T> {
+    go_on_for(u32::MAX, caller, call)
 }
 
 /// The same, for a number of `accesses` at most.
-fn run_for<T>(
-    accesses: u32,
-    caller: &Caller,
-    mut call: Pin<&mut impl Future<Output = T>>,
-) -> Option<T> {
-    let mut context = Context::from_waker(Waker::noop());
+fn go_on_for<T>(accesses: u32, caller: &Caller, call: &mut InProgress<T>) -> Option<T> {
     for _ in 0..accesses {
         if !caller.world.borrow().is_runnable(caller.owner) {
             break;
         }
-        if let Poll::Ready(value) = call.as_mut().poll(&mut context) {
-            return Some(value);
+        if let Some(returned) = call.run() {
+            return Some(returned);
         }
     }
     None
@@ -51,7 +48,7 @@ fn reader_and_sender() -> (Rc<RefCell<World>>, Caller, Caller) {
     let reader = caller(&world, End::First, 1);
     let sender = caller(&world, End::Second, 2);
     for end in [&reader, &sender] {
-        run(end, pin!(join(end))).unwrap();
+        run(end, |h| join(h)).unwrap();
     }
     (world, reader, sender)
 }
@@ -62,26 +59,32 @@ fn demotions_of_one_end_that_meet_an_empty_ring_all_end() {
     let [first, second, reader] = [1, 2, 3].map(|owner| caller(&world, End::First, owner));
     let sender = caller(&world, End::Second, 4);
     for end in [&first, &sender] {
-        run(end, pin!(join(end))).unwrap();
+        run(end, |h| join(h)).unwrap();
     }
-    assert_eq!(run(&sender, pin!(send(&sender, 1, true))), Some(Ok(1)));
-    let mut waiting = pin!(demote(&first));
-    assert_eq!(run(&first, waiting.as_mut()), None);
+    assert_eq!(
+        run(&sender, |h| send(h, 1, true).unwrap()),
+        Some(Sent::Octets(1))
+    );
+    let mut waiting = first.start(|h| demote(h).unwrap());
+    assert_eq!(go_on(&first, &mut waiting), None);
     // The agent of the peer does not run before another thread has emptied the ring.
-    let taken = run(&reader, pin!(recv(&reader, 1, true)));
+    let taken = run(&reader, |h| recv(h, 1, true).unwrap());
     assert_eq!(taken, Some(Taken::Octets(1)));
-    assert_eq!(run(&second, pin!(demote(&second))), Some(Demotion::Done));
-    assert_eq!(run(&first, waiting), Some(Demotion::Done));
+    assert_eq!(run(&second, |h| demote(h).unwrap()), Some(Demotion::Done));
+    assert_eq!(go_on(&first, &mut waiting), Some(Demotion::Done));
 }
 
 #[test]
 fn receiver_that_does_not_wait_is_not_woken() {
     let (world, reader, sender) = reader_and_sender();
-    let look = || run(&reader, pin!(recv(&reader, 1, false)));
+    let look = || run(&reader, |h| recv(h, 1, false).unwrap());
     assert_eq!(look(), Some(Taken::Nothing));
     let asked = world.borrow_mut().word(Word::ReaderSleeps(End::Second));
     assert_eq!(asked, 0);
-    assert_eq!(run(&sender, pin!(send(&sender, 1, true))), Some(Ok(1)));
+    assert_eq!(
+        run(&sender, |h| send(h, 1, true).unwrap()),
+        Some(Sent::Octets(1))
+    );
     assert_eq!(look(), Some(Taken::Octets(1)));
     assert_eq!(look(), Some(Taken::Nothing));
 }
@@ -91,24 +94,24 @@ fn receiver_that_does_not_wait_is_not_woken() {
 fn recv_beside_hand_back(steps: u32, is_drained: bool) -> Option<Taken> {
     let (world, reader, sender) = reader_and_sender();
     if is_drained {
-        run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
-        run(&reader, pin!(recv(&reader, 1, true))).unwrap();
+        run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
+        run(&reader, |h| recv(h, 1, true).unwrap()).unwrap();
     }
-    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
-    let mut receive = pin!(recv(&reader, 1, false));
-    if run_for(steps, &reader, receive.as_mut()).is_some() {
+    run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
+    let mut receive = reader.start(|h| recv(h, 1, false).unwrap());
+    if go_on_for(steps, &reader, &mut receive).is_some() {
         return None;
     }
-    let mut hand_back = pin!(settle(&sender));
-    while run_for(100, &sender, hand_back.as_mut()).is_none() {
+    let mut hand_back = sender.start(|h| settle(h).unwrap());
+    while go_on_for(100, &sender, &mut hand_back).is_none() {
         // The receive has the lock of the readers.
-        let taken = run_for(1, &reader, receive.as_mut());
+        let taken = go_on_for(1, &reader, &mut receive);
         if taken.is_some() {
             return taken;
         }
     }
     world.borrow_mut().tcp.carry(End::Second, 1);
-    run(&reader, receive)
+    go_on(&reader, &mut receive)
 }
 
 #[test]
@@ -126,15 +129,15 @@ fn receiver_that_does_not_wait_finds_octets_that_are_handed_back_meanwhile() {
 #[test]
 fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
     let (world, reader, sender) = reader_and_sender();
-    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
+    run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
     // The reader was told that the ring has an octet.
-    run(&sender, pin!(settle(&sender))).unwrap();
-    let mut receive = pin!(recv(&reader, 1, false));
-    assert_eq!(run_for(50, &reader, receive.as_mut()), None);
+    run(&sender, |h| settle(h).unwrap()).unwrap();
+    let mut receive = reader.start(|h| recv(h, 1, false).unwrap());
+    assert_eq!(go_on_for(50, &reader, &mut receive), None);
     world.borrow_mut().tcp.carry(End::Second, 1);
-    assert_eq!(run(&reader, receive), Some(Taken::Octets(1)));
+    assert_eq!(go_on(&reader, &mut receive), Some(Taken::Octets(1)));
     assert_eq!(
-        run(&reader, pin!(recv(&reader, 1, false))),
+        run(&reader, |h| recv(h, 1, false).unwrap()),
         Some(Taken::Nothing)
     );
 }
@@ -143,15 +146,15 @@ fn receiver_that_does_not_wait_finds_octets_that_tcp_carries_late() {
 fn receive_takes_octets_of_the_ring_after_those_that_are_on_their_way() {
     for does_wait in [false, true] {
         let (world, reader, sender) = reader_and_sender();
-        let send_one = |may_upgrade| run(&sender, pin!(send(&sender, 1, may_upgrade)));
-        assert_eq!(send_one(false), Some(Ok(1)));
-        assert_eq!(send_one(true), Some(Ok(1)));
+        let send_one = |may_upgrade| run(&sender, move |h| send(h, 1, may_upgrade).unwrap());
+        assert_eq!(send_one(false), Some(Sent::Octets(1)));
+        assert_eq!(send_one(true), Some(Sent::Octets(1)));
         assert_eq!(world.borrow().in_ring(End::Second), 1);
-        let mut receive = pin!(recv(&reader, 2, does_wait));
-        assert_eq!(run_for(100, &reader, receive.as_mut()), None);
+        let mut receive = reader.start(move |h| recv(h, 2, does_wait).unwrap());
+        assert_eq!(go_on_for(100, &reader, &mut receive), None);
         world.borrow_mut().tcp.carry(End::Second, 1);
-        assert_eq!(run(&reader, receive), Some(Taken::Octets(1)));
-        let rest = run(&reader, pin!(recv(&reader, 2, false)));
+        assert_eq!(go_on(&reader, &mut receive), Some(Taken::Octets(1)));
+        let rest = run(&reader, |h| recv(h, 2, false).unwrap());
         assert_eq!(rest, Some(Taken::Octets(1)));
         // The octets were those that were sent first and second.
         assert!(world.borrow().finding.is_none());
@@ -162,20 +165,20 @@ fn receive_takes_octets_of_the_ring_after_those_that_are_on_their_way() {
 /// told, began to be handed back. Returns what it has found, unless that has ended before.
 fn recv_in_hand_back(steps: u32) -> Option<Taken> {
     let (world, reader, sender) = reader_and_sender();
-    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
-    run(&reader, pin!(recv(&reader, 1, true))).unwrap();
-    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
-    let mut hand_back = pin!(settle(&sender));
-    if run_for(steps, &sender, hand_back.as_mut()).is_some() {
+    run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
+    run(&reader, |h| recv(h, 1, true).unwrap()).unwrap();
+    run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
+    let mut hand_back = sender.start(|h| settle(h).unwrap());
+    if go_on_for(steps, &sender, &mut hand_back).is_some() {
         return None;
     }
-    let mut receive = pin!(recv(&reader, 1, false));
+    let mut receive = reader.start(|h| recv(h, 1, false).unwrap());
     let mut is_done = false;
     loop {
-        if let Some(taken) = run_for(20, &reader, receive.as_mut()) {
+        if let Some(taken) = go_on_for(20, &reader, &mut receive) {
             return Some(taken);
         }
-        is_done = is_done || run_for(1, &sender, hand_back.as_mut()).is_some();
+        is_done = is_done || go_on_for(1, &sender, &mut hand_back).is_some();
         if is_done {
             world.borrow_mut().tcp.carry(End::Second, 1);
         }
@@ -193,24 +196,24 @@ fn receiver_that_does_not_wait_finds_octets_that_are_being_handed_back() {
 #[test]
 fn look_that_does_not_wait_finds_octets_that_tcp_carries_late() {
     let (world, reader, sender) = reader_and_sender();
-    run(&sender, pin!(send(&sender, 1, true))).unwrap().unwrap();
-    run(&sender, pin!(settle(&sender))).unwrap();
-    let mut look = pin!(peek(&reader, 1, false));
-    assert_eq!(run_for(50, &reader, look.as_mut()), None);
+    run(&sender, |h| send(h, 1, true).unwrap()).unwrap();
+    run(&sender, |h| settle(h).unwrap()).unwrap();
+    let mut look = reader.start(|h| peek(h, 1, false).unwrap());
+    assert_eq!(go_on_for(50, &reader, &mut look), None);
     world.borrow_mut().tcp.carry(End::Second, 1);
-    assert_eq!(run(&reader, look), Some(Taken::Octets(1)));
+    assert_eq!(go_on(&reader, &mut look), Some(Taken::Octets(1)));
 }
 
 #[test]
 fn ring_whose_octets_are_handed_back_is_not_empty_while_tcp_is_quiet() {
     let (world, reader, sender) = reader_and_sender();
-    let send_one = || run(&sender, pin!(send(&sender, 1, true)));
-    send_one().unwrap().unwrap();
-    run(&reader, pin!(recv(&reader, 1, true))).unwrap();
+    let send_one = || run(&sender, |h| send(h, 1, true).unwrap());
+    send_one().unwrap();
+    run(&reader, |h| recv(h, 1, true).unwrap()).unwrap();
     assert!(world.borrow().block.is_tcp_quiet(End::Second));
-    send_one().unwrap().unwrap();
-    let mut hand_back = pin!(settle(&sender));
-    while run_for(1, &sender, hand_back.as_mut()).is_none() {
+    send_one().unwrap();
+    let mut hand_back = sender.start(|h| settle(h).unwrap());
+    while go_on_for(1, &sender, &mut hand_back).is_none() {
         let world = world.borrow();
         let is_empty = world.block.in_ring(End::Second) == 0;
         assert!(!(is_empty && world.block.is_tcp_quiet(End::Second)));
@@ -223,14 +226,14 @@ fn ring_whose_octets_are_handed_back_is_not_empty_while_tcp_is_quiet() {
 fn over_beside_send(steps: u32) -> Option<(Over, bool)> {
     let (world, sender, peer) = reader_and_sender();
     let agent = caller(&world, End::First, 3);
-    let mut sending = pin!(send(&sender, 1, true));
-    if run_for(steps, &sender, sending.as_mut()).is_some() {
+    let mut sending = sender.start(|h| send(h, 1, true).unwrap());
+    if go_on_for(steps, &sender, &mut sending).is_some() {
         return None;
     }
-    let mut demotion = pin!(demote(&peer));
-    run_for(100, &peer, demotion.as_mut());
-    let over = run(&agent, pin!(is_over(&agent))).unwrap();
-    run(&sender, sending).unwrap().unwrap();
+    let mut demotion = peer.start(|h| demote(h).unwrap());
+    go_on_for(100, &peer, &mut demotion);
+    let over = run(&agent, |h| is_over(h)).unwrap();
+    go_on(&sender, &mut sending).unwrap();
     let is_used = world.borrow().word(Word::Mode(End::First)) != 0;
     Some((over, is_used))
 }

@@ -1,16 +1,13 @@
 //! The processes of both ends: the calls that their threads make, and what happens to them.
 
 use std::cell::{RefCell, RefMut};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
-use super::world::{Caller, World};
+use super::world::{Caller, InProgress, Turns, World};
 use super::{Finding, Rng};
 use crate::{
     attend, close, demote, join, peek, recv, resume, send, shutdown_write, Closing, Demotion, End,
-    Event, Host, Owner, Received, Refused, Taken, Word,
+    Event, Host, Owner, Received, Refused, Sent, Taken, Word,
 };
 
 /// A call that is in progress, or what has to be done when it returns.
@@ -36,7 +33,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
-    Sent(Result<u64, Refused>),
+    Sent(Sent),
     Taken(Taken),
     Demoted(Demotion),
     Closed(Closing),
@@ -44,7 +41,7 @@ enum Outcome {
 
 struct Call {
     kind: Kind,
-    future: Pin<Box<dyn Future<Output = Outcome>>>,
+    call: InProgress<Outcome>,
 }
 
 /// A thread of a process.
@@ -199,31 +196,26 @@ impl Processes {
         let len = self.rng.between(1, self.longest);
         let may_upgrade = self.rng.percent(70);
         let does_wait = self.rng.percent(80);
-        let future: Pin<Box<dyn Future<Output = Outcome>>> = match kind {
-            Kind::Send if is_raw => Box::pin(raw_send(caller, len)),
-            Kind::Recv if is_raw => Box::pin(raw_recv(caller, len)),
-            Kind::ShutdownWrite if is_raw => {
-                Box::pin(returns(async move { caller.tcp_shutdown_write().await }))
-            }
-            Kind::Send => {
-                Box::pin(async move { Outcome::Sent(send(&caller, len, may_upgrade).await) })
-            }
+        // Its driver waits in the call.
+        let call = match kind {
+            Kind::Send if is_raw => caller.start(move |h| raw_send(h, len)),
+            Kind::Recv if is_raw => caller.start(move |h| raw_recv(h, len)),
+            Kind::ShutdownWrite if is_raw => caller.start(returns(|h| h.tcp_shutdown_write())),
+            Kind::Send => caller.start(move |h| Outcome::Sent(send(h, len, may_upgrade).unwrap())),
             Kind::Recv if self.rng.percent(15) => {
-                Box::pin(async move { Outcome::Taken(peek(&caller, len, does_wait).await) })
+                caller.start(move |h| Outcome::Taken(peek(h, len, does_wait).unwrap()))
             }
-            Kind::Recv => {
-                Box::pin(async move { Outcome::Taken(recv(&caller, len, does_wait).await) })
-            }
+            Kind::Recv => caller.start(move |h| Outcome::Taken(recv(h, len, does_wait).unwrap())),
             Kind::Pause | Kind::ExecStranger | Kind::Pass => {
-                Box::pin(async move { Outcome::Demoted(demote(&caller).await) })
+                caller.start(|h| Outcome::Demoted(demote(h).unwrap()))
             }
-            Kind::ShutdownWrite => Box::pin(returns(async move { shutdown_write(&caller).await })),
-            Kind::Resume => Box::pin(returns(async move { resume(&caller).await })),
-            Kind::Leave => Box::pin(async move { Outcome::Closed(close(&caller).await) }),
-            Kind::Agent => Box::pin(returns(async move { attend(&caller).await })),
-            Kind::Join => Box::pin(returns(async move { join(&caller).await })),
+            Kind::ShutdownWrite => caller.start(returns(|h| shutdown_write(h).unwrap())),
+            Kind::Resume => caller.start(returns(|h| resume(h))),
+            Kind::Leave => caller.start(|h| Outcome::Closed(close(h).unwrap())),
+            Kind::Agent => caller.start(returns(|h| attend(h).unwrap())),
+            Kind::Join => caller.start(returns(|h| join(h))),
         };
-        self.all[at].actors[slot].call = Some(Call { kind, future });
+        self.all[at].actors[slot].call = Some(Call { kind, call });
     }
 
     /// Starts the agents that were called.
@@ -260,8 +252,7 @@ impl Processes {
             let Some(call) = &mut self.all[at].actors[slot].call else {
                 break;
             };
-            let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(outcome) = call.future.as_mut().poll(&mut context) {
+            if let Some(outcome) = call.call.run() {
                 let kind = call.kind;
                 self.all[at].actors[slot].call = None;
                 self.finish(at, kind, outcome)?;
@@ -283,7 +274,7 @@ impl Processes {
     fn finish(&mut self, at: usize, kind: Kind, outcome: Outcome) -> Result<(), Finding> {
         let end = self.all[at].end;
         match outcome {
-            Outcome::Sent(Ok(octets)) => self.sent[end.index()] += octets,
+            Outcome::Sent(Sent::Octets(octets)) => self.sent[end.index()] += octets,
             Outcome::Taken(taken) => self.ended(end, taken)?,
             Outcome::Demoted(Demotion::Stranded) => {
                 if self.is_alive(end.peer()) && !self.world().tcp.is_reset {
@@ -292,9 +283,8 @@ impl Processes {
                 self.world().counts.stranded += 1;
                 self.world().tcp.reset();
             }
-            Outcome::Sent(Err(Refused::WouldBlock)) => return Err("a send gives up".to_owned()),
             Outcome::Closed(closing) => self.close(at, closing),
-            Outcome::Done | Outcome::Sent(Err(Refused::Broken)) | Outcome::Demoted(_) => {}
+            Outcome::Done | Outcome::Sent(Sent::Broken) | Outcome::Demoted(_) => {}
         }
         match kind {
             Kind::Pause => self.all[at].pauses += 1,
@@ -543,30 +533,35 @@ impl Processes {
     }
 }
 
-async fn returns(call: impl Future<Output = ()>) -> Outcome {
-    call.await;
-    Outcome::Done
+fn returns(
+    call: impl FnOnce(&Turns<'_>) + 'static,
+) -> impl FnOnce(&Turns<'_>) -> Outcome + 'static {
+    |h| {
+        call(h);
+        Outcome::Done
+    }
 }
 
 /// send(2) of a program without the library.
-async fn raw_send(caller: Caller, len: u64) -> Outcome {
+fn raw_send(h: &Turns<'_>, len: u64) -> Outcome {
     loop {
-        match caller.tcp_send(len).await {
-            Err(Refused::WouldBlock) => caller.wait(Event::Writable).await,
-            result => return Outcome::Sent(result),
+        match h.tcp_send(len) {
+            Err(Refused::WouldBlock) => h.wait(Event::Writable).unwrap(),
+            Ok(octets) => return Outcome::Sent(Sent::Octets(octets)),
+            Err(Refused::Broken) => return Outcome::Sent(Sent::Broken),
         }
     }
 }
 
 /// recv(2) of a program without the library.
-async fn raw_recv(caller: Caller, len: u64) -> Outcome {
+fn raw_recv(h: &Turns<'_>, len: u64) -> Outcome {
     loop {
-        return Outcome::Taken(match caller.tcp_recv(len).await {
+        return Outcome::Taken(match h.tcp_recv(len) {
             Received::Octets(octets) => Taken::Octets(octets),
             Received::End => Taken::End,
             Received::Reset => Taken::Reset,
             Received::WouldBlock => {
-                caller.wait(Event::Readable).await;
+                h.wait(Event::Readable).unwrap();
                 continue;
             }
         });

@@ -2,16 +2,16 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 use urdma_types::Rng;
 
 use super::tcp::Tcp;
 use super::Finding;
-use crate::{Block, End, Event, Host, Owner, Received, Refused, Word};
+use crate::{Block, End, Event, Host, Owner, Received, Refused, Waits, Word};
 
 /// A thread that lives.
 #[derive(Debug)]
@@ -222,7 +222,7 @@ impl World {
     }
 }
 
-/// A call of one thread.
+/// A thread that makes calls.
 #[derive(Clone)]
 pub(super) struct Caller {
     pub(super) world: Rc<RefCell<World>>,
@@ -231,77 +231,121 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The world, when it is this thread's turn.
-    async fn turn(&self) -> RefMut<'_, World> {
-        let mut is_turn = false;
-        poll_fn(|_| {
-            if is_turn {
-                return Poll::Ready(());
-            }
-            is_turn = true;
-            Poll::Pending
-        })
-        .await;
-        self.world.borrow_mut()
+    /// Begins a call, which makes no access before [`InProgress::run`].
+    pub(super) fn start<T: 'static>(
+        &self,
+        call: impl FnOnce(&Turns<'_>) -> T + 'static,
+    ) -> InProgress<T> {
+        let caller = self.clone();
+        let free = STACKS.with_borrow_mut(Vec::pop);
+        let stack = free.unwrap_or_else(|| DefaultStack::new(STACK_OCTETS).unwrap());
+        let run = move |yielder: &Yielder<(), ()>, ()| call(&Turns { caller, yielder });
+        InProgress(Some(Coroutine::with_stack(stack, run)))
     }
 }
 
-impl Host for Caller {
+/// More than a call needs.
+const STACK_OCTETS: usize = 64 * 1024;
+
+thread_local! {
+    /// Stacks of calls that have ended.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call that has not returned; one that is dropped ends where it is. It is there until then.
+pub(super) struct InProgress<T>(Option<Coroutine<(), (), T>>);
+
+impl<T> InProgress<T> {
+    /// Goes on until before the next access; what the call returns, if it does.
+    pub(super) fn run(&mut self) -> Option<T> {
+        match self.0.as_mut()?.resume(()) {
+            CoroutineResult::Return(returned) => Some(returned),
+            CoroutineResult::Yield(()) => None,
+        }
+    }
+}
+
+impl<T> Drop for InProgress<T> {
+    fn drop(&mut self) {
+        if let Some(mut call) = self.0.take() {
+            call.force_unwind();
+            STACKS.with_borrow_mut(|stacks| stacks.push(call.into_stack()));
+        }
+    }
+}
+
+/// The accesses of one call.
+pub(super) struct Turns<'a> {
+    caller: Caller,
+    yielder: &'a Yielder<(), ()>,
+}
+
+impl Turns<'_> {
+    /// The world, when it is this thread's turn.
+    fn turn(&self) -> RefMut<'_, World> {
+        self.yielder.suspend(());
+        self.caller.world.borrow_mut()
+    }
+}
+
+impl Host for Turns<'_> {
     fn end(&self) -> End {
-        self.end
+        self.caller.end
     }
 
     fn owner(&self) -> Owner {
-        self.owner
+        self.caller.owner
     }
 
     fn ring_len_octets(&self) -> u64 {
-        self.world.borrow().rings[0][0].len() as u64
+        self.caller.world.borrow().rings[0][0].len() as u64
     }
 
     fn long_ring_len_octets(&self) -> u64 {
-        self.world.borrow().rings[0][1].len() as u64
+        self.caller.world.borrow().rings[0][1].len() as u64
     }
 
-    async fn may_grow(&self, _given_octets: u64) -> bool {
-        let mut world = self.turn().await;
-        let may = world.tcp.has_reserve(self.end) && world.rng.percent(20);
+    fn may_grow(&self, _given_octets: u64) -> bool {
+        let mut world = self.turn();
+        let may = world.tcp.has_reserve(self.caller.end) && world.rng.percent(20);
         if may {
-            let reserve = world.rings[self.end.index()][1].len();
-            world.tcp.raise(self.end, reserve as u64);
+            let reserve = world.rings[self.caller.end.index()][1].len();
+            world.tcp.raise(self.caller.end, reserve as u64);
             world.counts.grown += 1;
         }
         may
     }
 
-    async fn now(&self) -> u64 {
-        self.turn().await.rng.bits()
+    fn now(&self) -> u64 {
+        self.turn().rng.bits()
     }
 
-    async fn load(&self, word: Word) -> u64 {
-        self.turn().await.word(word)
+    fn load(&self, word: Word) -> u64 {
+        self.turn().word(word)
     }
 
-    async fn store(&self, word: Word, value: u64) {
-        let mut world = self.turn().await;
+    fn store(&self, word: Word, value: u64) {
+        let mut world = self.turn();
         world.block.word(word).store(value, Relaxed);
         match word {
-            Word::Tail(sender) if sender != self.end => world.note_taken(self.owner, sender),
+            Word::Tail(sender) if sender != self.caller.end => {
+                world.note_taken(self.caller.owner, sender)
+            }
             _ => {}
         }
     }
 
-    async fn swap(&self, word: Word, value: u64) -> u64 {
-        self.turn().await.block.word(word).swap(value, Relaxed)
+    fn swap(&self, word: Word, value: u64) -> u64 {
+        self.turn().block.word(word).swap(value, Relaxed)
     }
 
-    async fn add(&self, word: Word, value: u64) {
-        let world = self.turn().await;
+    fn add(&self, word: Word, value: u64) {
+        let world = self.turn();
         world.block.word(word).fetch_add(value, Relaxed);
     }
 
-    async fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
-        let mut world = self.turn().await;
+    fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
+        let mut world = self.turn();
         let atomic = world.block.word(word);
         let result = atomic.compare_exchange(old, new, Relaxed, Relaxed);
         if result.is_ok() && old != 0 {
@@ -315,123 +359,132 @@ impl Host for Caller {
         result.map(|_| ())
     }
 
-    async fn is_dead(&self, owner: Owner) -> bool {
-        !self.turn().await.threads.contains_key(&owner.0)
+    fn is_dead(&self, owner: Owner) -> bool {
+        !self.turn().threads.contains_key(&owner.0)
     }
 
-    async fn relax(&self) {
-        self.turn().await;
+    fn relax(&self) {
+        self.turn();
     }
 
-    async fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
-        let mut world = self.turn().await;
-        world.threads.get_mut(&self.owner.0).unwrap().is_returning = false;
-        let room = world.tcp.room(self.end, false)?;
+    fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
+        let mut world = self.turn();
+        world
+            .threads
+            .get_mut(&self.caller.owner.0)
+            .unwrap()
+            .is_returning = false;
+        let room = world.tcp.room(self.caller.end, false)?;
         let len = world.rng.between(1, room.min(len_octets));
-        let next = world.accepted(self.end);
+        let next = world.accepted(self.caller.end);
         let octets: Vec<u64> = (next..next + len).collect();
-        world.tcp.send(self.end, octets.into_iter());
-        world.by_tcp[self.end.index()] += len;
+        world.tcp.send(self.caller.end, octets.into_iter());
+        world.by_tcp[self.caller.end.index()] += len;
         world.counts.tcp_octets += len;
         Ok(len)
     }
 
-    async fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
-        let mut world = self.turn().await;
-        world.threads.get_mut(&self.owner.0).unwrap().is_returning = true;
-        world.return_octets(self.end, at, len_octets)
+    fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
+        let mut world = self.turn();
+        world
+            .threads
+            .get_mut(&self.caller.owner.0)
+            .unwrap()
+            .is_returning = true;
+        world.return_octets(self.caller.end, at, len_octets)
     }
 
-    async fn tcp_recv(&self, len_octets: u64) -> Received {
-        let mut world = self.turn().await;
-        let (received, octets) = world.tcp.recv(self.end, len_octets);
-        let peer = self.end.peer();
+    fn tcp_recv(&self, len_octets: u64) -> Received {
+        let mut world = self.turn();
+        let (received, octets) = world.tcp.recv(self.caller.end, len_octets);
+        let peer = self.caller.end.peer();
         world.compare(peer, &octets);
         world.consumed[peer.index()] += octets.len() as u64;
         received
     }
 
-    async fn tcp_peek(&self, len_octets: u64) -> Received {
-        let mut world = self.turn().await;
-        let (received, octets) = world.tcp.peek(self.end, len_octets);
-        let peer = self.end.peer();
+    fn tcp_peek(&self, len_octets: u64) -> Received {
+        let mut world = self.turn();
+        let (received, octets) = world.tcp.peek(self.caller.end, len_octets);
+        let peer = self.caller.end.peer();
         world.compare(peer, &octets);
         let behind = world.consumed[peer.index()] + octets.len() as u64;
-        world.threads.get_mut(&self.owner.0).unwrap().looked = behind;
+        world.threads.get_mut(&self.caller.owner.0).unwrap().looked = behind;
         received
     }
 
-    async fn tcp_sent(&self, end: End) -> u64 {
-        self.turn().await.tcp.pipe(end).sent
+    fn tcp_sent(&self, end: End) -> u64 {
+        self.turn().tcp.pipe(end).sent
     }
 
-    async fn tcp_taken(&self) -> u64 {
-        self.turn().await.tcp.pipe(self.end.peer()).taken
+    fn tcp_taken(&self) -> u64 {
+        self.turn().tcp.pipe(self.caller.end.peer()).taken
     }
 
-    async fn tcp_has_reserve(&self) -> bool {
-        self.turn().await.tcp.has_reserve(self.end)
+    fn tcp_has_reserve(&self) -> bool {
+        self.turn().tcp.has_reserve(self.caller.end)
     }
 
-    async fn tcp_shutdown_write(&self) {
-        self.turn().await.tcp.shutdown_write(self.end);
+    fn tcp_shutdown_write(&self) {
+        self.turn().tcp.shutdown_write(self.caller.end);
     }
 
-    async fn is_peer_gone(&self) -> bool {
-        self.turn().await.tcp.is_gone(self.end.peer())
+    fn is_peer_gone(&self) -> bool {
+        self.turn().tcp.is_gone(self.caller.end.peer())
     }
 
-    async fn is_reset(&self) -> bool {
-        self.turn().await.tcp.is_reset
+    fn is_reset(&self) -> bool {
+        self.turn().tcp.is_reset
     }
 
-    async fn is_known_to_end(&self) -> bool {
-        let mut world = self.turn().await;
-        let has_ended = world.tcp.is_reset || world.tcp.pipe(self.end.peer()).end_arrived;
+    fn is_known_to_end(&self) -> bool {
+        let mut world = self.turn();
+        let has_ended = world.tcp.is_reset || world.tcp.pipe(self.caller.end.peer()).end_arrived;
         has_ended && world.rng.percent(50)
     }
 
-    async fn copy_in(&self, at: u64, len_octets: u64) {
-        let mut world = self.turn().await;
-        let next = world.accepted(self.end);
+    fn copy_in(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn();
+        let next = world.accepted(self.caller.end);
         for offset in 0..len_octets {
-            let (ring, place) = world.place(self.end, at + offset);
-            world.rings[self.end.index()][ring][place] = next + offset;
+            let (ring, place) = world.place(self.caller.end, at + offset);
+            world.rings[self.caller.end.index()][ring][place] = next + offset;
         }
         world.counts.ring_octets += len_octets;
     }
 
-    async fn copy_out(&self, at: u64, len_octets: u64) {
-        let mut world = self.turn().await;
-        let peer = self.end.peer();
+    fn copy_out(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn();
+        let peer = self.caller.end.peer();
         let octets = world.of_ring(peer, at, len_octets);
         world.compare(peer, &octets);
-        let thread = world.threads.get_mut(&self.owner.0).unwrap();
+        let thread = world.threads.get_mut(&self.caller.owner.0).unwrap();
         thread.copied = Some((len_octets, at + len_octets));
     }
 
-    async fn look_out(&self, at: u64, len_octets: u64, _skip: u64) {
-        let mut world = self.turn().await;
-        let peer = self.end.peer();
+    fn look_out(&self, at: u64, len_octets: u64, _skip: u64) {
+        let mut world = self.turn();
+        let peer = self.caller.end.peer();
         let octets = world.of_ring(peer, at, len_octets);
-        let next = world.threads[&self.owner.0].looked;
+        let next = world.threads[&self.caller.owner.0].looked;
         world.compare_from(next, peer, &octets);
         world.counts.looked_octets += len_octets;
     }
 
-    async fn wake(&self, end: End) {
-        let mut world = self.turn().await;
+    fn wake(&self, end: End) {
+        let mut world = self.turn();
         for thread in world.threads.values_mut() {
             thread.is_rung |= thread.end == end;
         }
     }
 
-    async fn call_agents(&self, end: End) {
-        self.turn().await.agent_calls[end.index()] += 1;
+    fn call_agents(&self, end: End) {
+        self.turn().agent_calls[end.index()] += 1;
     }
 
-    async fn wait(&self, event: Event) {
-        self.turn().await.sleep(self.owner, event);
-        self.turn().await.awake(self.owner);
+    fn wait(&self, event: Event) -> Result<(), Waits> {
+        self.turn().sleep(self.caller.owner, event);
+        self.turn().awake(self.caller.owner);
+        Ok(())
     }
 }

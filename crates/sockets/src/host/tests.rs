@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use urdma_socket_switch::layout::{first_octets, MEMORY_OCTETS};
-use urdma_socket_switch::{attend, demote, join, peek, recv, send, settle, Demotion, Taken};
+use urdma_socket_switch::{
+    attend, demote, join, peek, recv, send, settle, Demotion, Sent, Taken, Waits,
+};
 
 use super::*;
 use crate::connection::{int_option, Parts};
@@ -98,17 +100,19 @@ fn with<T>(connection: &Connection, octets: &mut [u8], run: impl FnOnce(&Call<'_
     run(&Call::new(connection, &octets.after(0), 0))
 }
 
-pub(crate) fn put(connection: &Connection, octets: &[u8]) -> Option<Result<u64, Refused>> {
+pub(crate) fn put(connection: &Connection, octets: &[u8]) -> Option<u64> {
     let len = octets.len() as u64;
-    with(connection, &mut octets.to_vec(), |call| {
-        Call::run(send(call, len, true))
-    })
+    let run = |call: &Call<'_>| send(call, len, true);
+    match with(connection, &mut octets.to_vec(), run) {
+        Ok(Sent::Octets(sent)) => Some(sent),
+        Ok(Sent::Broken) | Err(Waits(_)) => None,
+    }
 }
 
 pub(crate) fn take(connection: &Connection, len: usize) -> Option<Vec<u8>> {
     let mut octets = vec![0; len];
-    let run = |call: &Call<'_>| Call::run(recv(call, len as u64, true));
-    let Some(Taken::Octets(taken)) = with(connection, &mut octets, run) else {
+    let run = |call: &Call<'_>| recv(call, len as u64, true);
+    let Ok(Taken::Octets(taken)) = with(connection, &mut octets, run) else {
         return None;
     };
     octets.truncate(usize::try_from(taken).unwrap());
@@ -129,13 +133,13 @@ pub(crate) fn call<T>(connection: &Connection, run: impl FnOnce(&Call<'_>) -> T)
 /// Both ends join: their octets go to the rings from the next send on.
 pub(crate) fn join_both(ends: [&Connection; 2]) {
     for end in ends {
-        call(end, |call| Call::run(join(call))).unwrap();
+        call(end, |call| join(call));
     }
 }
 
 /// The octets of the first end go by TCP again, and go on to.
 fn leave_ring(first: &Connection) {
-    call(first, |call| Call::run(settle(call))).unwrap();
+    call(first, |call| settle(call)).unwrap();
     let refusals = first.block().word(Word::Refusals(End::First));
     refusals.store(1, SeqCst);
 }
@@ -143,11 +147,11 @@ fn leave_ring(first: &Connection) {
 #[test]
 fn octets_of_tcp_precede_those_of_the_ring() {
     let [one, other] = ends();
-    assert_eq!(put(&one, b"by TCP"), Some(Ok(6)));
+    assert_eq!(put(&one, b"by TCP"), Some(6));
     assert!(!one.is_in_ring(End::First));
     join_both([&one, &other]);
     assert_eq!(other.readable(), 6);
-    assert_eq!(put(&one, b", and by the ring"), Some(Ok(17)));
+    assert_eq!(put(&one, b", and by the ring"), Some(17));
     assert!(one.is_in_ring(End::First));
     assert_eq!(other.readable(), 6 + 17);
     assert_eq!(take(&other, 100).unwrap(), b"by TCP");
@@ -155,7 +159,7 @@ fn octets_of_tcp_precede_those_of_the_ring() {
     assert_eq!(take(&other, 100).unwrap(), b", and by the ring");
     assert_eq!(take(&other, 100), None);
     // The end that has accepted counts its octets without a SYN.
-    assert_eq!(put(&other, b"back"), Some(Ok(4)));
+    assert_eq!(put(&other, b"back"), Some(4));
     assert!(other.is_in_ring(End::Second));
     assert_eq!(take(&one, 100).unwrap(), b"back");
 }
@@ -181,15 +185,15 @@ fn cork(connection: &Connection) {
 fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
     let [one, other] = ends();
     cork(&one);
-    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(put(&one, b"held back"), Some(9));
     assert_eq!(take(&other, 100), None);
     join_both([&one, &other]);
-    assert_eq!(put(&one, b", not this"), Some(Ok(10)));
+    assert_eq!(put(&one, b", not this"), Some(10));
     assert_eq!(take(&other, 100).unwrap(), b"held back");
     assert_eq!(take(&other, 100).unwrap(), b", not this");
     // It still does.
     leave_ring(&one);
-    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(put(&one, b"held back"), Some(9));
     assert_eq!(take(&other, 100), None);
 }
 
@@ -197,14 +201,14 @@ fn octets_that_tcp_holds_back_are_sent_when_the_ring_gets_more() {
 fn cork_that_was_set_beside_the_ring_holds_back_what_goes_by_tcp() {
     let [one, other] = ends();
     join_both([&one, &other]);
-    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
+    assert_eq!(put(&one, b"in the ring"), Some(11));
     let of_kernel = || int_option(one.socket(), libc::IPPROTO_TCP, libc::TCP_CORK);
     one.set_cork(false);
     one.set_cork(true);
     assert_eq!(of_kernel(), Some(0));
     assert_eq!(take(&other, 100).unwrap(), b"in the ring");
     leave_ring(&one);
-    assert_eq!(put(&one, b"held back"), Some(Ok(9)));
+    assert_eq!(put(&one, b"held back"), Some(9));
     assert_eq!(take(&other, 100), None);
     assert_eq!(of_kernel(), Some(1));
     one.set_cork(false);
@@ -217,8 +221,8 @@ fn tcp_holds_back_nothing_that_was_in_the_ring() {
     let [one, other] = ends();
     join_both([&one, &other]);
     cork(&one);
-    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
-    call(&one, |call| Call::run(settle(call))).unwrap();
+    assert_eq!(put(&one, b"in the ring"), Some(11));
+    call(&one, |call| settle(call)).unwrap();
     assert!(!one.is_in_ring(End::First));
     assert_eq!(take(&other, 100).unwrap(), b"in the ring");
 }
@@ -230,14 +234,14 @@ fn ring_takes_no_more_than_it_has_and_goes_round() {
     let octets: Vec<u8> = (0..RING_OCTETS + 100).map(|at| (at % 251) as u8).collect();
     for _ in 0..3 {
         let mut done = 0;
-        while let Some(Ok(sent)) = put(&one, &octets[done..]) {
+        while let Some(sent) = put(&one, &octets[done..]) {
             // The receiver sees a piece while the next one is copied.
             assert_eq!(sent, RING_OCTETS as u64 / 4);
             done += RING_OCTETS / 4;
         }
         assert_eq!(done, RING_OCTETS);
         assert_eq!(take(&other, 100).unwrap(), &octets[..100]);
-        assert_eq!(put(&one, &octets[RING_OCTETS..]), Some(Ok(100)));
+        assert_eq!(put(&one, &octets[RING_OCTETS..]), Some(100));
         let piece = take(&other, RING_OCTETS).unwrap();
         assert_eq!(piece, &octets[100..][..RING_OCTETS / 4]);
         assert_eq!(take_all(&other), &octets[100 + RING_OCTETS / 4..]);
@@ -254,7 +258,7 @@ fn grown() -> ([Connection; 2], Vec<u8>, [u64; 2]) {
     let mut given = 0;
     while given < LONG_AFTER_OCTETS {
         // A receiver that keeps up leaves the ring short.
-        given += put(&one, &octets[..RING_OCTETS / 4 - 1]).unwrap().unwrap();
+        given += put(&one, &octets[..RING_OCTETS / 4 - 1]).unwrap();
         assert_eq!(take_all(&other).len(), RING_OCTETS / 4 - 1);
     }
     assert_eq!(
@@ -262,7 +266,7 @@ fn grown() -> ([Connection; 2], Vec<u8>, [u64; 2]) {
         (RING_OCTETS as u64, 0)
     );
     let mut done = 0;
-    while let Some(Ok(sent)) = put(&one, &octets[done..]) {
+    while let Some(sent) = put(&one, &octets[done..]) {
         done += usize::try_from(sent).unwrap();
     }
     assert_eq!(done, LONG_RING_OCTETS);
@@ -277,7 +281,7 @@ fn ring_of_a_long_stream_that_has_no_room_becomes_longer() {
     assert_eq!(one.ring_len(End::Second), RING_OCTETS as u64);
     assert_eq!(take_all(&other), octets);
     for _ in 0..3 {
-        let sent = put(&one, &octets).unwrap().unwrap();
+        let sent = put(&one, &octets).unwrap();
         assert_eq!(sent, LONG_RING_OCTETS as u64 / 4);
         assert_eq!(take_all(&other), &octets[..LONG_RING_OCTETS / 4]);
     }
@@ -286,10 +290,7 @@ fn ring_of_a_long_stream_that_has_no_room_becomes_longer() {
 #[test]
 fn demotion_gives_tcp_what_both_rings_of_a_direction_have() {
     let ([one, other], octets, _) = grown();
-    assert_eq!(
-        call(&one, |call| Call::run(demote(call))),
-        Some(Demotion::Done)
-    );
+    assert_eq!(call(&one, |call| demote(call)), Ok(Demotion::Done));
     assert!(!one.is_in_ring(End::First));
     let mut taken = Vec::new();
     while taken.len() < octets.len() {
@@ -304,7 +305,7 @@ fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
     let [one, other] = ends();
     join_both([&one, &other]);
     let octets = vec![1; RING_OCTETS];
-    let mut given = put(&one, &octets).unwrap().unwrap();
+    let mut given = put(&one, &octets).unwrap();
     let size = c_int::try_from(3 * RING_OCTETS).unwrap();
     // SAFETY: the option is an int.
     let set = unsafe {
@@ -313,7 +314,7 @@ fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
     };
     assert_eq!(set, 0);
     while given < 2 * LONG_AFTER_OCTETS {
-        while let Some(Ok(sent)) = put(&one, &octets) {
+        while let Some(sent) = put(&one, &octets) {
             given += sent;
         }
         take_all(&other);
@@ -325,13 +326,10 @@ fn ring_stays_short_if_the_socket_does_not_take_a_longer_one() {
 fn demotion_gives_tcp_what_the_ring_has() {
     let [one, other] = ends();
     join_both([&one, &other]);
-    assert_eq!(put(&one, b"in the ring"), Some(Ok(11)));
-    assert_eq!(
-        call(&one, |call| Call::run(demote(call))),
-        Some(Demotion::Done)
-    );
+    assert_eq!(put(&one, b"in the ring"), Some(11));
+    assert_eq!(call(&one, |call| demote(call)), Ok(Demotion::Done));
     assert!(!one.is_in_ring(End::First));
-    assert_eq!(put(&one, b" and by TCP"), Some(Ok(11)));
+    assert_eq!(put(&one, b" and by TCP"), Some(11));
     assert_eq!(take(&other, 100).unwrap(), b"in the ring and by TCP");
 }
 
@@ -349,8 +347,8 @@ fn octets_in_the_ring_of_a_direction_by_tcp_do_not_keep_a_look_from_the_end() {
     let head = one.block().word(Word::Head(End::Second));
     head.store(1, SeqCst);
     drop(other);
-    let found = call(&one, |call| Call::run(peek(call, 1, true)));
-    assert_eq!(found, Some(Taken::End));
+    let found = call(&one, |call| peek(call, 1, true));
+    assert_eq!(found, Ok(Taken::End));
 }
 
 /// What a hostile peer may write to a word.
@@ -408,10 +406,10 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
             let mut octets = vec![7; 3 * LEN];
             let (buffer, len) = (&mut octets[LEN..2 * LEN], LEN as u64);
             with(&one, buffer, |call| {
-                Call::run(recv(call, len, true));
-                Call::run(send(call, len, true));
-                Call::run(attend(call));
-                Call::run(settle(call));
+                _ = recv(call, len, true);
+                _ = send(call, len, true);
+                _ = attend(call);
+                _ = settle(call);
             });
             assert!(octets[..LEN]
                 .iter()
@@ -425,13 +423,13 @@ fn no_word_of_a_hostile_peer_reaches_beyond_ring_and_buffer() {
 fn octets_that_are_handed_back_do_not_wait_for_an_acknowledgement() {
     let [one, other] = ends();
     // From the answer on, `other` delays its acknowledgements, and TCP holds back short segments.
-    assert_eq!(put(&one, b"request"), Some(Ok(7)));
+    assert_eq!(put(&one, b"request"), Some(7));
     assert_eq!(take(&other, 100).unwrap(), b"request");
-    assert_eq!(put(&other, b"answer"), Some(Ok(6)));
+    assert_eq!(put(&other, b"answer"), Some(6));
     assert_eq!(take(&one, 100).unwrap(), b"answer");
-    assert_eq!(put(&one, b"first"), Some(Ok(5)));
+    assert_eq!(put(&one, b"first"), Some(5));
     join_both([&one, &other]);
-    assert_eq!(put(&one, b", second"), Some(Ok(8)));
-    call(&one, |call| Call::run(demote(call)));
+    assert_eq!(put(&one, b", second"), Some(8));
+    call(&one, |call| demote(call)).unwrap();
     assert_eq!(take(&other, 100).unwrap(), b"first, second");
 }

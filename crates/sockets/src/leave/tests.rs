@@ -12,8 +12,8 @@ fn move_to_tcp_ends_when_tcp_has_carried_what_was_handed_back() {
     const LATE: &[u8] = b"late";
     let [one, other] = ends();
     join_both([&one, &other]);
-    assert_eq!(put(&other, b"in the ring"), Some(Ok(11)));
-    call(&other, |call| Call::run(settle(call))).unwrap();
+    assert_eq!(put(&other, b"in the ring"), Some(11));
+    call(&other, |call| settle(call)).unwrap();
     assert!(one.has_arrived());
     // Of what was handed back, TCP carries some octets when the move is in progress.
     let until = other.block().word(Word::TcpUntil(other.end));

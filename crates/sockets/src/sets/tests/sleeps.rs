@@ -8,7 +8,6 @@ use urdma_socket_switch::{recv, Taken};
 
 use super::*;
 use crate::host::tests::{call, join_both, put};
-use crate::host::Call;
 use crate::peer::Peer;
 
 const MEMBERS: usize = 4;
@@ -66,7 +65,7 @@ impl Members {
         assert!(cell.change(cell.seen(), State::Rings));
         assert!(super::super::join(&ours, cell));
         // From now on TCP is quiet.
-        put(&peer, b"a").unwrap().unwrap();
+        put(&peer, b"a").unwrap();
         assert!(take(&ours));
         self.sockets.push((socket, other, cell));
         self.ours.push(ours);
@@ -109,7 +108,7 @@ impl Members {
     }
 
     fn put(&self, member: usize) {
-        put(&self.peers[member], b"a").unwrap().unwrap();
+        put(&self.peers[member], b"a").unwrap();
     }
 }
 
@@ -129,8 +128,8 @@ impl Drop for Members {
 
 /// Takes an octet without asking for a wake-up.
 fn take(connection: &Connection) -> bool {
-    let taken = call(connection, |call| Call::run(recv(call, 1, false)));
-    taken == Some(Taken::Octets(1))
+    let taken = call(connection, |call| recv(call, 1, false));
+    taken == Ok(Taken::Octets(1))
 }
 
 #[test]
