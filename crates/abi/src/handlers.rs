@@ -359,10 +359,18 @@ impl PutOff {
         true
     }
 
+    /// Whether signals were put off.
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        self.has.load(Ordering::Relaxed)
+    }
+
     /// Has the signals delivered that were put off.
     #[inline]
     pub fn deliver(&self) {
-        if self.has.swap(false, Ordering::Relaxed) {
+        // Signals are blocked while there are any: no handler runs between load and store.
+        if self.has_any() {
+            self.has.store(false, Ordering::Relaxed);
             change_mask(libc::SIG_SETMASK, self.before.load(Ordering::Relaxed));
         }
     }

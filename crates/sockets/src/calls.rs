@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use libc::{pollfd, ssize_t};
-use urdma_abi::cancel::Disabled;
 use urdma_socket_switch::{peek, recv, send, Event, Sent, Taken, Waits};
 
 use crate::begin::{begin, begin_without_rings, Begun};
@@ -37,7 +36,8 @@ pub(crate) fn count(fd: c_int, cell: &'static Cell, way: Way) {
     }
 }
 
-/// How an attempt has ended.
+/// How an attempt has ended. It reaches no cancellation point that is not disabled
+/// ([`Disabled`](urdma_abi::cancel::Disabled)): [`Call`] makes its system calls directly.
 enum Attempt {
     Moved(u64),
     /// A receive has found nothing, and has asked for no wake-up.
@@ -50,7 +50,6 @@ enum Attempt {
 }
 
 fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
-    let _uncancelled = Disabled::new();
     let _masked = Masked::new();
     let mut call = Call::new(connection, window, flags);
     if is_nonblocking(connection, flags) {
@@ -86,7 +85,6 @@ fn try_recv(connection: &Connection, window: &Window, flags: c_int, has_spun: bo
 
 /// `asks`: whether the peer is to wake this end when there is something.
 fn receive(connection: &Connection, window: &Window, flags: c_int, asks: bool) -> Attempt {
-    let _uncancelled = Disabled::new();
     let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
     let taken = if flags & libc::MSG_PEEK == 0 {
@@ -238,7 +236,7 @@ unsafe fn transfer_by(
     fd: c_int,
     cell: &'static Cell,
     octets: Option<Octets>,
-    (way, mut has_begun): (Way, bool),
+    (way, has_begun): (Way, bool),
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let is_nothing = octets.is_some_and(|octets| octets.len() == 0);
@@ -258,18 +256,37 @@ unsafe fn transfer_by(
         cell.leave();
         return result;
     };
+    // SAFETY: as for the caller.
+    match unsafe { transfer_by_rings(fd, cell, octets, (way, has_begun)) } {
+        Some(result) => result,
+        None => transfer_by_kernel(fd, cell, way, kernel),
+    }
+}
+
+/// The transfer of a connection that has rings; `None` if it has none: the call has entered then.
+/// What it needs is not saved by calls of connections that stay with TCP.
+///
+/// # Safety
+/// As [`transfer`].
+#[inline(never)]
+unsafe fn transfer_by_rings(
+    fd: c_int,
+    cell: &'static Cell,
+    octets: Octets,
+    (way, mut has_begun): (Way, bool),
+) -> Option<ssize_t> {
     let (mut done, mut limit, mut has_spun) = (0, way.limit(), false);
     loop {
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
-            Begun::Kernel if done == 0 => return transfer_by_kernel(fd, cell, way, kernel),
+            Begun::Kernel if done == 0 => return None,
             Begun::Kernel => {
                 cell.leave();
                 if matches!(way, Way::Recv(flags) if flags & libc::MSG_WAITALL == 0) {
-                    return moved_so_far(done);
+                    return Some(moved_so_far(done));
                 }
                 // SAFETY: as for the caller.
-                return unsafe { rest_by_kernel(fd, octets, done, way) };
+                return Some(unsafe { rest_by_kernel(fd, octets, done, way) });
             }
         };
         if !std::mem::replace(&mut has_begun, true) {
@@ -285,7 +302,7 @@ unsafe fn transfer_by(
             connection.reset();
             cell.leave();
             leave::retire(fd, Reason::Violated);
-            return failed(libc::ECONNRESET);
+            return Some(failed(libc::ECONNRESET));
         }
         let pause = match attempt {
             Attempt::Moved(moved) => {
@@ -293,18 +310,18 @@ unsafe fn transfer_by(
                 let goes_on = done < octets.len() && way.goes_on(connection);
                 cell.leave();
                 if !goes_on {
-                    return moved_so_far(done);
+                    return Some(moved_so_far(done));
                 }
                 has_spun = false;
                 continue;
             }
             Attempt::End => {
                 cell.leave();
-                return moved_so_far(done);
+                return Some(moved_so_far(done));
             }
             Attempt::Failed(errno) => {
                 cell.leave();
-                return ended(done, errno);
+                return Some(ended(done, errno));
             }
             Attempt::Broken => {
                 cell.leave();
@@ -313,12 +330,12 @@ unsafe fn transfer_by(
             }
             Attempt::Nothing | Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
                 cell.leave();
-                return ended(done, libc::EAGAIN);
+                return Some(ended(done, libc::EAGAIN));
             }
             // Another thread has taken them.
             Attempt::Nothing | Attempt::Waits(_) if done > 0 && !way.waits_for_all(connection) => {
                 cell.leave();
-                return moved_so_far(done);
+                return Some(moved_so_far(done));
             }
             Attempt::Nothing => Pause::Spin,
             Attempt::Waits(event) => Pause::Sleep(event, taken),
@@ -328,8 +345,8 @@ unsafe fn transfer_by(
         match unsafe { wait(cell, connection, pause, &mut limit) } {
             Slept::Again => {}
             Slept::Never => leave::retire(fd, Reason::NoDescriptor),
-            Slept::Ended(errno) => return ended(done, errno),
-            Slept::Closed => return failed(libc::EBADF),
+            Slept::Ended(errno) => return Some(ended(done, errno)),
+            Slept::Closed => return Some(failed(libc::EBADF)),
         }
     }
 }

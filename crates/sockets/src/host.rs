@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use libc::{iovec, msghdr};
+use urdma_abi::cancel::Disabled;
 use urdma_socket_switch::layout::{LONG_AFTER_OCTETS, LONG_RING_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Waits, Word};
 
@@ -299,6 +300,7 @@ impl Host for Call<'_> {
         if yields < YIELDS {
             std::thread::yield_now();
         } else {
+            let _uncancelled = Disabled::new();
             std::thread::sleep(PAUSE);
         }
     }

@@ -6,9 +6,11 @@
 //! that an attempt needs no system call; at other times it calls the handler.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 
 use libc::{sigaction, siginfo_t};
+use urdma_abi::cancel::Disabled;
 use urdma_abi::handlers::{Handlers, PutOff};
 use urdma_abi::signals::{change_mask, Set, ALL};
 
@@ -64,10 +66,40 @@ impl Place {
         self.depth.store(depth, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
     }
+
+    /// Runs the handlers of signals that were put off. They may reach cancellation points, with the
+    /// frames of the call below them.
+    #[cold]
+    fn deliver(&self) {
+        let _uncancelled = Disabled::new();
+        self.put_off.deliver();
+    }
+}
+
+/// The place of the calling thread. It stays in the thread.
+#[derive(Clone, Copy)]
+struct Here(NonNull<Place>);
+
+impl Here {
+    #[inline]
+    fn new() -> Self {
+        PLACE.with(|place| Self(NonNull::from(place)))
+    }
+
+    #[inline]
+    fn place(&self) -> &Place {
+        // SAFETY: the place has no destructor and lives as long as its thread, which is this one,
+        // since `Here` is not `Send`.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 /// No handler runs in this thread while it lives.
-pub(crate) struct Masked(Option<Set>);
+pub(crate) struct Masked {
+    here: Here,
+    /// The signals that were blocked before, if this has blocked all.
+    before: Option<Set>,
+}
 
 impl Masked {
     pub(crate) fn new() -> Self {
@@ -80,23 +112,25 @@ impl Masked {
     }
 
     fn begin(does_block: bool) -> Self {
-        PLACE.with(|place| place.set_depth(place.depth.load(Ordering::Relaxed) + 1));
-        Self(does_block.then(|| change_mask(libc::SIG_BLOCK, ALL)))
+        let here = Here::new();
+        let place = here.place();
+        place.set_depth(place.depth.load(Ordering::Relaxed) + 1);
+        let before = does_block.then(|| change_mask(libc::SIG_BLOCK, ALL));
+        Self { here, before }
     }
 }
 
 impl Drop for Masked {
     fn drop(&mut self) {
-        if let Some(before) = self.0 {
+        if let Some(before) = self.before {
             change_mask(libc::SIG_SETMASK, before);
         }
-        PLACE.with(|place| {
-            let depth = place.depth.load(Ordering::Relaxed) - 1;
-            place.set_depth(depth);
-            if depth == 0 {
-                place.put_off.deliver();
-            }
-        });
+        let place = self.here.place();
+        let depth = place.depth.load(Ordering::Relaxed) - 1;
+        place.set_depth(depth);
+        if depth == 0 && place.put_off.has_any() {
+            place.deliver();
+        }
     }
 }
 
