@@ -2,6 +2,7 @@
 //! epoll(7).
 
 use std::ffi::c_short;
+use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
 
 use urdma_socket_switch::Word;
@@ -44,16 +45,29 @@ fn has_room(connection: &Connection) -> bool {
     ring_len.wrapping_sub(connection.in_ring(connection.end)) >= ring_len / ROOM_PART
 }
 
-/// Which of some events the socket is ready for.
+/// Which of some events the socket is ready for. No cancellation point, as poll(2) is one.
 pub(crate) fn of_socket(connection: &Connection, events: c_short) -> c_short {
     let mut list = libc::pollfd {
         fd: connection.socket(),
         events,
         revents: 0,
     };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let before = real::errno();
-    // SAFETY: a list of one entry.
-    unsafe { real::poll(&raw mut list, 1, 0) };
+    // SAFETY: a list of one entry, a time, and no mask of signals.
+    unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut list,
+            1,
+            &raw const at_once,
+            null::<u8>(),
+            8,
+        )
+    };
     real::set_errno(before);
     list.revents
 }

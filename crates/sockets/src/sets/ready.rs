@@ -27,7 +27,7 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
 const OUT: u32 = libc::EPOLLOUT.cast_unsigned();
 
-/// What a member stands for.
+/// What a member stands for. No method reaches a cancellation point.
 pub(crate) trait Source {
     /// Which of some events it is ready for.
     fn ready(&self, events: u32) -> u32;
