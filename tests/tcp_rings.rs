@@ -24,6 +24,8 @@ use urdma_ipc::{ControlClient, JoinedSocket, SocketReason};
 use urdma_tests::rings::{at_the_end, client, file, from_call, output, reasons, shell, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
+#[path = "tcp-rings/cancelled.rs"]
+mod cancelled;
 #[cfg(target_arch = "x86_64")]
 #[path = "tcp-rings/diagnosed.rs"]
 mod diagnosed;

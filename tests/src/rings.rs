@@ -1,7 +1,7 @@
 //! Programs whose TCP connections go over rings (`urdma run --sockets`).
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use urdma_harness::process::{wait_until, Process};
@@ -42,6 +42,20 @@ pub fn from_call(one: &OneHost, call: u32, argv: &[&str]) -> Command {
     command.args(["--sockets", "--sockets-from", &call.to_string(), "--"]);
     command.args(argv);
     command
+}
+
+/// Builds a program in C of `tests/tcp-rings` in a folder.
+pub fn compile(folder: &Path, name: &str) -> PathBuf {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tcp-rings");
+    let mut command = Command::new("cc");
+    command
+        .args(["-O1", "-fno-inline", "-pthread", "-o"])
+        .arg(&program)
+        .arg(source.join(name).with_extension("c"));
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    program
 }
 
 /// What a program has printed that ends, and succeeds.

@@ -1,28 +1,14 @@
 //! `urdma run --sockets-diagnose`: which code makes system calls on sockets without the C library.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use urdma_harness::process::{wait_until, Process};
-use urdma_tests::rings::{client, from_call, output, status};
+use urdma_tests::rings::{client, compile, from_call, output, status};
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 use crate::ENDS;
-
-/// Builds `raw.c`.
-fn compile(folder: &Path) -> PathBuf {
-    let program = folder.join("raw");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tcp-rings/raw.c");
-    let mut command = Command::new("cc");
-    command
-        .args(["-O1", "-fno-inline", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source);
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
-    program
-}
 
 /// The calls of `raw.c`, and its functions that make them.
 const CALLS: [(&str, &str); 7] = [
@@ -46,7 +32,7 @@ fn function_at(program: &Path, address: &str) -> String {
 fn calls_without_the_c_library_are_named_once_with_their_module() {
     let _alone = alone();
     let one = OneHost::up();
-    let program = compile(one.scratch.path());
+    let program = compile(one.scratch.path(), "raw");
     let begin = one.scratch.path().join("begin");
     let begin = begin.to_str().unwrap();
     let observer = client(&one);
