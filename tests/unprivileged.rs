@@ -11,8 +11,8 @@ use urdma_harness::instance::Copies;
 use urdma_harness::process::Process;
 use urdma_tests::alone;
 
-/// An ordinary user that no other test uses. The session looks for files of its user; the tests of
-/// ports over UDP sockets run as `nobody`, and may create files at the same time.
+/// An ordinary user of this test alone. The session looks for files of its user, and other tests
+/// create files as `nobody` at the same time.
 const USER: u32 = 65_533;
 const LIMIT: Duration = Duration::from_secs(180);
 

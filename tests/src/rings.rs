@@ -1,6 +1,7 @@
 //! Programs whose TCP connections go over rings (`urdma run --sockets`).
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,13 +49,9 @@ pub fn from_call(one: &OneHost, call: u32, argv: &[&str]) -> Command {
 pub fn compile(folder: &Path, name: &str) -> PathBuf {
     let program = folder.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tcp-rings");
-    let mut command = Command::new("cc");
-    command
-        .args(["-O1", "-fno-inline", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source.join(name).with_extension("c"));
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "{}", ended.describe());
+    let source = source.join(name).with_extension("c");
+    let arguments = ["-std=gnu11", "-O1", "-fno-inline", "-pthread"].map(OsStr::new);
+    crate::compile(&program, arguments.into_iter().chain([source.as_os_str()]));
     program
 }
 

@@ -2,7 +2,6 @@
    send each other octets whose values follow from their positions. From when the file BEGIN is
    there, which says that the connection has rings, threads of the second end are cancelled in their
    calls (pthread_cancel), and others go on where these have ended. */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <err.h>
 #include <pthread.h>

@@ -1,7 +1,6 @@
 /* `raw PORT BEGIN`: makes round trips with `ends.py echo PORT`, waits for the file BEGIN, which
    says that the connection has rings, and makes system calls on the socket without the C library,
    each from two places; then round trips again. */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/filter.h>

@@ -340,15 +340,10 @@ pub(crate) fn silence(connection: &Connection, mine: c_int) {
 }
 
 impl Set {
-    /// Uses the members with their lock.
+    /// Uses the members with their lock. What reaches no cancellation point, as a look at them
+    /// ([`Source`]) does not, and drops no descriptor, uses `members` itself.
     fn with<R>(&self, use_it: impl FnOnce(&mut Members) -> R) -> R {
         let _uncancelled = Disabled::new();
-        self.members.with(use_it)
-    }
-
-    /// The same without a change of the cancel state: `use_it` reaches no cancellation point, as
-    /// a look at members ([`Source`]) does not, and drops no descriptor.
-    fn with_looks<R>(&self, use_it: impl FnOnce(&mut Members) -> R) -> R {
         self.members.with(use_it)
     }
 
@@ -651,7 +646,7 @@ impl Set {
     /// A wait begins: reports members with rings. Returns whether the kernel is asked too, after
     /// which [`Self::end_sleep`] follows. With `may_sleep`, members are armed if none is ready.
     pub(crate) fn look(&self, events: &mut Events, may_sleep: bool) -> bool {
-        self.with_looks(|members| {
+        self.members.with(|members| {
             members.is_rings_turn = false;
             members.look(events, None);
             if events.count() == 0 && may_sleep {
@@ -690,20 +685,20 @@ impl Set {
 
     /// Whether a wait is to spin: a member with rings was ready lately.
     pub(crate) fn may_spin(&self) -> bool {
-        self.is_ringed() && self.with_looks(|members| members.ready.has_queued())
+        self.is_ringed() && self.members.with(|members| members.ready.has_queued())
     }
 
     /// Whether a wait would report octets of rings, before which the kernel is to be asked.
     pub(crate) fn is_order_unknown(&self) -> bool {
         let is_unknown =
             |members: &mut Members| members.is_kernel_first() && members.ready.is_due();
-        self.is_ringed() && self.with_looks(is_unknown)
+        self.is_ringed() && self.members.with(is_unknown)
     }
 
     /// A look that does not wait: whether the kernel is asked first, after which
     /// [`Self::end_sleep`] follows.
     pub(crate) fn begin_glance(&self, events: &mut Events) -> bool {
-        self.with_looks(|members| {
+        self.members.with(|members| {
             let is_late = members.unasked >= KERNEL_EVERY || members.has_new;
             let is_asked = is_late || members.is_kernel_first();
             if is_asked {
@@ -724,7 +719,7 @@ impl Set {
     /// Whether a look would report a member with rings that is not armed. No system call is made
     /// while TCP is quiet.
     pub(crate) fn is_due(&self) -> bool {
-        self.with_looks(|members| members.ready.is_due())
+        self.members.with(|members| members.ready.is_due())
     }
 
     /// The thread has asked the kernel.

@@ -120,6 +120,10 @@ impl World {
         self.threads.insert(owner.0, thread);
     }
 
+    fn thread(&mut self, owner: Owner) -> &mut Thread {
+        self.threads.get_mut(&owner.0).unwrap()
+    }
+
     pub(super) fn word(&self, word: Word) -> u64 {
         self.block.word(word).load(Relaxed)
     }
@@ -184,18 +188,18 @@ impl World {
     /// Counts what a thread has copied out of the ring, once it has left the ring.
     fn note_taken(&mut self, owner: Owner, sender: End) {
         let tail = self.word(Word::Tail(sender));
-        let thread = self.threads.get_mut(&owner.0).unwrap();
+        let thread = self.thread(owner);
         if let Some((octets, _)) = thread.copied.take_if(|(_, until)| *until == tail) {
             self.consumed[sender.index()] += octets;
         }
     }
 
     fn sleep(&mut self, owner: Owner, event: Event) {
-        self.threads.get_mut(&owner.0).unwrap().waits_for = Some(event);
+        self.thread(owner).waits_for = Some(event);
     }
 
     fn awake(&mut self, owner: Owner) {
-        let thread = self.threads.get_mut(&owner.0).unwrap();
+        let thread = self.thread(owner);
         thread.waits_for = None;
         thread.is_rung = false;
     }
@@ -369,11 +373,7 @@ impl Host for Turns<'_> {
 
     fn tcp_send(&self, len_octets: u64) -> Result<u64, Refused> {
         let mut world = self.turn();
-        world
-            .threads
-            .get_mut(&self.caller.owner.0)
-            .unwrap()
-            .is_returning = false;
+        world.thread(self.caller.owner).is_returning = false;
         let room = world.tcp.room(self.caller.end, false)?;
         let len = world.rng.between(1, room.min(len_octets));
         let next = world.accepted(self.caller.end);
@@ -386,11 +386,7 @@ impl Host for Turns<'_> {
 
     fn tcp_return(&self, at: u64, len_octets: u64) -> Result<u64, Refused> {
         let mut world = self.turn();
-        world
-            .threads
-            .get_mut(&self.caller.owner.0)
-            .unwrap()
-            .is_returning = true;
+        world.thread(self.caller.owner).is_returning = true;
         world.return_octets(self.caller.end, at, len_octets)
     }
 
@@ -409,7 +405,7 @@ impl Host for Turns<'_> {
         let peer = self.caller.end.peer();
         world.compare(peer, &octets);
         let behind = world.consumed[peer.index()] + octets.len() as u64;
-        world.threads.get_mut(&self.caller.owner.0).unwrap().looked = behind;
+        world.thread(self.caller.owner).looked = behind;
         received
     }
 
@@ -458,7 +454,7 @@ impl Host for Turns<'_> {
         let peer = self.caller.end.peer();
         let octets = world.of_ring(peer, at, len_octets);
         world.compare(peer, &octets);
-        let thread = world.threads.get_mut(&self.caller.owner.0).unwrap();
+        let thread = world.thread(self.caller.owner);
         thread.copied = Some((len_octets, at + len_octets));
     }
 
@@ -466,7 +462,7 @@ impl Host for Turns<'_> {
         let mut world = self.turn();
         let peer = self.caller.end.peer();
         let octets = world.of_ring(peer, at, len_octets);
-        let next = world.threads[&self.caller.owner.0].looked;
+        let next = world.thread(self.caller.owner).looked;
         world.compare_from(next, peer, &octets);
         world.counts.looked_octets += len_octets;
     }
