@@ -2,7 +2,7 @@
 //! for virtual queue pairs to that node.
 
 use crate::end::{Begun, Delivered, Places};
-use crate::exchange::Control;
+use crate::exchange::{Control, ExchangeId};
 use crate::fault::Fault;
 use crate::header::{EndId, Ends, Header, Message};
 use crate::pool::{release, Pool};
@@ -13,7 +13,7 @@ use crate::types::{BufferAction, EndState, NodeId, PhysicalId, Status, VirtualId
 /// From where a message comes, and where it is.
 #[derive(Clone, Copy)]
 struct Arrival {
-    slot: u16,
+    exchange: ExchangeId,
     node: NodeId,
     buffer: u32,
 }
@@ -26,33 +26,40 @@ impl Pool {
     /// whose queue pair is destroyed are the driver's.
     pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, first: &[u8], len_octets: usize) {
         self.book();
+        let exchange = ExchangeId::of_connection(id.slot);
         let node = self.physical_state(id).and_then(|_| {
-            let shared = &mut self.physicals[usize::from(id.slot)];
-            shared.node.filter(|_| shared.exchange.grant.take())
+            let node = self.physicals[usize::from(id.slot)].node?;
+            let found = self.exchanges.get_mut(exchange)?;
+            found.grant.take().then_some(node)
         });
         let Some(node) = node else {
             self.stats.dropped += 1;
             return;
         };
         let arrival = Arrival {
-            slot: id.slot,
+            exchange,
             node,
             buffer,
         };
+        self.handle_arrival(&arrival, first, len_octets);
+    }
+
+    fn handle_arrival(&mut self, from: &Arrival, first: &[u8], len_octets: usize) {
         let Ok((header, len_octets)) = Header::decode(first, len_octets) else {
             self.stats.dropped += 1;
-            return self.free_buffer(id.slot, buffer);
+            return self.free_buffer(from.exchange, from.buffer);
         };
-        let exchange = &mut self.physicals[usize::from(id.slot)].exchange;
-        let is_possible = exchange.credit.handle_announced(header.buffers);
+        let exchange = self.exchanges.get_mut(from.exchange);
+        let is_possible =
+            exchange.is_some_and(|found| found.credit.handle_announced(header.buffers));
         self.stats.dropped += u64::from(!is_possible);
         if is_possible {
-            self.feed(id.slot);
+            self.feed(from.exchange);
         }
-        let answer = self.handle_header(&arrival, &header.message, len_octets);
-        self.free_buffer(id.slot, buffer);
+        let answer = self.handle_header(from, &header.message, len_octets);
+        self.free_buffer(from.exchange, from.buffer);
         if let Some(answer) = answer {
-            self.answer(id.slot, answer);
+            self.answer(from.exchange, answer);
         }
     }
 
@@ -184,7 +191,7 @@ impl Pool {
             return refuse;
         }
         waiting.push_back(Incoming {
-            slot: from.slot,
+            exchange: from.exchange,
             node: from.node,
             source,
             receives,
@@ -199,11 +206,8 @@ impl Pool {
         }
         let opening = self.opening_end(from, ends.destination);
         let opening = opening.and_then(|id| Some((id, self.virtuals.get_mut(id.0)?)));
-        let opening = opening.and_then(|(id, member)| {
-            let slot = member.physical;
-            Some((id, slot, member.end.as_mut()?))
-        });
-        let Some((id, slot, end)) = opening else {
+        let opening = opening.and_then(|(id, member)| Some((id, member.end.as_mut()?)));
+        let Some((id, end)) = opening else {
             return self.answer_unknown(ends);
         };
         (end.state, end.remote) = (EndState::Open, Some(ends.source));
@@ -213,7 +217,7 @@ impl Pool {
         by_remote.insert((from.node, ends.source), id);
         self.list(id);
         // The other end may have ended since, and what it was told of Receives may be lost.
-        self.send_own(slot, Control::Receives(id));
+        self.tell_other(id, Control::Receives(id));
         None
     }
 
@@ -298,11 +302,7 @@ impl Pool {
 
     /// The first segment of a Send; whether it is possible.
     fn handle_begin(&mut self, from: &Arrival, id: VirtualId, all: u32, len_octets: u32) -> bool {
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return false;
-        };
-        let slot = member.physical;
-        let Some(end) = &mut member.end else {
+        let Some(end) = self.end_mut(id) else {
             return false;
         };
         if end.is_filling() {
@@ -315,7 +315,7 @@ impl Pool {
                 let is_told = end.begin_telling();
                 self.copy(from.buffer, to);
                 if is_told {
-                    self.send_own(slot, Control::Taken(id));
+                    self.tell_other(id, Control::Taken(id));
                 }
             }
             Some(Begun::TooLong(pieces)) => {

@@ -2,7 +2,7 @@
 
 use crate::config::Transport;
 use crate::error::{CallError, PostError};
-use crate::exchange::OWN;
+use crate::exchange::{Exchange, ExchangeId};
 use crate::fault::Fault;
 use crate::lone::Lone;
 use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
@@ -173,7 +173,9 @@ impl Pool {
         shared.members -= 1;
         if closed.is_listed {
             let virtuals = &self.virtuals;
-            shared.note_closed_turn(|id| id == OWN || virtuals.get(id.0).is_some());
+            shared.note_closed_turn(|id| {
+                ExchangeId::of_own(id).is_some() || virtuals.get(id.0).is_some()
+            });
         }
         self.note_closed(closed.physical, closed.node);
         Ok(())
@@ -231,7 +233,7 @@ impl Pool {
         if let Some(before) = shared.node.and_then(|node| self.nodes.get_mut(node.0)) {
             before.physicals.retain(|reaching| *reaching != slot);
         }
-        self.forget_exchange(slot);
+        self.forget_exchange(ExchangeId::of_connection(slot));
         self.retire_physical(slot);
         Ok(slot)
     }
@@ -503,9 +505,18 @@ impl Pool {
                         self.list(id);
                     }
                 }
-                None if id == OWN => self.physicals[usize::from(slot)].exchange.note_retired(),
-                None => self.stats.closed += 1,
+                None => self.note_retired(id),
             }
+        }
+    }
+
+    /// A message of the pool itself is complete, or a request of a virtual queue pair that was
+    /// closed.
+    #[cold]
+    fn note_retired(&mut self, of: VirtualId) {
+        match ExchangeId::of_own(of).map(|id| self.exchanges.get_mut(id)) {
+            Some(exchange) => drop(exchange.map(Exchange::note_retired)),
+            None => self.stats.closed += 1,
         }
     }
 

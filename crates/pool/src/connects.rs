@@ -8,7 +8,7 @@
 
 use crate::credit::{Credit, Grant, SHARE_MIN};
 use crate::error::CallError;
-use crate::exchange::{is_close, Control};
+use crate::exchange::{is_close, Control, ExchangeId};
 use crate::fault::Fault;
 use crate::physical_qp::PhysicalQp;
 use crate::pool::{has_places, Pool};
@@ -87,17 +87,21 @@ impl Pool {
             shared.state,
             PhysicalState::Accepting | PhysicalState::Ready | PhysicalState::Failing
         );
-        let other = shared.exchange.other.filter(|_| has_other);
+        let other = self.other_of(slot).filter(|_| has_other);
         other.is_some_and(|other| (other.epoch, other.slot) == (name.epoch, name.slot))
+    }
+
+    /// How the node has named its end of a connection.
+    fn other_of(&self, slot: u16) -> Option<ConnectionName> {
+        self.exchanges.get(ExchangeId::of_connection(slot))?.other
     }
 
     /// The node asks again for a connection that it has had. A request that was late is refused.
     fn replace(&mut self, slot: u16, name: ConnectionName) -> Option<PhysicalId> {
-        let shared = &self.physicals[usize::from(slot)];
-        let before = shared.exchange.other.map_or(0, |other| other.generation);
+        let before = self.other_of(slot).map_or(0, |other| other.generation);
         let newer = name.generation.wrapping_sub(before);
         let is_late = newer > u16::MAX / 2;
-        match shared.state {
+        match self.physicals[usize::from(slot)].state {
             PhysicalState::Accepting if !is_late => Some(self.begin_accepting(slot, name)),
             PhysicalState::Ready if !is_late && newer > 0 => {
                 self.begin_failing(slot);
@@ -114,7 +118,7 @@ impl Pool {
             shared.idle_since = now;
         }
         shared.state = PhysicalState::Accepting;
-        shared.exchange.other = Some(name);
+        self.exchanges.of_connection(slot).other = Some(name);
         shared.id()
     }
 
@@ -146,7 +150,7 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(id.slot)];
         shared.state = PhysicalState::Down;
         match shared.members {
-            0 => self.forget_exchange(id.slot),
+            0 => self.forget_exchange(ExchangeId::of_connection(id.slot)),
             _ => self.connect(id.slot),
         }
     }
@@ -163,7 +167,7 @@ impl Pool {
         if self.physical_state(id) != Some(PhysicalState::Ready) {
             return;
         }
-        let exchange = &mut self.physicals[usize::from(id.slot)].exchange;
+        let exchange = self.exchanges.of_connection(id.slot);
         exchange.other = Some(name);
         if share < SHARE_MIN {
             for end in std::mem::take(&mut exchange.ends) {
@@ -175,32 +179,29 @@ impl Pool {
         exchange.controls.retain(is_close);
         // What the other ends have to know, in case that they do not.
         for id in exchange.ends.clone() {
-            if self.faults.has(Fault::EndsNotToldAgain) {
+            let faults = self.faults;
+            if faults.has(Fault::EndsNotToldAgain) {
                 break;
             }
-            let Some(member) = self.virtuals.get_mut(id.0) else {
-                continue;
-            };
-            let slot = member.physical;
-            let Some(end) = &mut member.end else {
+            let Some(end) = self.end_mut(id) else {
                 continue;
             };
             if end.state == EndState::Opening {
-                self.send_own(slot, Control::Open(id));
+                self.tell_other(id, Control::Open(id));
                 continue;
             }
             end.is_announcing = true;
             end.forget_telling();
-            let is_taking = end.begin_telling() && !self.faults.has(Fault::TakenNotToldAgain);
+            let is_taking = end.begin_telling() && !faults.has(Fault::TakenNotToldAgain);
             if end.state == EndState::Accepted {
-                self.send_own(slot, Control::Accept(id));
+                self.tell_other(id, Control::Accept(id));
             }
-            self.send_own(slot, Control::Receives(id));
+            self.tell_other(id, Control::Receives(id));
             if is_taking {
-                self.send_own(slot, Control::Taken(id));
+                self.tell_other(id, Control::Taken(id));
             }
         }
-        self.feed(id.slot);
+        self.feed(ExchangeId::of_connection(id.slot));
     }
 }
 

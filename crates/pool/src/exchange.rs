@@ -1,5 +1,5 @@
-//! Messages of a shared queue pair: its credits, the messages of the pool itself that wait for
-//! them, and the virtual queue pairs with Sends that do.
+//! Messages to and from a node: credits, the messages of the pool itself that wait for them, and
+//! the virtual queue pairs with Sends that do.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,14 +9,36 @@ use crate::fault::{Fault, Faults};
 use crate::header::{EndId, Message};
 use crate::queued::Segment;
 use crate::slots::Id;
-use crate::types::{ConnectionName, VirtualId};
+use crate::types::{ConnectionName, NodeId, VirtualId};
 
-/// Stands for the pool itself where a virtual queue pair is named that has a turn or a request in
-/// flight: it is greater than the number of places of any table.
-pub(crate) const OWN: VirtualId = VirtualId(Id {
-    slot: u32::MAX,
-    generation: 0,
-});
+/// The slot that stands for the pool itself where a virtual queue pair is named that has a turn or
+/// a request in flight: it is greater than the number of places of any table.
+const OWN: u32 = u32::MAX;
+
+/// Names an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExchangeId(u32);
+
+impl ExchangeId {
+    /// That of a connection.
+    pub(crate) fn of_connection(slot: u16) -> Self {
+        Self(slot.into())
+    }
+
+    /// What stands for the pool itself in the place of a virtual queue pair.
+    pub(crate) fn own(self) -> VirtualId {
+        VirtualId(Id {
+            slot: OWN,
+            generation: self.0,
+        })
+    }
+
+    /// The exchange of the pool itself; none of a virtual queue pair.
+    pub(crate) fn of_own(id: VirtualId) -> Option<Self> {
+        let Id { slot, generation } = id.0;
+        (slot == OWN).then_some(Self(generation))
+    }
+}
 
 /// A message of the pool itself that waits to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +58,11 @@ pub(crate) enum Control {
     Close(EndId, EndId, Option<u32>),
 }
 
-/// What a shared queue pair has for messages.
+/// What a connection, or a node that initiators reach, has for messages.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
+    /// The slot of the shared queue pair to which they are posted.
+    pub(crate) physical: u16,
     pub(crate) credit: Credit,
     pub(crate) grant: Grant,
     pub(crate) controls: VecDeque<Control>,
@@ -53,6 +77,38 @@ pub(crate) struct Exchange {
     has_turn: bool,
     /// The other end of the queue pair, as its pool names it.
     pub(crate) other: Option<ConnectionName>,
+}
+
+/// The exchanges of a pool: of each connection, or of each node that initiators reach.
+#[derive(Debug, Default)]
+pub(crate) struct Exchanges {
+    all: Vec<Option<Box<Exchange>>>,
+}
+
+impl Exchanges {
+    /// The exchange of virtual queue pairs that are bound to a shared queue pair and reach a node.
+    pub(crate) fn id_of(&self, slot: u16, _node: NodeId) -> ExchangeId {
+        ExchangeId::of_connection(slot)
+    }
+
+    pub(crate) fn get(&self, id: ExchangeId) -> Option<&Exchange> {
+        self.all.get(id.0 as usize)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ExchangeId) -> Option<&mut Exchange> {
+        self.all.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    /// The exchange of the connection in a slot, which may be its first one.
+    pub(crate) fn of_connection(&mut self, slot: u16) -> &mut Exchange {
+        let at = usize::from(slot);
+        if at >= self.all.len() {
+            self.all.resize_with(at + 1, Option::default);
+        }
+        let exchange = self.all[at].get_or_insert_default();
+        exchange.physical = slot;
+        exchange
+    }
 }
 
 /// Whether a message is sent again if it is lost. All others follow from the states of ends.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::config::MessageConfig;
 use crate::end::End;
 use crate::error::{CallError, ConfigError, PostError};
-use crate::exchange::Control;
+use crate::exchange::{Control, ExchangeId};
 use crate::fault::Fault;
 use crate::header::Message;
 use crate::pool::Pool;
@@ -99,10 +99,12 @@ impl Pool {
     }
 
     fn refuse_one(&mut self, incoming: &Incoming) {
-        let Incoming { slot, source, .. } = *incoming;
-        if self.physicals[usize::from(slot)].node == Some(incoming.node) {
+        let Incoming {
+            exchange, source, ..
+        } = *incoming;
+        if self.reaches(exchange, incoming.node) {
             let destination = source;
-            self.answer(slot, Message::Refuse { destination });
+            self.answer(exchange, Message::Refuse { destination });
         }
     }
 
@@ -122,10 +124,7 @@ impl Pool {
         self.messages.config.ok_or(CallError::NoMessages)?;
         self.check_open(depths.requests)?;
         let physical = self.choose_physical(node)?;
-        let waiting = self.physicals[usize::from(physical)]
-            .exchange
-            .controls
-            .len();
+        let waiting = self.exchanges.of_connection(physical).controls.len();
         if waiting >= self.config.virtual_max as usize {
             return Err(CallError::Limit("messages that wait for the node"));
         }
@@ -133,7 +132,7 @@ impl Pool {
         let opened = VirtualQp::new(user, node, physical, limits, operations);
         let id = self.bind(opened)?;
         self.add_end(id, service, depths.receives);
-        self.send_own(physical, Control::Open(id));
+        self.tell_other(id, Control::Open(id));
         Ok(id)
     }
 
@@ -141,9 +140,16 @@ impl Pool {
         let end = End::new(self.messages.end_id(id), service, depth);
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.end = Some(Box::new(end));
-            let exchange = &mut self.physicals[usize::from(member.physical)].exchange;
+        }
+        if let Some(exchange) = self.exchange_of(id) {
             exchange.ends.insert(id);
         }
+    }
+
+    /// Whether an exchange is still one with a node.
+    fn reaches(&self, id: ExchangeId, node: NodeId) -> bool {
+        let exchange = self.exchanges.get(id);
+        exchange.is_some_and(|found| self.physicals[usize::from(found.physical)].node == Some(node))
     }
 
     /// Accepts the one that has waited the longest for a service: a virtual queue pair of this end.
@@ -159,25 +165,20 @@ impl Pool {
     ) -> Result<Option<VirtualId>, CallError> {
         self.book();
         self.check_open(depths.requests)?;
-        let waiting = self.messages.services.get_mut(&service);
-        let waiting = waiting.ok_or(CallError::Unknown)?;
-        let physicals = &self.physicals;
-        let is_there =
-            |incoming: &Incoming| physicals[usize::from(incoming.slot)].node == Some(incoming.node);
-        // The places of connections may be those of other nodes by now.
-        while waiting.front().is_some_and(|first| !is_there(first)) {
-            waiting.pop_front();
-        }
-        let Some(incoming) = waiting.pop_front() else {
+        let Some(incoming) = self.next_incoming(service)? else {
             return Ok(None);
         };
         let Incoming {
-            slot, node, source, ..
+            exchange,
+            node,
+            source,
+            ..
         } = incoming;
+        let physical = self.exchanges.get(exchange).ok_or(CallError::Unknown)?;
         let id = self.bind(VirtualQp::new(
             user,
             node,
-            slot,
+            physical.physical,
             (depths.requests, self.config.in_flight_max),
             operations,
         ))?;
@@ -187,8 +188,21 @@ impl Pool {
             (end.state, end.remote) = (EndState::Accepted, Some(source));
             end.covered.handle_announced(incoming.receives);
         }
-        self.send_own(slot, Control::Accept(id));
+        self.tell_other(id, Control::Accept(id));
         Ok(Some(id))
+    }
+
+    /// Takes out the one that has waited the longest for a service.
+    fn next_incoming(&mut self, service: u32) -> Result<Option<Incoming>, CallError> {
+        loop {
+            let waiting = self.messages.services.get_mut(&service);
+            let first = waiting.ok_or(CallError::Unknown)?.pop_front();
+            // The places of connections may be those of other nodes by now.
+            match first {
+                Some(first) if !self.reaches(first.exchange, first.node) => {}
+                first => return Ok(first),
+            }
+        }
     }
 
     /// The state of a virtual queue pair that has Sends and Receives.
@@ -290,15 +304,9 @@ impl Pool {
 
     /// Has the other end told of Receives, if that is due.
     pub(crate) fn announce_receives(&mut self, id: VirtualId) {
-        let Some(member) = self.virtuals.get_mut(id.0) else {
-            return;
-        };
-        let slot = member.physical;
-        let end = member.end.as_mut();
-        if end.is_some_and(|end| end.begin_announcing())
-            && !self.faults.has(Fault::ReceivesUnannounced)
-        {
-            self.send_own(slot, Control::Receives(id));
+        let end = self.end_mut(id);
+        if end.is_some_and(End::begin_announcing) && !self.faults.has(Fault::ReceivesUnannounced) {
+            self.tell_other(id, Control::Receives(id));
         }
     }
 

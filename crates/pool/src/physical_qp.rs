@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::config::Config;
-use crate::exchange::Exchange;
 use crate::fault::{Fault, Faults};
 use crate::per_element::PerElement;
 use crate::ring::Ring;
@@ -101,8 +100,6 @@ pub(crate) struct PhysicalQp {
     pub(crate) idle_since: u64,
     /// Whether it is in the pool's list of those that may post.
     pub(crate) is_active: bool,
-    /// What it has for messages.
-    pub(crate) exchange: Box<Exchange>,
 }
 
 impl PhysicalQp {
@@ -126,7 +123,6 @@ impl PhysicalQp {
             members: 0,
             idle_since: 0,
             is_active: false,
-            exchange: Box::default(),
         }
     }
 

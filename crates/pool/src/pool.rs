@@ -1,12 +1,13 @@
 //! The pool: turns of virtual queue pairs and of its own messages, and what ends with an error.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::mem::take;
 
 use crate::config::Config;
 use crate::credit::{Class, Grant};
 use crate::end::End;
 use crate::error::ConfigError;
-use crate::exchange::{Control, OWN};
+use crate::exchange::{Control, Exchange, ExchangeId, Exchanges};
 use crate::fault::{Fault, Faults};
 use crate::header::Message;
 use crate::idle::Idle;
@@ -88,6 +89,7 @@ pub struct Pool {
     pub(crate) active: VecDeque<u16>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) messages: Messages,
+    pub(crate) exchanges: Exchanges,
     /// A request that is posted, or has succeeded, and is not booked.
     pub(crate) lone: Option<Lone>,
     /// None if each virtual queue pair stays with its transport.
@@ -116,6 +118,7 @@ impl Pool {
             active: VecDeque::new(),
             actions: VecDeque::new(),
             messages: Messages::default(),
+            exchanges: Exchanges::default(),
             lone: None,
             switch: config.switching.map(|config| Box::new(Switch::new(config))),
             elements: Vec::new(),
@@ -261,9 +264,12 @@ impl Pool {
                     return;
                 }
                 shared.state = PhysicalState::Failing;
-                // What still arrives is not from the node that gets its place.
-                shared.exchange.grant = Grant::default();
                 self.actions.push_back(Action::Destroy(shared.id()));
+                let exchange = ExchangeId::of_connection(slot);
+                if let Some(exchange) = self.exchanges.get_mut(exchange) {
+                    // What still arrives is not from the node that gets its place.
+                    exchange.grant = Grant::default();
+                }
             }
         }
     }
@@ -307,12 +313,10 @@ impl Pool {
             let shared = &mut self.physicals[usize::from(slot)];
             let (start, id) = shared.first_turn()?;
             let Some(member) = self.virtuals.get_mut(id.0) else {
-                if id != OWN {
-                    shared.skip_closed_turn();
-                } else if self.has_own(slot) {
-                    return Some((start, id));
-                } else {
-                    self.end_own_turn(slot);
+                match ExchangeId::of_own(id) {
+                    None => shared.skip_closed_turn(),
+                    Some(own) if self.has_own(own) => return Some((start, id)),
+                    Some(own) => self.end_own_turn(slot, own),
                 }
                 continue;
             };
@@ -322,9 +326,12 @@ impl Pool {
                     let segment = member.next_segment(next, self.messages.segment_octets_max());
                     let send = (member.next_sequence(), segment);
                     let has_credit = member.in_flight() < self.config.in_flight_max as usize;
+                    let exchange = self.exchanges.id_of(slot, member.node);
                     let end = member.end.as_mut().filter(|_| has_credit);
-                    let exchange = &mut shared.exchange;
-                    if end.is_some_and(|end| exchange.permits_send(id, end, send, self.faults)) {
+                    let ends = self.exchanges.get_mut(exchange).zip(end);
+                    if ends.is_some_and(|(exchange, end)| {
+                        exchange.permits_send(id, end, send, self.faults)
+                    }) {
                         return Some((start, id));
                     }
                 }
@@ -346,8 +353,10 @@ impl Pool {
 
     /// Whether a message of the pool itself waits that may be posted. Those that have become
     /// pointless are dropped.
-    pub(crate) fn has_own(&mut self, slot: u16) -> bool {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+    pub(crate) fn has_own(&mut self, id: ExchangeId) -> bool {
+        let Some(exchange) = self.exchanges.get_mut(id) else {
+            return false;
+        };
         while let Some(control) = exchange.controls.front() {
             let end_of = |id: &VirtualId| self.virtuals.get(id.0)?.end.as_ref();
             let is_needed = match control {
@@ -373,46 +382,66 @@ impl Pool {
     }
 
     /// Has a message of the pool itself sent.
-    pub(crate) fn send_own(&mut self, slot: u16, control: Control) {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
-        exchange.controls.push_back(control);
-        self.list_own(slot);
+    pub(crate) fn send_own(&mut self, id: ExchangeId, control: Control) {
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.controls.push_back(control);
+            self.list_own(id);
+        }
+    }
+
+    /// The exchange of a virtual queue pair.
+    pub(crate) fn exchange_of(&mut self, id: VirtualId) -> Option<&mut Exchange> {
+        let member = self.virtuals.get(id.0)?;
+        let exchange = self.exchanges.id_of(member.physical, member.node);
+        self.exchanges.get_mut(exchange)
+    }
+
+    /// Has a message sent to the other end of a virtual queue pair, or to the node that may have
+    /// one.
+    pub(crate) fn tell_other(&mut self, id: VirtualId, control: Control) {
+        if let Some(member) = self.virtuals.get(id.0) {
+            self.send_own(self.exchanges.id_of(member.physical, member.node), control);
+        }
     }
 
     /// Has a message of a node answered. A node that does not take its answers has the connection
     /// fail, since there is no end to them.
-    pub(crate) fn answer(&mut self, slot: u16, message: Message) {
-        let waiting = self.physicals[usize::from(slot)].exchange.controls.len();
-        match waiting < self.config.virtual_max as usize {
-            true => self.send_own(slot, Control::Answer(message)),
-            false => self.begin_failing(slot),
+    pub(crate) fn answer(&mut self, id: ExchangeId, message: Message) {
+        let Some(exchange) = self.exchanges.get(id) else {
+            return;
+        };
+        match exchange.controls.len() < self.config.virtual_max as usize {
+            true => self.send_own(id, Control::Answer(message)),
+            false => self.begin_failing(exchange.physical),
         }
     }
 
     /// Gives the pool itself a turn, if it may have a message to send and has no turn yet.
-    pub(crate) fn list_own(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        let exchange = &mut shared.exchange;
+    pub(crate) fn list_own(&mut self, id: ExchangeId) {
+        let Some(exchange) = self.exchanges.get_mut(id) else {
+            return;
+        };
+        let slot = exchange.physical;
         let may_send = !exchange.controls.is_empty() || exchange.is_buffers_due();
         if may_send && exchange.begin_turn() {
             // Before all others: a Send must not be ahead of the message that accepts its end.
-            shared.add_turn(0, OWN);
+            self.physicals[usize::from(slot)].add_turn(0, id.own());
         }
         if may_send && self.has_room(slot) {
             self.activate(slot);
         }
     }
 
-    pub(crate) fn end_own_turn(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        shared.exchange.end_turn();
-        shared.end_turn();
+    /// Ends the turn of the pool itself, which is the next one of its queue pair.
+    pub(crate) fn end_own_turn(&mut self, slot: u16, id: ExchangeId) {
+        self.physicals[usize::from(slot)].end_turn();
+        self.exchanges.get_mut(id).map(Exchange::end_turn);
     }
 
     /// The node has posted buffers: what has waited for them may be posted.
-    pub(crate) fn feed(&mut self, slot: u16) {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
-        for id in exchange.take_starved() {
+    pub(crate) fn feed(&mut self, exchange: ExchangeId) {
+        let fed = self.exchanges.get_mut(exchange);
+        for id in fed.map_or(Vec::new(), Exchange::take_starved) {
             if self.faults.has(Fault::StarvedForgotten) {
                 continue;
             }
@@ -421,17 +450,19 @@ impl Pool {
             }
             self.list(id);
         }
-        self.list_own(slot);
+        self.list_own(exchange);
     }
 
     /// The buffer of a message is posted again.
-    pub(crate) fn free_buffer(&mut self, slot: u16, buffer: u32) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        let physical = shared.id();
-        shared.exchange.grant.note_posted();
+    pub(crate) fn free_buffer(&mut self, id: ExchangeId, buffer: u32) {
+        let Some(exchange) = self.exchanges.get_mut(id) else {
+            return;
+        };
+        exchange.grant.note_posted();
+        let physical = self.physicals[usize::from(exchange.physical)].id();
         let post = BufferAction::Post { physical, buffer };
         self.messages.actions.push_back(post);
-        self.list_own(slot);
+        self.list_own(id);
     }
 
     pub(crate) fn end_mut(&mut self, id: VirtualId) -> Option<&mut End> {
@@ -455,18 +486,21 @@ impl Pool {
             end.flush(|local| release(regions, actions, local));
         }
         (end.state, member.state) = (state, VirtualState::Error);
-        let (slot, source) = (member.physical, end.own());
-        self.physicals[usize::from(slot)].exchange.ends.remove(&id);
-        let Some(destination) = end.remote.take() else {
+        let (slot, node, source) = (member.physical, member.node, end.own());
+        let (remote, refused) = (end.remote.take(), end.refused);
+        let exchange = self.exchanges.id_of(slot, node);
+        if let Some(exchange) = self.exchanges.get_mut(exchange) {
+            exchange.ends.remove(&id);
+        }
+        let Some(destination) = remote else {
             return;
         };
-        let node = member.node;
         self.messages.by_remote.remove(&(node, destination));
         if is_told && !self.faults.has(Fault::CloseUntold) {
-            let close = Control::Close(destination, source, end.refused);
+            let close = Control::Close(destination, source, refused);
             let is_down = self.physicals[usize::from(slot)].state == PhysicalState::Down;
             if !is_down || !self.send_otherwise(slot, node, close) {
-                self.send_own(slot, close);
+                self.send_own(exchange, close);
             }
         }
     }
@@ -481,17 +515,19 @@ impl Pool {
         let other = reaching.and_then(|slots| slots.iter().find(is_ready));
         let other = other.copied();
         if let Some(other) = other {
-            self.send_own(other, control);
+            self.send_own(ExchangeId::of_connection(other), control);
         }
         other.is_some()
     }
 
     /// A queue pair is not connected to its node again: what the node has to know it is told over
     /// another one. If there is none, each of the node has failed, and it asks when it has one.
-    pub(crate) fn forget_exchange(&mut self, slot: u16) {
-        let shared = &mut self.physicals[usize::from(slot)];
-        let closes = shared.exchange.forget();
-        if let Some(node) = shared.node {
+    pub(crate) fn forget_exchange(&mut self, id: ExchangeId) {
+        let Some(exchange) = self.exchanges.get_mut(id) else {
+            return;
+        };
+        let (slot, closes) = (exchange.physical, exchange.forget());
+        if let Some(node) = self.physicals[usize::from(slot)].node {
             for close in closes {
                 self.send_otherwise(slot, node, close);
             }
@@ -524,11 +560,12 @@ impl Pool {
 
     /// The node of a queue pair cannot be reached: all ends there have ended.
     pub(crate) fn fail_ends(&mut self, slot: u16) {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
-        for id in std::mem::take(&mut exchange.ends) {
+        let exchange = ExchangeId::of_connection(slot);
+        let ends = self.exchanges.get_mut(exchange);
+        for id in ends.map_or(BTreeSet::new(), |found| take(&mut found.ends)) {
             self.fail_end(id, EndState::Closed, true);
         }
-        self.forget_exchange(slot);
+        self.forget_exchange(exchange);
     }
 }
 

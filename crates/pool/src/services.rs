@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::config::MessageConfig;
+use crate::exchange::ExchangeId;
 use crate::header::EndId;
 use crate::slots::Id;
 use crate::types::{BufferAction, NodeId, VirtualId};
@@ -11,8 +12,8 @@ use crate::types::{BufferAction, NodeId, VirtualId};
 /// One that waits for a service to accept it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
-    /// The slot of the queue pair over which it came.
-    pub(crate) slot: u16,
+    /// That over which it came.
+    pub(crate) exchange: ExchangeId,
     pub(crate) node: NodeId,
     pub(crate) source: EndId,
     /// Its Receives.

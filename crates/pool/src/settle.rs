@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use crate::exchange::OWN;
+use crate::exchange::{Exchange, ExchangeId};
 use crate::fault::Fault;
 use crate::physical_qp::{Executed, InFlight};
 use crate::pool::{release, Pool};
@@ -75,7 +75,8 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
         (shared.in_flight, shared.other_locals) = (left, others);
-        shared.exchange.reset();
+        let exchange = ExchangeId::of_connection(id.slot);
+        self.exchanges.get_mut(exchange).map(Exchange::reset);
         if self.end_connection(id.slot) {
             return;
         }
@@ -85,7 +86,7 @@ impl Pool {
             self.fail_waiting(id.slot);
         } else if shared.state == PhysicalState::Down {
             match shared.members {
-                0 => self.forget_exchange(id.slot),
+                0 => self.forget_exchange(exchange),
                 _ => self.connect(id.slot),
             }
         }
@@ -101,7 +102,7 @@ impl Pool {
             }
         });
         let Some(member) = self.virtuals.get_mut(id.0) else {
-            self.stats.closed += u64::from(id != OWN);
+            self.stats.closed += u64::from(ExchangeId::of_own(id).is_none());
             return;
         };
         if member.in_flight() == 0 {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::slice;
 
 use crate::error::PostError;
-use crate::exchange::{Control, OWN};
+use crate::exchange::{Control, Exchange, ExchangeId};
 use crate::fault::{Fault, Faults};
 use crate::header::{Header, Message, HEADER_OCTETS};
 use crate::lone::{finish_of, note_posted, Lone, REQUEST_COST};
@@ -56,7 +56,8 @@ impl Pool {
         };
         let shared = &mut self.physicals[usize::from(slot)];
         let Some(member) = self.virtuals.get_mut(id.0) else {
-            return self.transmit_own(slot, post);
+            let own = ExchangeId::of_own(id);
+            return own.is_some_and(|own| self.transmit_own((slot, own), post));
         };
         let Some(&queued) = member.next(self.faults) else {
             return false;
@@ -75,7 +76,7 @@ impl Pool {
         note_posted((member, shared), (start, id), &queued, (next.node, locals));
         let is_waiting = member.is_waiting();
         let header = match queued.operation {
-            Operation::Send { immediate } => self.send_header((slot, id), &queued, immediate),
+            Operation::Send { immediate } => self.send_header(id, &queued, immediate),
             _ => None,
         };
         if is_waiting {
@@ -284,7 +285,7 @@ impl Pool {
         };
         let wr_id = shared.next_wr_id();
         shared.push(in_flight, start);
-        let header = self.part_header(slot, id, queued.len_octets);
+        let header = self.part_header(id, queued.len_octets);
         self.list(id);
         let posted = self.post_message((slot, wr_id), node, header, post);
         if posted.is_none() {
@@ -345,30 +346,29 @@ impl Pool {
     #[cold]
     fn transmit_own(
         &mut self,
-        slot: u16,
+        (slot, own): (u16, ExchangeId),
         post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
     ) -> bool {
-        self.end_own_turn(slot);
+        self.end_own_turn(slot, own);
         let shared = &mut self.physicals[usize::from(slot)];
         let Some(node) = shared.node else {
             return false;
         };
         let in_flight = InFlight {
-            of: OWN,
+            of: own.own(),
             node,
             locals: PerElement::default(),
             is_part: false,
         };
         let wr_id = shared.next_wr_id();
         shared.push(in_flight, shared.time);
-        let header = self.take_own(slot);
-        self.list_own(slot);
+        let header = self.take_own(own);
+        self.list_own(own);
         self.elements.clear();
-        let posted = self.post_message((slot, wr_id), node, Some(header), post);
+        let posted = self.post_message((slot, wr_id), node, header, post);
         if posted.is_none() {
-            let shared = &mut self.physicals[usize::from(slot)];
-            shared.note_refused(self.faults, drop);
-            shared.exchange.note_refused();
+            self.physicals[usize::from(slot)].note_refused(self.faults, drop);
+            self.exchanges.get_mut(own).map(Exchange::note_refused);
             self.begin_failing(slot);
         }
         posted.unwrap_or(false)
@@ -410,13 +410,13 @@ impl Pool {
     }
 
     /// The header of the next message of the pool itself, which is posted.
-    fn take_own(&mut self, slot: u16) -> [u8; HEADER_OCTETS] {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+    fn take_own(&mut self, id: ExchangeId) -> Option<[u8; HEADER_OCTETS]> {
+        let exchange = self.exchanges.get_mut(id)?;
         let control = exchange.take();
         let buffers = exchange.grant.announce();
         let message = control.and_then(|control| self.message_of(control));
         let message = message.unwrap_or(Message::Buffers);
-        Header { buffers, message }.encode()
+        Some(Header { buffers, message }.encode())
     }
 
     fn message_of(&mut self, control: Control) -> Option<Message> {
@@ -447,7 +447,7 @@ impl Pool {
     #[inline(never)]
     fn send_header(
         &mut self,
-        (slot, id): (u16, VirtualId),
+        id: VirtualId,
         queued: &Queued,
         immediate: Option<u32>,
     ) -> Option<[u8; HEADER_OCTETS]> {
@@ -465,17 +465,12 @@ impl Pool {
             sequence,
             immediate,
         };
-        Some(self.message_header(slot, message))
+        self.message_header(id, message)
     }
 
     /// The header of the next segment of the next Send of a virtual queue pair, which is noted as
     /// posted with it.
-    fn part_header(
-        &mut self,
-        slot: u16,
-        id: VirtualId,
-        len_octets: u32,
-    ) -> Option<[u8; HEADER_OCTETS]> {
+    fn part_header(&mut self, id: VirtualId, len_octets: u32) -> Option<[u8; HEADER_OCTETS]> {
         let most = self.messages.segment_octets_max();
         let member = self.virtuals.get_mut(id.0)?;
         let (sequence, offset) = (member.next_sequence(), member.begun_octets());
@@ -493,15 +488,16 @@ impl Pool {
                 offset,
             },
         };
-        Some(self.message_header(slot, message))
+        self.message_header(id, message)
     }
 
-    /// The header of a message for a Send, which takes a buffer of the node.
-    fn message_header(&mut self, slot: u16, message: Message) -> [u8; HEADER_OCTETS] {
-        let exchange = &mut self.physicals[usize::from(slot)].exchange;
+    /// The header of a message for a Send of a virtual queue pair, which takes a buffer of the
+    /// node.
+    fn message_header(&mut self, id: VirtualId, message: Message) -> Option<[u8; HEADER_OCTETS]> {
+        let exchange = self.exchange_of(id)?;
         exchange.credit.note_sent();
         let buffers = exchange.grant.announce();
-        Header { buffers, message }.encode()
+        Some(Header { buffers, message }.encode())
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use super::connects::Ask;
 use super::work::fail;
 use super::{Finding, Rng};
-use crate::exchange::OWN;
+use crate::exchange::ExchangeId;
 use crate::fault::Fault;
 use crate::header::{EndId, Header, Message, HEADER_OCTETS};
 use crate::physical_qp::parts_of;
@@ -169,7 +169,7 @@ impl Side {
     pub(super) fn in_flight(&self, at: usize) -> Vec<VirtualId> {
         let shared = &self.pool.physicals[usize::from(self.qps[at].id.slot)];
         let of = shared.in_flight.behind(0).map(|in_flight| in_flight.of);
-        of.filter(|id| *id != OWN).collect()
+        of.filter(|id| ExchangeId::of_own(*id).is_none()).collect()
     }
 
     /// Posts what the pool has, in the order of the contract.
