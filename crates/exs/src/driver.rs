@@ -25,6 +25,7 @@ use crate::link::{of, Link, Of};
 use crate::registrations::{Posted, Registrations};
 use crate::rings::Rings;
 use crate::spins::Spins;
+use crate::told::ToldStream;
 
 /// How long the ABORT of this end may take before the connection is ended without.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
@@ -109,7 +110,7 @@ pub(crate) struct Driver {
     rings: Rings,
     /// The oldest ring that is in use.
     oldest_ring: RingNo,
-    stream: Stream<Posted>,
+    stream: ToldStream,
     /// Whether this end has connected; the other end ends the connection.
     is_active: bool,
     batch: Batch,
@@ -117,11 +118,8 @@ pub(crate) struct Driver {
     /// are free, and several by one call. What has come is answered first.
     free_slots: Vec<usize>,
     repost_from: usize,
-    /// Numbers of the next work request of the send queue, of the oldest whose completion the
-    /// stream has not learned of, and behind the last that is complete (see [`Driver::handle`]).
+    /// The number of the next work request of the send queue.
     next: u64,
-    oldest: u64,
-    completed: u64,
     clock: Clock,
     /// Work requests since the last that was signaled.
     unsignaled: usize,
@@ -154,13 +152,11 @@ impl Driver {
             link: Some(link),
             rings: Rings::default(),
             oldest_ring: stream.oldest_ring(),
-            stream,
+            stream: ToldStream::new(stream),
             is_active,
             batch: Batch::default(),
             free_slots: Vec::new(),
             next: 0,
-            oldest: 0,
-            completed: 0,
             clock: Clock::new(),
             unsignaled: 0,
             signal_every: (send_depth / 4).max(1),
@@ -176,13 +172,14 @@ impl Driver {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.stream.stats()
+        self.stream.as_told().stats()
     }
 
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         let posted = self.name(buffer, len_octets, Registrations::lkey)?;
         let len_octets = len_octets as u64;
-        let lone = self.stream.lone(len_octets).filter(|_| !self.is_lost);
+        let lone = self.stream.as_told().lone(len_octets);
+        let lone = lone.filter(|_| !self.is_lost);
         if let Some(lone) = lone {
             // The peer waits for it, and not for what the stream keeps of it.
             self.post_lone(&posted, len_octets, lone);
@@ -190,9 +187,9 @@ impl Driver {
             let stream = &mut self.stream;
             return Ok(stream.send_lone(len_octets, posted, &mut self.clock));
         }
-        self.complete_sends();
-        let id = self.stream.send(len_octets, posted)?;
-        if !self.stream.is_gathering() {
+        let stream = self.stream.told(&mut self.clock);
+        let id = stream.send(len_octets, posted)?;
+        if !stream.is_gathering() {
             self.clock.pass();
             self.transmit();
             self.post();
@@ -236,7 +233,7 @@ impl Driver {
             rkey: posted.key,
         };
         let id = self.stream.recv(advertised, posted, waitall)?;
-        if self.stream.is_receive_due() {
+        if self.stream.as_told().is_receive_due() {
             self.settle();
         }
         Ok(id)
@@ -264,8 +261,7 @@ impl Driver {
 
     /// A call of the user that posts nothing.
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Stream<Posted>) -> T) -> T {
-        self.complete_sends();
-        let result = call(&mut self.stream);
+        let result = call(self.stream.told(&mut self.clock));
         self.settle();
         result
     }
@@ -281,7 +277,8 @@ impl Driver {
     }
 
     fn wait_for_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        self.complete_sends();
+        // What the stream has not been told of may have an event.
+        self.stream.tell(&mut self.clock);
         let mut idle_since = None;
         let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
         let mut looks = None;
@@ -326,7 +323,7 @@ impl Driver {
 
     #[inline]
     fn has_event(&self) -> bool {
-        self.stream.has_event() || self.failed.is_some()
+        self.stream.as_told().has_event() || self.failed.is_some()
     }
 
     /// An event that is there, without executing the protocol. It is no part of a poll that finds
@@ -362,8 +359,16 @@ impl Driver {
                 self.rings = Rings::default();
                 Some(Event::Closed)
             }
-            None if self.complete_sends() => self.pop_event(),
-            None => self.failed.take().map(Event::Failed),
+            None => self.pop_late_event(),
+        }
+    }
+
+    /// An event of what the stream has not been told of, or the last one.
+    #[inline(never)]
+    fn pop_late_event(&mut self) -> Option<Event> {
+        match self.stream.tell(&mut self.clock) {
+            true => self.pop_event(),
+            false => self.failed.take().map(Event::Failed),
         }
     }
 
@@ -371,7 +376,7 @@ impl Driver {
     /// be done until a descriptor can be read or the deadline has passed.
     pub(crate) fn turn(&mut self) -> bool {
         for _ in 0..TURN {
-            self.complete_sends();
+            self.stream.tell(&mut self.clock);
             if self.link.is_none() {
                 return true;
             }
@@ -392,21 +397,21 @@ impl Driver {
     /// case, or a transfer no longer waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let abort_limit = self.failing.map(|failing| failing.until);
-        let timeout = self.stream.poll_timeout();
+        let timeout = self.stream.as_told().poll_timeout();
         let timeout = timeout.and_then(|at_ns| self.clock.at(at_ns));
         abort_limit.into_iter().chain(timeout).min()
     }
 
     /// Whether short sends wait for others.
     pub(crate) fn is_gathering(&self) -> bool {
-        self.link.is_some() && self.stream.is_gathering()
+        self.link.is_some() && self.stream.as_told().is_gathering()
     }
 
     /// Sends short sends that wait for others; whether there were any.
     pub(crate) fn flush(&mut self) -> bool {
         let was_gathering = self.is_gathering();
         if was_gathering {
-            self.stream.stop_gathering();
+            self.stream.told(&mut self.clock).stop_gathering();
             self.settle();
         }
         was_gathering
@@ -423,9 +428,8 @@ impl Driver {
 
     /// Ends the registration of memory; `false` if an operation uses it.
     pub(crate) fn forget(&mut self, memory: &Memory) -> bool {
-        self.complete_sends();
         let is_of = |posted: &Posted| Arc::ptr_eq(posted.buffer.pages(), memory.pages());
-        let is_used = self.stream.memory().any(is_of);
+        let is_used = self.stream.told(&mut self.clock).memory().any(is_of);
         if let Some(link) = self.link.as_mut().filter(|_| !is_used) {
             link.registrations.forget(memory.pages());
         }
@@ -440,14 +444,15 @@ impl Driver {
         // It fails only if the connection has ended.
         let _ = link.id().disconnect();
         self.rings = link.into_rings();
-        if self.stream.is_drained() {
+        let stream = self.stream.told(&mut self.clock);
+        if stream.is_drained() {
             self.rings = Rings::default();
         }
         self.batch.clear();
-        self.complete_sends();
-        self.stream.handle_disconnected();
+        stream.handle_disconnected();
         self.drain();
-        if self.stream.is_closed() || self.stream.is_complete() {
+        let stream = self.stream.as_told();
+        if stream.is_closed() || stream.is_complete() {
             self.cause = None;
             return;
         }
@@ -458,7 +463,7 @@ impl Driver {
     /// Waits until the other end has ended a connection on which everything is finished.
     pub(crate) fn linger(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
-        while self.stream.is_complete() && self.link.is_some() && Instant::now() < until {
+        while self.stream.as_told().is_complete() && self.link.is_some() && Instant::now() < until {
             while self.pop_event().is_some() {}
             if !self.advance() {
                 self.rest(Some(until));
@@ -493,7 +498,7 @@ impl Driver {
             left -= 1;
             is_due |= self.handle(&completion, left == 0);
         }
-        if is_due || self.stream.is_transmit_due() {
+        if is_due || self.stream.as_told().is_transmit_due() {
             self.settle();
         }
         if self.failing.is_some() {
@@ -506,7 +511,7 @@ impl Driver {
         if self.free_slots.len() >= self.repost_from {
             self.repost();
         }
-        if let Some(at_ns) = self.stream.poll_timeout() {
+        if let Some(at_ns) = self.stream.as_told().poll_timeout() {
             self.clock.pass();
             if at_ns <= self.clock.now_ns() {
                 self.settle();
@@ -549,44 +554,26 @@ impl Driver {
                         if self.stream.receive_lone(word, len_octets, is_last, copy) {
                             return false;
                         }
-                        self.complete_sends();
-                        self.stream.handle_immediate(word, len_octets)
+                        let stream = self.stream.told(&mut self.clock);
+                        stream.handle_immediate(word, len_octets)
                     }
                     None => {
                         let message = link.message(slot);
                         let message = &message[..message.len().min(len_octets as usize)];
-                        self.complete_sends();
-                        self.stream.handle_control(message, &mut self.clock)
+                        let stream = self.stream.told(&mut self.clock);
+                        stream.handle_control(message, &mut self.clock)
                     }
                 };
                 true
             }
             Of::Send(number) => {
-                self.completed = number + 1;
+                self.stream.complete(number);
                 if is_last {
-                    self.complete_sends();
+                    self.stream.tell(&mut self.clock);
                 }
                 false
             }
         }
-    }
-
-    /// Tells the stream which work requests are complete; whether it has not known of them.
-    #[inline]
-    fn complete_sends(&mut self) -> bool {
-        let is_new = self.completed > self.oldest;
-        if is_new {
-            self.complete_new_sends();
-        }
-        is_new
-    }
-
-    #[inline(never)]
-    fn complete_new_sends(&mut self) {
-        let count = self.completed - self.oldest;
-        self.oldest = self.completed;
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        self.stream.handle_sent(count, &mut self.clock);
     }
 
     /// Executes what follows from a call of the user or from completions.
@@ -597,14 +584,15 @@ impl Driver {
     }
 
     fn drain(&mut self) {
-        self.complete_sends();
         let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
-        while self.stream.poll_copy(copy_from(rings)) {}
+        let stream = self.stream.told(&mut self.clock);
+        while stream.poll_copy(copy_from(rings)) {}
         self.change_rings();
-        if self.stream.is_transmit_due() {
+        if self.stream.as_told().is_transmit_due() {
             self.transmit();
         }
-        if let Some(failure) = self.stream.poll_failure() {
+        let stream = self.stream.told(&mut self.clock);
+        if let Some(failure) = stream.poll_failure() {
             self.fail(failure);
         }
     }
@@ -612,7 +600,8 @@ impl Driver {
     /// Makes the work requests that are due.
     fn transmit(&mut self) {
         while !self.is_lost {
-            let Some(transmit) = self.stream.poll_transmit(&mut self.clock) else {
+            let stream = self.stream.told(&mut self.clock);
+            let Some(transmit) = stream.poll_transmit(&mut self.clock) else {
                 return;
             };
             self.request(&transmit);
@@ -627,15 +616,15 @@ impl Driver {
         let Some(link) = &mut self.link else {
             return;
         };
-        let oldest = self.stream.oldest_ring();
+        let oldest = self.stream.as_told().oldest_ring();
         if oldest != self.oldest_ring {
             self.oldest_ring = oldest;
             link.free_rings(oldest);
         }
-        if let Some(octets) = self.stream.poll_ring() {
+        if let Some(octets) = self.stream.as_told().poll_ring() {
             // Without memory for it, the peer goes on with the ring that it has.
             let ring = link.add_ring(octets).ok();
-            self.stream.offer_ring(ring);
+            self.stream.told(&mut self.clock).offer_ring(ring);
         }
     }
 
@@ -651,7 +640,9 @@ impl Driver {
         let id = self.next;
         self.next += 1;
         let must_signal = match transmit {
-            Transmit::Control(message) => message.ends() || self.stream.is_peer_finished(),
+            Transmit::Control(message) => {
+                message.ends() || self.stream.as_told().is_peer_finished()
+            }
             Transmit::Write(piece) => piece.immediate.is_some(),
         };
         self.unsignaled += 1;
@@ -681,7 +672,7 @@ impl Driver {
     /// The next work request carries a part.
     #[inline]
     fn carry(&mut self, part: &Part) {
-        let posted = self.stream.memory_of(part.send);
+        let posted = self.stream.as_told().memory_of(part.send);
         let posted = posted.expect("a part is of a send in progress");
         self.batch.carry(octets_of(part, posted));
     }
@@ -717,11 +708,11 @@ impl Driver {
     /// Ends the connection when nothing is to be sent or taken any more.
     fn end_if_due(&mut self, is_drained: bool) {
         let has_failed = self.failing.is_some_and(|failing| {
-            let is_sent = failing.abort.is_none_or(|abort| abort < self.oldest);
+            let is_sent = failing.abort.is_none_or(|abort| self.stream.knows(abort));
             is_sent || Instant::now() >= failing.until
         });
         // The peer learns from the last message of this end that its own end has arrived.
-        let is_finished = !self.is_active && self.stream.is_settled();
+        let is_finished = !self.is_active && self.stream.as_told().is_settled();
         if has_failed || (is_drained && (self.is_lost || is_finished)) {
             self.end();
         }

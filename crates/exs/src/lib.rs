@@ -35,10 +35,11 @@
 //! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
 //! completion queues, `ffi/queue_pair`: work requests); `clock`, the time of a stream;
 //! `registrations`, the memory regions of a connection; `rings`, those into which the peer writes;
-//! `control`, the slots of control messages; `link`, the verbs objects of a connection; `driver`,
-//! which executes what the protocol asks for; `socket`, the calls for a stream; `handshake`, how
-//! connections are made; `buffered`, a socket that is read and written; `byte_stream`, its blocking
-//! calls; `tokio`, the asynchronous ones.
+//! `control`, the slots of control messages; `link`, the verbs objects of a connection; `told`, the
+//! protocol and the completions that it has not been told of; `driver`, which executes what the
+//! protocol asks for; `socket`, the calls for a stream; `handshake`, how connections are made;
+//! `buffered`, a socket that is read and written; `byte_stream`, its blocking calls; `tokio`, the
+//! asynchronous ones.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod buffered;
@@ -56,6 +57,7 @@ mod socket;
 mod spins;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod told;
 
 pub use byte_stream::ByteStream;
 pub use driver::{Event, Refused};
