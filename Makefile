@@ -23,6 +23,9 @@ MODULE_TESTS ?= if-possible
 # The programs under test are the release build. The tests themselves are not optimised, since
 # building them takes longer than running them. They are built, the sources are checked, and the
 # tests of the crates and some of programs run, beside tests that mostly wait.
+# The build of the tests is clippy's check too. cargo keeps it apart from that of a plain `cargo
+# test`, so all tests of `make test` use it.
+LINTED = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/clippy-rustc.sh $(CARGO)
 test: build
 	@nice -n 10 $(MAKE) --no-print-directory test-crates test-programs-beside \
 		>target/test-crates.log 2>&1 & \
@@ -33,17 +36,17 @@ test: build
 
 CRATES = --workspace --exclude urdma-tests
 .PHONY: test-crates test-programs test-programs-beside
-test-crates: lint loom
-	@$(CARGO) test --locked $(CRATES) --no-run
-	@$(CARGO) test --locked -p urdma-tests --no-run
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked $(CRATES) --no-fail-fast
+test-crates: lint-sources loom
+	@$(LINTED) build --locked --workspace --all-targets --features $(MEASUREMENTS)
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(LINTED) test --locked $(CRATES) \
+		--features $(MEASUREMENTS) --no-fail-fast
 
 # Programs, ours and others', over the instances that they start. Those beside run after the tests
 # of the crates, while the others still do: either part takes as long.
 PROGRAMS_BESIDE = two_hosts udp_port
 PROGRAMS = $(filter-out $(PROGRAMS_BESIDE), \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' tests/Cargo.toml))
-TEST_PROGRAMS = URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
+TEST_PROGRAMS = URDMA_BIN_DIR=$(CURDIR)/target/release $(LINTED) test --locked -p urdma-tests \
 	--no-fail-fast
 test-programs:
 	@$(TEST_PROGRAMS) --lib $(PROGRAMS:%=--test %)
@@ -126,10 +129,13 @@ ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-files dpdk-port 
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness tools/pages \
 	urdmad
 
-lint:
-	@$(CARGO) fmt --all --check
+lint: lint-sources
 	@$(CARGO) clippy --locked --workspace --all-targets --features $(MEASUREMENTS) -- \
 		-D warnings
+
+.PHONY: lint-sources
+lint-sources:
+	@$(CARGO) fmt --all --check
 	@CARGO="$(CARGO)" scripts/check-architecture.py
 	@scripts/check-citations.py
 	@scripts/check-modules.py $(ACYCLIC)

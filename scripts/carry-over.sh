@@ -23,11 +23,11 @@ run() {
 echo "Debian $release, with programs from here and without DPDK:"
 run scripts/carried-over.sh
 
-# The test is the one that `cargo test --workspace` runs; it and what it needs are copied to the
-# same paths.
+# The test is the one that `make test` runs; it and what it needs are copied to the same paths.
 messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
-cargo test --quiet --locked --workspace --test one_host --no-run --message-format=json >"$messages"
+RUSTC_WORKSPACE_WRAPPER=$repository/scripts/clippy-rustc.sh cargo test --quiet --locked \
+    --workspace --test one_host --no-run --message-format=json >"$messages"
 source="\"src_path\":\"$repository/tests/one_host.rs\""
 test=$(sed -n "s|.*$source.*\"executable\":\"\([^\"]*\)\".*|\1|p" "$messages")
 checks=$(sed -n 's|.*#urdma-tests@.*"out_dir":"\([^"]*\)".*|\1/verbs-check|p' "$messages")
