@@ -54,20 +54,32 @@ macro_rules! next {
                     Ok(name) => name,
                     Err(_) => panic!("not a C string"),
                 };
-                let found = $crate::next::lookup(&CELL, NAME);
-                if found.is_null() {
-                    $crate::next::set_errno(libc::ENOSYS);
-                    return $failed;
+                type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
+                /// # Safety
+                /// The address of the function of this name.
+                unsafe fn at(address: *mut std::ffi::c_void) -> Function {
+                    // SAFETY: the C library declares the function with this signature.
+                    unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(address) }
                 }
-                // SAFETY: the C library declares the function with this signature.
-                let function = unsafe {
-                    std::mem::transmute::<
-                        *mut std::ffi::c_void,
-                        unsafe extern "C-unwind" fn($($ty),*) -> $ret,
-                    >(found)
-                };
-                // SAFETY: the caller guarantees it.
-                unsafe { function($($arg),*) }
+                /// The first call, in a function of its own: later ones save nothing for it.
+                #[cold]
+                #[inline(never)]
+                unsafe extern "C-unwind" fn call_first($($arg: $ty),*) -> $ret {
+                    let found = $crate::next::lookup(&CELL, NAME);
+                    if found.is_null() {
+                        $crate::next::set_errno(libc::ENOSYS);
+                        return $failed;
+                    }
+                    // SAFETY: what the lookup has found, and the caller guarantees the rest.
+                    unsafe { at(found)($($arg),*) }
+                }
+                let found = CELL.load(std::sync::atomic::Ordering::Acquire);
+                if found.is_null() {
+                    // SAFETY: the caller guarantees it.
+                    return unsafe { call_first($($arg),*) };
+                }
+                // SAFETY: what a lookup has found, and the caller guarantees the rest.
+                unsafe { at(found)($($arg),*) }
             }
         )*
     };
