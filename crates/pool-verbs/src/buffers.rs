@@ -201,12 +201,7 @@ impl Buffers {
     ///
     /// # Errors
     /// If the block has no such place.
-    pub(crate) fn header(
-        &self,
-        block: usize,
-        wr_id: u64,
-        header: &[u8; HEADER_OCTETS],
-    ) -> Result<Sge, Error> {
+    pub(crate) fn header(&self, block: usize, wr_id: u64, header: &[u8]) -> Result<Sge, Error> {
         let memory = &self.blocks.get(block).ok_or(Error::Memory)?.memory;
         let number = usize::try_from(wr_id % u64::from(self.headers)).unwrap_or(0);
         let offset = self.share as usize * self.stride() + number * HEADER_OCTETS;

@@ -12,10 +12,10 @@ use crate::types::{BufferAction, EndState, NodeId, PhysicalId, Status, VirtualId
 
 /// From where a message comes, and where it is.
 #[derive(Clone, Copy)]
-struct Arrival {
-    exchange: ExchangeId,
-    node: NodeId,
-    buffer: u32,
+pub(crate) struct Arrival {
+    pub(crate) exchange: ExchangeId,
+    pub(crate) node: NodeId,
+    pub(crate) buffer: u32,
 }
 
 impl Pool {
@@ -26,7 +26,7 @@ impl Pool {
     /// whose queue pair is destroyed are the driver's.
     pub fn handle_message(&mut self, id: PhysicalId, buffer: u32, first: &[u8], len_octets: usize) {
         self.book();
-        let exchange = ExchangeId::of_connection(id.slot);
+        let exchange = self.exchanges.id_of_connection(id.slot);
         let node = self.physical_state(id).and_then(|_| {
             let node = self.physicals[usize::from(id.slot)].node?;
             let found = self.exchanges.get_mut(exchange)?;
@@ -42,12 +42,14 @@ impl Pool {
             buffer,
         };
         self.handle_arrival(&arrival, first, len_octets);
+        self.free_buffer(exchange, buffer);
     }
 
-    fn handle_arrival(&mut self, from: &Arrival, first: &[u8], len_octets: usize) {
+    /// What follows from a message of a node, the first octets of which begin with its header.
+    pub(crate) fn handle_arrival(&mut self, from: &Arrival, first: &[u8], len_octets: usize) {
         let Ok((header, len_octets)) = Header::decode(first, len_octets) else {
             self.stats.dropped += 1;
-            return self.free_buffer(from.exchange, from.buffer);
+            return;
         };
         let exchange = self.exchanges.get_mut(from.exchange);
         let is_possible =
@@ -56,8 +58,10 @@ impl Pool {
         if is_possible {
             self.feed(from.exchange);
         }
+        if !self.is_heard(from.exchange) {
+            return;
+        }
         let answer = self.handle_header(from, &header.message, len_octets);
-        self.free_buffer(from.exchange, from.buffer);
         if let Some(answer) = answer {
             self.answer(from.exchange, answer);
         }
@@ -117,6 +121,11 @@ impl Pool {
                 None
             }
             Message::Buffers => None,
+            Message::Probe => Some(Message::Buffers),
+            Message::Leave => {
+                self.handle_leave(from.exchange);
+                None
+            }
         }
     }
 
@@ -184,7 +193,11 @@ impl Pool {
         };
         let is_same = |one: &&mut Incoming| one.node == from.node && one.source == source;
         if let Some(same) = waiting.iter_mut().find(is_same) {
-            same.receives = receives;
+            // One that was late has fewer.
+            let more = receives.wrapping_sub(same.receives);
+            if more <= u32::MAX / 2 {
+                same.receives = receives;
+            }
             return None;
         }
         if waiting.len() >= most {

@@ -2,10 +2,10 @@
 
 use crate::config::Transport;
 use crate::error::{CallError, PostError};
-use crate::exchange::{Exchange, ExchangeId};
+use crate::exchange::ExchangeId;
 use crate::fault::Fault;
 use crate::lone::Lone;
-use crate::physical_qp::{parts_of, Cause, Executed, InFlight, PhysicalQp};
+use crate::physical_qp::{parts_of, Carries, Cause, Executed, InFlight, PhysicalQp};
 use crate::pool::{has_places, release, Node, Pool};
 use crate::queued::{Checked, Queued};
 use crate::slots::Id;
@@ -126,14 +126,20 @@ impl Pool {
     /// The shared queue pair that reaches a node and has the fewest members; a new one if there may
     /// be one more.
     pub(crate) fn choose_physical(&mut self, node: NodeId) -> Result<u16, CallError> {
+        let known = self.nodes.get(node.0).ok_or(CallError::Unknown)?;
+        match (self.config.transport, known.physicals.first()) {
+            // It was switched to a connection.
+            (Transport::Initiators { .. }, Some(connection)) => Ok(*connection),
+            _ => self.choose_unswitched(node),
+        }
+    }
+
+    /// [`Pool::choose_physical`], but no connection of a pool of initiators.
+    pub(crate) fn choose_unswitched(&mut self, node: NodeId) -> Result<u16, CallError> {
         let known = self.nodes.get_mut(node.0).ok_or(CallError::Unknown)?;
         let (reaching, most, only) = match self.config.transport {
             Transport::Connections { per_node } => (&mut known.physicals, per_node, Some(node)),
-            Transport::Initiators { count } => match known.physicals.first() {
-                // It was switched to a connection.
-                Some(connection) => return Ok(*connection),
-                None => (&mut self.initiators, count, None),
-            },
+            Transport::Initiators { count } => (&mut self.initiators, count, None),
         };
         let members = |slot: &u16| self.physicals[usize::from(*slot)].members;
         let least = reaching.iter().copied().min_by_key(members);
@@ -181,18 +187,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes that no virtual queue pair is open to a node.
-    fn note_idle_node(&mut self, id: NodeId) {
-        let now = self.idle.tick();
-        let Some(node) = self.nodes.get_mut(id.0) else {
-            return;
-        };
-        node.idle_since = now;
-        if !std::mem::replace(&mut node.is_listed, true) {
-            self.idle.list(now, id);
-        }
-    }
-
     /// Notes that a virtual queue pair of a shared queue pair to a node was closed.
     fn note_closed(&mut self, slot: u16, id: NodeId) {
         let shared = &mut self.physicals[usize::from(slot)];
@@ -200,12 +194,7 @@ impl Pool {
             shared.idle_since = self.idle.tick();
             self.retire_left(slot);
         }
-        if let Some(node) = self.nodes.get_mut(id.0) {
-            node.members -= 1;
-            if node.members == 0 {
-                self.note_idle_node(id);
-            }
-        }
+        self.leave_node(id);
     }
 
     /// Has a connection to a node take the place of one that is vacant or without members.
@@ -233,7 +222,7 @@ impl Pool {
         if let Some(before) = shared.node.and_then(|node| self.nodes.get_mut(node.0)) {
             before.physicals.retain(|reaching| *reaching != slot);
         }
-        self.forget_exchange(ExchangeId::of_connection(slot));
+        self.forget_connection(slot);
         self.retire_physical(slot);
         Ok(slot)
     }
@@ -376,6 +365,7 @@ impl Pool {
     /// Ends the requests that wait for a queue pair.
     pub(crate) fn fail_waiting(&mut self, slot: u16) {
         self.fail_ends(slot);
+        self.fail_exchanges(slot);
         while let Some((_, waiting)) = self.first_turn(slot) {
             self.physicals[usize::from(slot)].end_turn();
             if let Some(member) = self.virtuals.get_mut(waiting.0) {
@@ -480,9 +470,9 @@ impl Pool {
             let shared = &mut self.physicals[usize::from(slot)];
             let Some(InFlight {
                 of,
+                node,
                 locals,
-                is_part,
-                ..
+                carries,
             }) = shared.pop()
             else {
                 return;
@@ -494,29 +484,22 @@ impl Pool {
                 }
                 releases &= !self.faults.has(Fault::FirstElementReleased);
             });
+            if carries != Carries::Request {
+                self.note_message_retired(node, of);
+            }
             let id = self.receiver_of(of);
             match self.virtuals.get_mut(id.0) {
                 Some(member) => {
-                    match is_part {
-                        true => member.retire_part(),
-                        false => member.retire(self.faults),
+                    match carries {
+                        Carries::Part => member.retire_part(),
+                        _ => member.retire(self.faults),
                     }
                     if member.is_waiting() {
                         self.list(id);
                     }
                 }
-                None => self.note_retired(id),
+                None => self.stats.closed += u64::from(ExchangeId::of_own(id).is_none()),
             }
-        }
-    }
-
-    /// A message of the pool itself is complete, or a request of a virtual queue pair that was
-    /// closed.
-    #[cold]
-    fn note_retired(&mut self, of: VirtualId) {
-        match ExchangeId::of_own(of).map(|id| self.exchanges.get_mut(id)) {
-            Some(exchange) => drop(exchange.map(Exchange::note_retired)),
-            None => self.stats.closed += 1,
         }
     }
 
@@ -536,10 +519,13 @@ impl Pool {
         // Those before it succeeded.
         self.retire(slot, place);
         let shared = &mut self.physicals[usize::from(slot)];
-        let culprit = shared.in_flight.front().map(|first| first.of);
+        let culprit = shared.in_flight.front();
+        let culprit = culprit.filter(|_| status != Status::Flushed);
+        let message = culprit.filter(|first| first.carries != Carries::Request);
         shared.cause = Some(Cause {
             status,
-            of: culprit.filter(|_| status != Status::Flushed),
+            of: culprit.map(|first| first.of),
+            untold: message.map(|first| first.node),
             executed: match status {
                 Status::Flushed => Executed::Any,
                 _ if status.is_refusal() => Executed::Nothing,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::credit::{SHARE_MAX, SHARE_MIN};
 use crate::error::ConfigError;
-use crate::header::HEADER_OCTETS;
+use crate::header::{HEADER_OCTETS, HEADER_OCTETS_MAX};
 use crate::types::ELEMENTS_MAX;
 
 /// What the shared queue pairs of a pool are.
@@ -20,6 +20,16 @@ pub enum Transport {
         /// In all, 1 or more.
         count: u16,
     },
+}
+
+impl Transport {
+    /// Octets of a message before those of its user.
+    pub fn header_octets(self) -> usize {
+        match self {
+            Self::Connections { .. } => HEADER_OCTETS,
+            Self::Initiators { .. } => HEADER_OCTETS_MAX,
+        }
+    }
 }
 
 /// When a pool of initiators connects to a node, and uses the connection. The defaults are measured
@@ -183,37 +193,34 @@ pub struct MessageConfig {
     /// A random number, which no pool before it in the same place had: by it a message for a pool
     /// that has ended is known.
     pub epoch: u32,
-    /// The length of a buffer, with the header. A Send that is longer than 32 octets less goes in
-    /// segments of that length.
+    /// The length of a buffer, with the header. A Send that is longer than 32 octets less, or 48
+    /// over initiators, goes in segments of that length.
     pub buffer_octets: u32,
     /// Buffers that each connection has, [`SHARE_MIN`] to [`SHARE_MAX`]. The driver posts a Receive
     /// for each before it connects.
     pub share: u16,
     /// Virtual queue pairs that wait for a service to accept them, 1 or more; others are refused.
     pub backlog: u32,
+    /// Over initiators, nodes with which messages are exchanged at a time, 1 or more. There are
+    /// Receives for `share` messages of each. Over connections, each has its own.
+    pub peers_max: u32,
 }
 
 impl MessageConfig {
     /// The longest Send that goes in one message, and the length of the segments of longer ones.
-    pub fn send_octets_max(&self) -> u32 {
-        let header = u32::try_from(HEADER_OCTETS).unwrap_or(u32::MAX);
+    pub fn send_octets_max(&self, transport: Transport) -> u32 {
+        let header = u32::try_from(transport.header_octets()).unwrap_or(u32::MAX);
         self.buffer_octets.saturating_sub(header)
     }
 
     pub(crate) fn validate(&self, transport: Transport) -> Result<(), ConfigError> {
-        if !matches!(transport, Transport::Connections { .. }) {
-            return Err(ConfigError::MessageTransport);
-        }
         if !(SHARE_MIN..=SHARE_MAX).contains(&self.share) {
             return Err(ConfigError::Share(self.share));
         }
-        if self.send_octets_max() == 0 {
+        if self.send_octets_max(transport) == 0 {
             return Err(ConfigError::Buffer(self.buffer_octets));
         }
-        match self.backlog {
-            0 => Err(ConfigError::Zero("backlog")),
-            _ => Ok(()),
-        }
+        check_not_zero(&[("backlog", self.backlog), ("peers_max", self.peers_max)])
     }
 }
 

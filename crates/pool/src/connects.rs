@@ -6,9 +6,10 @@
 //! while it asks itself, and the one that was refused asks again later. The other end takes the
 //! request, and its own is void.
 
+use crate::config::Transport;
 use crate::credit::{Credit, Grant, SHARE_MIN};
 use crate::error::CallError;
-use crate::exchange::{is_close, Control, ExchangeId};
+use crate::exchange::{is_close, Control};
 use crate::fault::Fault;
 use crate::physical_qp::PhysicalQp;
 use crate::pool::{has_places, Pool};
@@ -40,8 +41,8 @@ impl Pool {
     /// ids.
     ///
     /// # Errors
-    /// If the pool exchanges no messages, the node is unknown or has too many connections, or there
-    /// is no place for a further one.
+    /// If the pool exchanges no messages over connections, the node is unknown or has too many of
+    /// them, or there is no place for a further one.
     pub fn handle_request(
         &mut self,
         node: NodeId,
@@ -50,6 +51,9 @@ impl Pool {
     ) -> Result<Option<PhysicalId>, CallError> {
         self.book();
         self.messages.config.ok_or(CallError::NoMessages)?;
+        if matches!(self.config.transport, Transport::Initiators { .. }) {
+            return Err(CallError::NoMessages);
+        }
         let known = self.nodes.get(node.0).ok_or(CallError::Unknown)?;
         let slots = known.physicals.iter().copied();
         let named = slots.clone().find(|slot| self.is_named(*slot, name));
@@ -93,7 +97,9 @@ impl Pool {
 
     /// How the node has named its end of a connection.
     fn other_of(&self, slot: u16) -> Option<ConnectionName> {
-        self.exchanges.get(ExchangeId::of_connection(slot))?.other
+        self.exchanges
+            .get(self.exchanges.id_of_connection(slot))?
+            .other
     }
 
     /// The node asks again for a connection that it has had. A request that was late is refused.
@@ -150,7 +156,7 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(id.slot)];
         shared.state = PhysicalState::Down;
         match shared.members {
-            0 => self.forget_exchange(ExchangeId::of_connection(id.slot)),
+            0 => self.forget_connection(id.slot),
             _ => self.connect(id.slot),
         }
     }
@@ -201,7 +207,7 @@ impl Pool {
                 self.tell_other(id, Control::Taken(id));
             }
         }
-        self.feed(ExchangeId::of_connection(id.slot));
+        self.feed(self.exchanges.id_of_connection(id.slot));
     }
 }
 
@@ -216,6 +222,7 @@ mod tests {
         buffer_octets: 4096,
         share: 8,
         backlog: 1,
+        peers_max: 1,
     };
 
     fn pool() -> (Pool, NodeId) {

@@ -60,6 +60,23 @@ impl Grant {
         is_posted
     }
 
+    /// A message with this number, from 1, has arrived.
+    pub fn take_numbered(&mut self, number: u16) -> Taken {
+        let behind = number.wrapping_sub(self.taken);
+        if behind == 0 || behind > u16::MAX / 2 {
+            return Taken::Again;
+        }
+        match behind == 1 && self.take() {
+            true => Taken::First,
+            false => Taken::Never,
+        }
+    }
+
+    /// What the peer was told of the count may be lost, or it may not have believed it.
+    pub fn forget_announced(&mut self) {
+        self.announced = self.posted.wrapping_sub(self.share);
+    }
+
     /// A buffer of one that has arrived is posted again.
     pub fn note_posted(&mut self) {
         debug_assert!(self.waiting() < self.share, "a buffer is posted twice");
@@ -82,6 +99,17 @@ impl Grant {
     pub fn is_due(&self) -> bool {
         self.share > 0 && self.posted.wrapping_sub(self.announced) >= self.share / 2
     }
+}
+
+/// What a message is by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It takes a buffer of the share.
+    First,
+    /// One with this number has come before: it takes none of the share.
+    Again,
+    /// The peer may not send it.
+    Never,
 }
 
 /// The buffers that the peer has posted for this end to one connection.
@@ -118,6 +146,16 @@ impl Credit {
     pub fn note_sent(&mut self) {
         debug_assert!(self.available() > 0, "a message without a buffer");
         self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// The number of the last message that was sent, from 1.
+    pub fn number(&self) -> u16 {
+        self.sent
+    }
+
+    /// The last message is not known to have arrived: the next one takes its number.
+    pub fn take_back(&mut self) {
+        self.sent = self.sent.wrapping_sub(1);
     }
 
     /// A message of the peer has this count; `false`: it cannot be right, and has no effect.

@@ -51,7 +51,7 @@ pub enum ConfigError {
     /// The pool exchanges messages already.
     #[error("the pool exchanges messages already, with numbers that peers may know")]
     MessagesOffered,
-    /// Initiators cannot exchange messages.
+    /// The driver exchanges messages over connections only.
     #[error("initiators exchange no messages: take connections")]
     MessageTransport,
 }

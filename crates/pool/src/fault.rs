@@ -125,6 +125,18 @@ pub(crate) enum Fault {
     RefusalUntold,
     /// After a failure, a Send goes on behind its segments that were posted.
     SegmentsNotRepeated,
+    /// A message that may have arrived keeps its number, and the next one has another.
+    NumbersNotTakenBack,
+    /// A message that has come before takes a buffer of the share again.
+    NumbersIgnored,
+    /// Messages of the pool itself that may be lost with their initiator are not sent again.
+    OwnNotRepeated,
+    /// Exchanges with a node go on that has not taken a message.
+    UntoldKept,
+    /// Messages of exchanges that have ended are taken.
+    TokensKept,
+    /// A question that was late is taken for a new one.
+    LateQuestionsTaken,
     /// A virtual queue pair switches while it has requests in flight.
     SwitchedInFlight,
     /// A virtual queue pair keeps the turn that it has at the queue pair which it leaves.

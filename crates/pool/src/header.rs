@@ -7,6 +7,10 @@ use thiserror::Error;
 
 /// Octets of a header.
 pub const HEADER_OCTETS: usize = 32;
+/// Octets of what precedes it over initiators.
+pub const LABEL_OCTETS: usize = 16;
+/// Octets before those of the user, at most.
+pub const HEADER_OCTETS_MAX: usize = LABEL_OCTETS + HEADER_OCTETS;
 
 /// An end of two virtual queue pairs that exchange messages, as its pool numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +93,10 @@ pub enum Message {
     },
     /// Nothing but the number of buffers.
     Buffers,
+    /// The pool of the source has no exchange with that of the destination any more.
+    Leave,
+    /// The pool of the destination is to send `Buffers`, which shows that it is there.
+    Probe,
 }
 
 /// A header.
@@ -132,6 +140,8 @@ mod kind {
     pub(super) const CLOSE: u8 = 8;
     pub(super) const BUFFERS: u8 = 9;
     pub(super) const TAKEN: u8 = 10;
+    pub(super) const LEAVE: u8 = 11;
+    pub(super) const PROBE: u8 = 12;
 }
 
 /// The message has immediate data.
@@ -276,6 +286,14 @@ impl Fields {
                 kind: kind::BUFFERS,
                 ..Self::default()
             },
+            Message::Leave => Self {
+                kind: kind::LEAVE,
+                ..Self::default()
+            },
+            Message::Probe => Self {
+                kind: kind::PROBE,
+                ..Self::default()
+            },
         }
     }
 
@@ -320,12 +338,77 @@ impl Fields {
                 refused: (self.flags == HAS_REFUSED).then_some(self.sequence),
             },
             kind::BUFFERS => Message::Buffers,
+            kind::LEAVE => Message::Leave,
+            kind::PROBE => Message::Probe,
             other => return Err(HeaderError::Kind(other)),
         })
     }
 }
 
+/// What precedes the header of a message over initiators, since no queue pair tells whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// What the destination has told the source.
+    pub token: u64,
+    /// The number of the message, from 1, modulo 2^16. One that may not have arrived is followed by
+    /// one with the same number.
+    pub number: u16,
+}
+
+impl Label {
+    fn encode(&self) -> [u8; LABEL_OCTETS] {
+        let mut octets = [0; LABEL_OCTETS];
+        octets[..8].copy_from_slice(&self.token.to_be_bytes());
+        octets[8..10].copy_from_slice(&self.number.to_be_bytes());
+        octets
+    }
+
+    /// The label in the first octets of a message, and those behind it.
+    ///
+    /// # Errors
+    /// If a pool sends no such message.
+    pub fn decode(first: &[u8]) -> Result<(Self, &[u8]), HeaderError> {
+        let short = HeaderError::Short(first.len());
+        let (octets, rest) = first.split_first_chunk::<LABEL_OCTETS>().ok_or(short)?;
+        let label = Self {
+            token: u64::from_be_bytes(std::array::from_fn(|n| octets[n])),
+            number: u16::from_be_bytes([octets[8], octets[9]]),
+        };
+        match label.encode() == *octets {
+            true => Ok((label, rest)),
+            false => Err(HeaderError::Unused),
+        }
+    }
+}
+
+/// The octets of a message before those of its user: a header, with a label over initiators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderOctets {
+    octets: [u8; HEADER_OCTETS_MAX],
+    /// Where they begin.
+    begin: usize,
+}
+
+impl std::ops::Deref for HeaderOctets {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.octets[self.begin..]
+    }
+}
+
 impl Header {
+    /// With a label, over initiators.
+    pub fn with_label(&self, label: Option<Label>) -> HeaderOctets {
+        let mut octets = [0; HEADER_OCTETS_MAX];
+        octets[LABEL_OCTETS..].copy_from_slice(&self.encode());
+        if let Some(label) = label {
+            octets[..LABEL_OCTETS].copy_from_slice(&label.encode());
+        }
+        let begin = if label.is_some() { 0 } else { LABEL_OCTETS };
+        HeaderOctets { octets, begin }
+    }
+
     /// Its octets.
     pub fn encode(&self) -> [u8; HEADER_OCTETS] {
         let fields = Fields::of_message(&self.message);
@@ -369,7 +452,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: u64 = 10;
+    const KINDS: u64 = 12;
 
     fn random_message(rng: &mut Rng) -> Message {
         let ends = Ends {
@@ -415,6 +498,8 @@ mod tests {
                 ends,
                 sequence: rng.bits32(),
             },
+            9 => Message::Leave,
+            10 => Message::Probe,
             _ => Message::Buffers,
         }
     }
@@ -490,7 +575,7 @@ mod tests {
         );
         for (at, octet, expected) in [
             (24, 0, HeaderError::Kind(0)),
-            (24, 11, HeaderError::Kind(11)),
+            (24, 13, HeaderError::Kind(13)),
             (24, 255, HeaderError::Kind(255)),
             (25, HAS_IMMEDIATE, HeaderError::Flags(1)),
             (25, 2, HeaderError::Flags(2)),

@@ -23,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod arrivals;
+mod asks;
 mod calls;
 #[cfg(test)]
 mod check;
@@ -36,6 +37,8 @@ mod fault;
 mod header;
 mod idle;
 mod lone;
+mod meeting;
+mod meetings;
 mod messages;
 mod per_element;
 mod physical_qp;
@@ -49,14 +52,19 @@ mod settle;
 mod slots;
 mod switch;
 mod switching;
+mod target;
 mod transmit;
 mod types;
 mod virtual_qp;
 
 pub use config::{Config, MessageConfig, Switching, Transport};
-pub use credit::{Announced, Class, Covered, Credit, Grant, SHARE_MAX, SHARE_MIN};
+pub use credit::{Announced, Class, Covered, Credit, Grant, Taken, SHARE_MAX, SHARE_MIN};
 pub use error::{CallError, ConfigError, PostError};
-pub use header::{EndId, Ends, Header, HeaderError, Message, HEADER_OCTETS};
+pub use header::{
+    EndId, Ends, Header, HeaderError, HeaderOctets, Label, Message, HEADER_OCTETS,
+    HEADER_OCTETS_MAX, LABEL_OCTETS,
+};
+pub use meeting::PoolTerms;
 pub use pool::{Pool, Stats};
 pub use transmit::PostWork;
 pub use types::{

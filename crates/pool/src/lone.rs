@@ -2,7 +2,7 @@
 
 use crate::fault::{Fault, Faults};
 use crate::per_element::PerElement;
-use crate::physical_qp::{InFlight, PhysicalQp};
+use crate::physical_qp::{Carries, InFlight, PhysicalQp};
 use crate::queued::Queued;
 use crate::regions::{Piece, Regions};
 use crate::types::{Completion, LocalRegionId, NodeId, Status, VirtualId};
@@ -71,7 +71,7 @@ pub(crate) fn note_posted(
         of: id,
         node,
         locals,
-        is_part: false,
+        carries: Carries::of(queued),
     };
     shared.push(in_flight, start);
 }

@@ -40,10 +40,11 @@ impl Pool {
     /// Has the pool exchange messages, so that its virtual queue pairs may have Sends and Receives.
     ///
     /// # Errors
-    /// If the configuration does not work, the pool is over initiators, or it was told before.
+    /// If the configuration does not work, or it was told before.
     pub fn offer_messages(&mut self, config: &MessageConfig) -> Result<(), ConfigError> {
         self.check_messages(config)?;
         self.messages.config = Some(*config);
+        self.messages.segment_octets = config.send_octets_max(self.config.transport);
         Ok(())
     }
 
@@ -123,16 +124,19 @@ impl Pool {
         self.book();
         self.messages.config.ok_or(CallError::NoMessages)?;
         self.check_open(depths.requests)?;
-        let physical = self.choose_physical(node)?;
-        let waiting = self.exchanges.of_connection(physical).controls.len();
-        if waiting >= self.config.virtual_max as usize {
+        let exchange = self.exchange_for(node)?;
+        let found = self.exchanges.get(exchange).ok_or(CallError::Unknown)?;
+        let physical = found.physical;
+        if found.controls.len() >= self.config.virtual_max as usize {
             return Err(CallError::Limit("messages that wait for the node"));
         }
         let limits = (depths.requests, self.config.in_flight_max);
         let opened = VirtualQp::new(user, node, physical, limits, operations);
         let id = self.bind(opened)?;
         self.add_end(id, service, depths.receives);
-        self.tell_other(id, Control::Open(id));
+        if self.is_met(exchange) {
+            self.tell_other(id, Control::Open(id));
+        }
         Ok(id)
     }
 
@@ -148,8 +152,10 @@ impl Pool {
 
     /// Whether an exchange is still one with a node.
     fn reaches(&self, id: ExchangeId, node: NodeId) -> bool {
-        let exchange = self.exchanges.get(id);
-        exchange.is_some_and(|found| self.physicals[usize::from(found.physical)].node == Some(node))
+        self.exchanges.get(id).is_some_and(|found| {
+            let known = found.meeting.as_ref().map(|meeting| meeting.node);
+            known.or(self.physicals[usize::from(found.physical)].node) == Some(node)
+        })
     }
 
     /// Accepts the one that has waited the longest for a service: a virtual queue pair of this end.
@@ -331,6 +337,7 @@ mod tests {
         buffer_octets: 4096,
         share: 8,
         backlog: 1,
+        peers_max: 1,
     };
     const DEPTHS: Depths = Depths {
         requests: 1,
@@ -393,8 +400,20 @@ mod tests {
             transport: Transport::Initiators { count: 1 },
             ..Config::default()
         };
-        let refused = Pool::new(&initiators).unwrap().offer_messages(&MESSAGES);
-        assert_eq!(refused, Err(ConfigError::MessageTransport));
+        let mut pool = Pool::new(&initiators).unwrap();
+        let buffer_octets = 48;
+        let buffer = MessageConfig {
+            buffer_octets,
+            ..MESSAGES
+        };
+        let refused = pool.offer_messages(&buffer);
+        assert_eq!(refused, Err(ConfigError::Buffer(buffer_octets)));
+        let peers = MessageConfig {
+            peers_max: 0,
+            ..MESSAGES
+        };
+        let refused = pool.offer_messages(&peers);
+        assert_eq!(refused, Err(ConfigError::Zero("peers_max")));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::config::Config;
 use crate::fault::{Fault, Faults};
 use crate::per_element::PerElement;
+use crate::queued::Queued;
 use crate::ring::Ring;
 use crate::slots::Id;
 use crate::types::{LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, VirtualId};
@@ -19,8 +20,30 @@ pub(crate) struct InFlight {
     pub(crate) node: NodeId,
     /// The regions of its elements.
     pub(crate) locals: PerElement<LocalRegionId>,
-    /// Whether it is a segment of a Send, and not the last one: it uses local memory for itself.
-    pub(crate) is_part: bool,
+    pub(crate) carries: Carries,
+}
+
+/// What a work request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carries {
+    /// A one-sided request.
+    Request,
+    /// A Send, or its last segment.
+    Send,
+    /// A segment of a Send that is not the last one: it uses local memory for itself.
+    Part,
+    /// A message of the pool itself.
+    Own,
+}
+
+impl Carries {
+    #[inline(always)]
+    pub(crate) fn of(queued: &Queued) -> Self {
+        match queued.operation.is_send() {
+            true => Self::Send,
+            false => Self::Request,
+        }
+    }
 }
 
 /// A virtual queue pair that has something to send: the virtual time at which its next request
@@ -46,6 +69,8 @@ pub(crate) struct Cause {
     pub(crate) status: Status,
     /// Whose request it was; none if that was flushed.
     pub(crate) of: Option<VirtualId>,
+    /// The node that has not taken it, if it was a message.
+    pub(crate) untold: Option<NodeId>,
     /// What became of those behind it.
     pub(crate) executed: Executed,
 }
@@ -195,23 +220,31 @@ impl PhysicalQp {
     }
 
     /// The last one was refused: takes it back, and counts a refusal of the first one. The region
-    /// of each of its elements is given to `each`.
-    pub(crate) fn note_refused(&mut self, faults: Faults, each: impl FnMut(LocalRegionId)) {
-        self.take_back(each);
+    /// of each of its elements is given to `each`. The node of one that was a message.
+    pub(crate) fn note_refused(
+        &mut self,
+        faults: Faults,
+        each: impl FnMut(LocalRegionId),
+    ) -> Option<NodeId> {
+        let last = self.take_back(each);
         if self.is_unused && !faults.has(Fault::RefusalsRepeated) {
             self.refusals += 1;
         }
+        let message = last.filter(|last| last.carries != Carries::Request);
+        message.map(|last| last.node)
     }
 
     /// Takes the last one back, which was not posted.
-    fn take_back(&mut self, each: impl FnMut(LocalRegionId)) {
-        if let Some(last) = self.in_flight.pop_back() {
+    fn take_back(&mut self, each: impl FnMut(LocalRegionId)) -> Option<InFlight> {
+        let last = self.in_flight.pop_back();
+        if let Some(last) = &last {
             last.locals.take_newest(&mut self.other_locals, each);
         }
         let number = self.next_number();
         if self.earliest.back().is_some_and(|last| last.0 == number) {
             self.earliest.pop_back();
         }
+        last
     }
 
     /// The place among those in flight of the request with a number, if it is there.

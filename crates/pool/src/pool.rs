@@ -118,7 +118,7 @@ impl Pool {
             active: VecDeque::new(),
             actions: VecDeque::new(),
             messages: Messages::default(),
-            exchanges: Exchanges::default(),
+            exchanges: Exchanges::new(config.transport),
             lone: None,
             switch: config.switching.map(|config| Box::new(Switch::new(config))),
             elements: Vec::new(),
@@ -152,6 +152,28 @@ impl Pool {
         let shared = &mut self.physicals[usize::from(lone.physical)];
         if !self.faults.has(Fault::LoneForgotten) {
             lone.book((member, shared), &mut self.regions, self.faults);
+        }
+    }
+
+    /// Notes that no virtual queue pair is open to a node.
+    pub(crate) fn note_idle_node(&mut self, id: NodeId) {
+        let now = self.idle.tick();
+        let Some(node) = self.nodes.get_mut(id.0) else {
+            return;
+        };
+        node.idle_since = now;
+        if !std::mem::replace(&mut node.is_listed, true) {
+            self.idle.list(now, id);
+        }
+    }
+
+    /// What has needed a node does not any more.
+    pub(crate) fn leave_node(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(id.0) {
+            node.members -= 1;
+            if node.members == 0 {
+                self.note_idle_node(id);
+            }
         }
     }
 
@@ -265,7 +287,7 @@ impl Pool {
                 }
                 shared.state = PhysicalState::Failing;
                 self.actions.push_back(Action::Destroy(shared.id()));
-                let exchange = ExchangeId::of_connection(slot);
+                let exchange = self.exchanges.id_of_connection(slot);
                 if let Some(exchange) = self.exchanges.get_mut(exchange) {
                     // What still arrives is not from the node that gets its place.
                     exchange.grant = Grant::default();
@@ -315,7 +337,7 @@ impl Pool {
             let Some(member) = self.virtuals.get_mut(id.0) else {
                 match ExchangeId::of_own(id) {
                     None => shared.skip_closed_turn(),
-                    Some(own) if self.has_own(own) => return Some((start, id)),
+                    Some(own) if self.has_own(slot, own) => return Some((start, id)),
                     Some(own) => self.end_own_turn(slot, own),
                 }
                 continue;
@@ -353,8 +375,11 @@ impl Pool {
 
     /// Whether a message of the pool itself waits that may be posted. Those that have become
     /// pointless are dropped.
-    pub(crate) fn has_own(&mut self, id: ExchangeId) -> bool {
-        let Some(exchange) = self.exchanges.get_mut(id) else {
+    pub(crate) fn has_own(&mut self, slot: u16, id: ExchangeId) -> bool {
+        // A turn may be that of an exchange before.
+        let exchange = self.exchanges.get_mut(id);
+        let Some(exchange) = exchange.filter(|found| found.physical == slot && found.may_send())
+        else {
             return false;
         };
         while let Some(control) = exchange.controls.front() {
@@ -370,7 +395,7 @@ impl Pool {
                 Control::Taken(id) => {
                     end_of(id).is_some_and(|end| end.is_filling() && end.remote.is_some())
                 }
-                Control::Answer(_) | Control::Close(..) => true,
+                Control::Answer(_) | Control::Close(..) | Control::Probe | Control::Leave => true,
             };
             if is_needed {
                 break;
@@ -426,6 +451,10 @@ impl Pool {
         if may_send && exchange.begin_turn() {
             // Before all others: a Send must not be ahead of the message that accepts its end.
             self.physicals[usize::from(slot)].add_turn(0, id.own());
+        }
+        let shared = &self.physicals[usize::from(slot)];
+        if may_send && shared.state == PhysicalState::Down && shared.node.is_none() {
+            self.connect(slot);
         }
         if may_send && self.has_room(slot) {
             self.activate(slot);
@@ -489,8 +518,9 @@ impl Pool {
         let (slot, node, source) = (member.physical, member.node, end.own());
         let (remote, refused) = (end.remote.take(), end.refused);
         let exchange = self.exchanges.id_of(slot, node);
+        let now = self.idle.tick();
         if let Some(exchange) = self.exchanges.get_mut(exchange) {
-            exchange.ends.remove(&id);
+            exchange.remove_end(id, now);
         }
         let Some(destination) = remote else {
             return;
@@ -515,13 +545,18 @@ impl Pool {
         let other = reaching.and_then(|slots| slots.iter().find(is_ready));
         let other = other.copied();
         if let Some(other) = other {
-            self.send_own(ExchangeId::of_connection(other), control);
+            self.send_own(self.exchanges.id_of_connection(other), control);
         }
         other.is_some()
     }
 
     /// A queue pair is not connected to its node again: what the node has to know it is told over
     /// another one. If there is none, each of the node has failed, and it asks when it has one.
+    pub(crate) fn forget_connection(&mut self, slot: u16) {
+        self.forget_exchange(self.exchanges.id_of_connection(slot));
+    }
+
+    /// The same of its exchange.
     pub(crate) fn forget_exchange(&mut self, id: ExchangeId) {
         let Some(exchange) = self.exchanges.get_mut(id) else {
             return;
@@ -560,7 +595,7 @@ impl Pool {
 
     /// The node of a queue pair cannot be reached: all ends there have ended.
     pub(crate) fn fail_ends(&mut self, slot: u16) {
-        let exchange = ExchangeId::of_connection(slot);
+        let exchange = self.exchanges.id_of_connection(slot);
         let ends = self.exchanges.get_mut(exchange);
         for id in ends.map_or(BTreeSet::new(), |found| take(&mut found.ends)) {
             self.fail_end(id, EndState::Closed, true);

@@ -2,7 +2,6 @@
 //! asks for it. Their connections are destroyed, and the places of these are vacant: they are taken
 //! before further ones.
 
-use crate::exchange::ExchangeId;
 use crate::fault::Fault;
 use crate::pool::Pool;
 use crate::types::NodeId;
@@ -46,7 +45,7 @@ impl Pool {
         };
         let is_switched = self.drop_connection(id);
         for slot in removed.physicals.into_iter().filter(|_| !is_switched) {
-            self.forget_exchange(ExchangeId::of_connection(slot));
+            self.forget_connection(slot);
             self.retire_physical(slot);
             self.idle.vacant.push(slot);
         }

@@ -29,6 +29,10 @@ pub(crate) struct Messages {
     /// Virtual queue pairs by their other end.
     pub(crate) by_remote: HashMap<(NodeId, EndId), VirtualId>,
     pub(crate) actions: VecDeque<BufferAction>,
+    /// The most octets of a Send that a message has.
+    pub(crate) segment_octets: u32,
+    /// The number of the next exchange over initiators.
+    pub(crate) next_number: u32,
 }
 
 impl Messages {
@@ -38,8 +42,10 @@ impl Messages {
 
     /// The most octets of a Send that a message has.
     pub(crate) fn segment_octets_max(&self) -> u32 {
-        let config = self.config.as_ref();
-        config.map_or(u32::MAX, MessageConfig::send_octets_max)
+        match self.config {
+            Some(_) => self.segment_octets,
+            None => u32::MAX,
+        }
     }
 
     /// How a virtual queue pair is named in messages.

@@ -19,9 +19,11 @@ use std::collections::VecDeque;
 
 use crate::exchange::{Exchange, ExchangeId};
 use crate::fault::Fault;
-use crate::physical_qp::{Executed, InFlight};
+use crate::physical_qp::{Carries, Executed, InFlight};
 use crate::pool::{release, Pool};
-use crate::types::{LocalRegionId, PhysicalId, PhysicalState, Status, VirtualId, VirtualState};
+use crate::types::{
+    LocalRegionId, NodeId, PhysicalId, PhysicalState, Status, VirtualId, VirtualState,
+};
 
 /// Queue pairs in a row that may refuse their first work request; then the requests that wait fail,
 /// since the next one would refuse them, too.
@@ -62,6 +64,8 @@ impl Pool {
         }
         self.begin_ending(id.slot);
         let failed_node = left.front().map(|first| first.node);
+        let untold = cause.and_then(|cause| cause.untold);
+        let mut met = Vec::new();
         while let Some(in_flight) = left.pop_front() {
             let is_other_node = Some(in_flight.node) != failed_node;
             if settled.executed == Executed::SameNode
@@ -70,32 +74,49 @@ impl Pool {
             {
                 settled.executed = Executed::Nothing;
             }
+            if in_flight.carries != Carries::Request {
+                met.extend(self.take_message_back(in_flight.node));
+            }
             self.settle(&in_flight, &mut others, &settled);
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
         // Its memory is used again.
         (shared.in_flight, shared.other_locals) = (left, others);
-        let exchange = ExchangeId::of_connection(id.slot);
+        let exchange = self.exchanges.id_of_connection(id.slot);
         self.exchanges.get_mut(exchange).map(Exchange::reset);
+        self.settle_exchanges(met, untold);
         if self.end_connection(id.slot) {
             return;
         }
         let shared = &mut self.physicals[usize::from(id.slot)];
+        let is_initiator = shared.node.is_none();
         if is_refusing {
             shared.refusals = 0;
             self.fail_waiting(id.slot);
         } else if shared.state == PhysicalState::Down {
             match shared.members {
-                0 => self.forget_exchange(exchange),
+                0 if !is_initiator => self.forget_exchange(exchange),
+                0 if !shared.has_turns() => {}
                 _ => self.connect(id.slot),
             }
         }
     }
 
+    /// Settles the exchanges whose messages over an initiator are not known to have arrived. That
+    /// with the node which has not taken one ends, if there is one.
+    fn settle_exchanges(&mut self, mut met: Vec<ExchangeId>, untold: Option<NodeId>) {
+        met.dedup();
+        let untold = untold.and_then(|node| self.exchanges.id_of_node(node));
+        if let Some(id) = untold.filter(|_| !self.faults.has(Fault::UntoldKept)) {
+            self.fail_exchange(id);
+        }
+        met.into_iter().for_each(|id| self.tell_again(id));
+    }
+
     fn settle(&mut self, in_flight: &InFlight, others: &mut VecDeque<LocalRegionId>, by: &Settled) {
         let id = in_flight.of;
         let is_closed = self.virtuals.get(id.0).is_none();
-        let releases = is_closed || in_flight.is_part;
+        let releases = is_closed || in_flight.carries == Carries::Part;
         in_flight.locals.take_oldest(others, |local| {
             if releases {
                 release(&mut self.regions, &mut self.actions, local);

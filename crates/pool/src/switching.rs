@@ -148,6 +148,10 @@ impl Pool {
         let (Some(member), Some(switch)) = (self.virtuals.get_mut(id.0), &mut self.switch) else {
             return;
         };
+        if member.end.is_some() {
+            // Its requests are in order with its messages.
+            return;
+        }
         let Some(node) = self.nodes.get_mut(member.node.0) else {
             return;
         };

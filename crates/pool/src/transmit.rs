@@ -6,10 +6,10 @@ use std::slice;
 use crate::error::PostError;
 use crate::exchange::{Control, Exchange, ExchangeId};
 use crate::fault::{Fault, Faults};
-use crate::header::{Header, Message, HEADER_OCTETS};
+use crate::header::{HeaderOctets, Message};
 use crate::lone::{finish_of, note_posted, Lone, REQUEST_COST};
 use crate::per_element::PerElement;
-use crate::physical_qp::{InFlight, PhysicalQp};
+use crate::physical_qp::{Carries, InFlight, PhysicalQp};
 use crate::pool::{release, Pool, Stats};
 use crate::queued::{last_offset, Checked, Queued, Segment};
 use crate::regions::{cut, Piece};
@@ -281,7 +281,7 @@ impl Pool {
             of: id,
             node,
             locals,
-            is_part: true,
+            carries: Carries::Part,
         };
         let wr_id = shared.next_wr_id();
         shared.push(in_flight, start);
@@ -300,7 +300,7 @@ impl Pool {
         &mut self,
         (slot, wr_id): (u16, u64),
         node: NodeId,
-        header: Option<[u8; HEADER_OCTETS]>,
+        header: Option<HeaderOctets>,
         post: &mut impl FnMut(&Transmit, &[Sge]) -> Posted,
     ) -> Option<bool> {
         let is_last = self.is_last(slot);
@@ -351,14 +351,15 @@ impl Pool {
     ) -> bool {
         self.end_own_turn(slot, own);
         let shared = &mut self.physicals[usize::from(slot)];
-        let Some(node) = shared.node else {
+        let met = self.exchanges.get(own).and_then(|found| found.meeting);
+        let Some(node) = met.map(|met| met.node).or(shared.node) else {
             return false;
         };
         let in_flight = InFlight {
             of: own.own(),
             node,
             locals: PerElement::default(),
-            is_part: false,
+            carries: Carries::Own,
         };
         let wr_id = shared.next_wr_id();
         shared.push(in_flight, shared.time);
@@ -367,8 +368,12 @@ impl Pool {
         self.elements.clear();
         let posted = self.post_message((slot, wr_id), node, header, post);
         if posted.is_none() {
-            self.physicals[usize::from(slot)].note_refused(self.faults, drop);
-            self.exchanges.get_mut(own).map(Exchange::note_refused);
+            let refused = self.physicals[usize::from(slot)].note_refused(self.faults, drop);
+            refused.and_then(|node| self.take_message_back(node));
+            let control = self.exchanges.get_mut(own).and_then(Exchange::note_refused);
+            if let Some(control) = control {
+                self.tell_again_of(own, control);
+            }
             self.begin_failing(slot);
         }
         posted.unwrap_or(false)
@@ -378,7 +383,8 @@ impl Pool {
     /// request had no effect.
     #[cold]
     fn take_back(&mut self, slot: u16, id: VirtualId) {
-        self.physicals[usize::from(slot)].note_refused(self.faults, drop);
+        let message = self.physicals[usize::from(slot)].note_refused(self.faults, drop);
+        message.and_then(|node| self.take_message_back(node));
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.note_refused(self.messages.segment_octets_max());
         }
@@ -401,7 +407,8 @@ impl Pool {
     fn take_part_back(&mut self, slot: u16, id: VirtualId) {
         let (regions, actions) = (&mut self.regions, &mut self.actions);
         let shared = &mut self.physicals[usize::from(slot)];
-        shared.note_refused(self.faults, |local| release(regions, actions, local));
+        let message = shared.note_refused(self.faults, |local| release(regions, actions, local));
+        message.map(|node| self.take_message_back(node));
         if let Some(member) = self.virtuals.get_mut(id.0) {
             member.note_part_refused(self.messages.segment_octets_max());
         }
@@ -410,13 +417,11 @@ impl Pool {
     }
 
     /// The header of the next message of the pool itself, which is posted.
-    fn take_own(&mut self, id: ExchangeId) -> Option<[u8; HEADER_OCTETS]> {
-        let exchange = self.exchanges.get_mut(id)?;
-        let control = exchange.take();
-        let buffers = exchange.grant.announce();
+    fn take_own(&mut self, id: ExchangeId) -> Option<HeaderOctets> {
+        let control = self.exchanges.get_mut(id)?.take();
         let message = control.and_then(|control| self.message_of(control));
         let message = message.unwrap_or(Message::Buffers);
-        Some(Header { buffers, message }.encode())
+        Some(self.exchanges.get_mut(id)?.header(message))
     }
 
     fn message_of(&mut self, control: Control) -> Option<Message> {
@@ -439,6 +444,8 @@ impl Pool {
             }),
             Control::Accept(id) => self.end_mut(id)?.ends().map(Message::Accept),
             Control::Receives(id) => self.end_mut(id)?.ends().map(Message::Receives),
+            Control::Probe => Some(Message::Probe),
+            Control::Leave => Some(Message::Leave),
         }
     }
 
@@ -450,7 +457,7 @@ impl Pool {
         id: VirtualId,
         queued: &Queued,
         immediate: Option<u32>,
-    ) -> Option<[u8; HEADER_OCTETS]> {
+    ) -> Option<HeaderOctets> {
         let offset = last_offset(queued.len_octets, self.messages.segment_octets_max());
         let member = self.virtuals.get_mut(id.0)?;
         if offset > 0 {
@@ -470,7 +477,7 @@ impl Pool {
 
     /// The header of the next segment of the next Send of a virtual queue pair, which is noted as
     /// posted with it.
-    fn part_header(&mut self, id: VirtualId, len_octets: u32) -> Option<[u8; HEADER_OCTETS]> {
+    fn part_header(&mut self, id: VirtualId, len_octets: u32) -> Option<HeaderOctets> {
         let most = self.messages.segment_octets_max();
         let member = self.virtuals.get_mut(id.0)?;
         let (sequence, offset) = (member.next_sequence(), member.begun_octets());
@@ -493,11 +500,8 @@ impl Pool {
 
     /// The header of a message for a Send of a virtual queue pair, which takes a buffer of the
     /// node.
-    fn message_header(&mut self, id: VirtualId, message: Message) -> Option<[u8; HEADER_OCTETS]> {
-        let exchange = self.exchange_of(id)?;
-        exchange.credit.note_sent();
-        let buffers = exchange.grant.announce();
-        Some(Header { buffers, message }.encode())
+    fn message_header(&mut self, id: VirtualId, message: Message) -> Option<HeaderOctets> {
+        Some(self.exchange_of(id)?.header(message))
     }
 }
 

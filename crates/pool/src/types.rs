@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::header::HEADER_OCTETS;
+use crate::header::HeaderOctets;
 use crate::slots::Id;
 
 /// Octets of an atomic operation.
@@ -282,6 +282,11 @@ pub enum BufferAction {
         /// The number of the buffer.
         buffer: u32,
     },
+    /// Post a Receive with the buffer to the receive queue of the target, over initiators.
+    PostToTarget {
+        /// The number of the buffer.
+        buffer: u32,
+    },
 }
 
 /// An element of the scatter-gather list of a request: local memory that it reads or writes.
@@ -394,7 +399,7 @@ pub struct Transmit {
     /// Whether it has a completion.
     pub is_signaled: bool,
     /// Of a Send, what is sent before its elements.
-    pub header: Option<[u8; HEADER_OCTETS]>,
+    pub header: Option<HeaderOctets>,
 }
 
 /// Whether the driver could post a work request.
@@ -416,6 +421,10 @@ pub enum Action {
     /// Create an initiator, then call `handle_connected`, or `handle_unreachable` if there can be
     /// none.
     Create(PhysicalId),
+    /// Post the Receives for messages of a further node, ask the node with what
+    /// [`crate::Pool::ask`] returns, unless it returns nothing, then call `handle_answered` or
+    /// `handle_unanswered`.
+    Ask(NodeId),
     /// Take the queue pair to ERR, or give up connecting it, handle the completions that there are,
     /// destroy it, and call `handle_destroyed`.
     Destroy(PhysicalId),

@@ -42,6 +42,8 @@ impl Client {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
                 Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
+                // Only initiators have nodes asked, over which no messages are offered.
+                Action::Ask(_) => {}
                 Action::Deregister(id) => {
                     if let Some(memory) = self.memory.remove(&id) {
                         self.keys.remove(&memory.keys().0);
@@ -152,6 +154,7 @@ impl Client {
                         self.pool.handle_broken(physical);
                     }
                 }
+                BufferAction::PostToTarget { .. } => {}
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use urdma_node_table::{Region, Target};
-use urdma_pool::{NodeId, PhysicalId, RemoteRegionId, Sge, Transmit, HEADER_OCTETS};
+use urdma_pool::{HeaderOctets, NodeId, PhysicalId, RemoteRegionId, Sge, Transmit};
 
 use crate::asking::Terms;
 use crate::buffers::Buffers;
@@ -191,7 +191,7 @@ impl Link {
         &self,
         work: &Transmit,
         elements: &[Sge],
-        header: &[u8; HEADER_OCTETS],
+        header: &HeaderOctets,
         buffers: &Buffers,
     ) -> bool {
         let Self::Connection(Connection { cm, block, .. }) = self else {

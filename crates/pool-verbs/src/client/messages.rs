@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use urdma_pool::{
     Access, ConfigError, Depths, Element, EndState, MessageConfig, Received, RemoteRegionId,
-    SendRequest, UserId, VirtualId, HEADER_OCTETS,
+    SendRequest, UserId, VirtualId,
 };
 
 use super::nodes::canonical;
@@ -28,6 +28,9 @@ pub struct Messages {
     /// first; 0 if there is none.
     pub offered_octets: usize,
 }
+
+/// Clients with which messages are exchanged at a time over initiators.
+const PEERS_MAX: u32 = 256;
 
 impl Default for Messages {
     fn default() -> Self {
@@ -97,13 +100,17 @@ impl Client {
             // The header is an element, too.
             return Err(Error::Elements(elements - 1));
         }
-        let header = u32::try_from(HEADER_OCTETS).unwrap_or(0);
+        if self.calls.is_some() {
+            return Err(ConfigError::MessageTransport.into());
+        }
+        let header = u32::try_from(self.config.transport.header_octets()).unwrap_or(0);
         let [.., e3, e2, e1, e0] = random()?.to_be_bytes();
         let config = MessageConfig {
             epoch: u32::from_be_bytes([e3, e2, e1, e0]),
             buffer_octets: messages.send_octets_max.saturating_add(header),
             share: messages.share,
             backlog: messages.backlog,
+            peers_max: PEERS_MAX,
         };
         let listener = Id::new(Service::Connection)?;
         listener.bind(at)?;

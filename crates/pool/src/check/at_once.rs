@@ -244,6 +244,7 @@ impl Pair {
                 self.posted.remove(&id);
                 self.both(|pool| pool.handle_destroyed(id))
             }
+            Some(Action::Ask(_)) => fail("a node is asked to exchange messages"),
             Some(Action::Deregister(_)) | None => Ok(()),
         }
     }

@@ -23,6 +23,7 @@ fn two_pools() -> Pools {
         buffer_octets: HEADER_OCTETS as u32 + LEN as u32,
         share: 8,
         backlog: 2,
+        peers_max: 1,
     };
     let mut pools = Pools::new(&config, &messages, 2, None);
     pools.sides[1].pool.listen(SERVICE).unwrap();

@@ -264,7 +264,7 @@ impl Users {
 
     pub(super) fn send(&mut self, at: usize, rng: &mut Rng) -> Result<(), Finding> {
         let most = self.config.message_octets_max;
-        let segment = self.pools.messages.send_octets_max() as usize;
+        let segment = self.pools.send_octets_max() as usize;
         let len = match rng.below(20) {
             0 => most as usize + rng.below_len(2),
             1 => segment + rng.below_len(2),
@@ -404,8 +404,10 @@ impl Users {
         }
         let end = &self.ends[at];
         let state = self.pools.sides[end.side].pool.end_state(end.id);
-        // Too many have waited for the service.
-        let is_refused = state == Some(EndState::Refused) && end.pair.is_none();
+        // Too many have waited for the service. Over initiators, it may have been asked again,
+        // since the first message was not known to have arrived, and have accepted then.
+        let is_alone = end.pair.is_none() || self.pools.label_octets() > 0;
+        let is_refused = state == Some(EndState::Refused) && is_alone;
         if !end.is_excused && !is_refused && !self.is_lied_to(at) {
             return fail(format!("end {at} fails without a reason"));
         }
@@ -464,7 +466,7 @@ impl Users {
         if other.executed_writes < sent.writes {
             return fail("a Send is received before an earlier Write is placed");
         }
-        self.ends[at].long += u64::from(len > self.pools.messages.send_octets_max() as usize);
+        self.ends[at].long += u64::from(len > self.pools.send_octets_max() as usize);
         Ok(())
     }
 
@@ -521,7 +523,7 @@ impl Users {
     pub(super) fn refused(&self, at: usize) -> Option<Status> {
         let other = &self.ends[self.ends[at].pair?];
         let sent = &other.sent[self.ends[at].too_long?];
-        let is_long = sent.octets.len() > self.pools.messages.send_octets_max() as usize;
+        let is_long = sent.octets.len() > self.pools.send_octets_max() as usize;
         // Its own end may have failed at the same time.
         let is_known = is_long && other.too_long.is_none() && !self.is_lied_to(at);
         sent.status.filter(|_| is_known)

@@ -1,10 +1,12 @@
 //! Random schedules of pools that exchange messages; the faults that they must find.
 
+use std::cell::Cell;
+
 use super::ends::{End, Users};
 use super::pools::USERS;
 use super::{choose, finds, for_each_seed, Finding, Rng};
 use crate::fault::Fault;
-use crate::{Config, MessageConfig, Operation, Status, Transport, UserId, HEADER_OCTETS};
+use crate::{Action, Config, MessageConfig, Operation, Status, Transport, UserId, HEADER_OCTETS};
 
 const SIDES: usize = 3;
 const STEPS: u64 = 1500;
@@ -13,7 +15,14 @@ const ACTIONS: usize = 16;
 const SEGMENT: u32 = 64;
 const LONGEST: u32 = 8 * SEGMENT;
 
-fn random_config(rng: &mut Rng) -> (Config, MessageConfig) {
+/// What there is between the sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Connections,
+    Initiators,
+}
+
+fn random_config(between: Between, rng: &mut Rng) -> (Config, MessageConfig) {
     let sq_depth = rng.between(1, 8) as u32;
     let config = Config {
         sq_depth,
@@ -36,8 +45,30 @@ fn random_config(rng: &mut Rng) -> (Config, MessageConfig) {
         buffer_octets: HEADER_OCTETS as u32 + SEGMENT,
         share: rng.between(4, 9) as u16,
         backlog: rng.between(1, 6) as u32,
+        peers_max: 1,
     };
-    (config, messages)
+    if between == Between::Connections {
+        return (config, messages);
+    }
+    let transport = Transport::Initiators {
+        count: rng.between(1, 2) as u16,
+    };
+    let messages = MessageConfig {
+        buffer_octets: transport.header_octets() as u32 + SEGMENT,
+        // Now and then, exchanges with one node end for those with another one.
+        peers_max: match rng.percent(20) {
+            true => 1,
+            false => SIDES as u32,
+        },
+        ..messages
+    };
+    (
+        Config {
+            transport,
+            ..config
+        },
+        messages,
+    )
 }
 
 /// What is wrong in a schedule.
@@ -53,14 +84,17 @@ enum Trouble {
 }
 
 struct Schedule {
+    between: Between,
+    /// Over initiators: no node is found silent, and none is asked whether it is there.
+    is_trusting: bool,
     users: Users,
     trouble: Trouble,
     weights: [u64; ACTIONS],
 }
 
 impl Schedule {
-    fn new(seed: u64, fault: Option<Fault>, rng: &mut Rng) -> Self {
-        let (config, messages) = random_config(rng);
+    fn new(between: Between, seed: u64, fault: Option<Fault>, rng: &mut Rng) -> Self {
+        let (config, messages) = random_config(between, rng);
         let mut users = Users::new(&config, &messages, SIDES, fault);
         let trouble = [
             Trouble::None,
@@ -70,18 +104,24 @@ impl Schedule {
         ][(seed % 4) as usize];
         users.liar = (trouble == Trouble::Lies).then_some(SIDES - 1);
         users.writes = rng.percent(50);
+        let is_trusting = trouble == Trouble::Breaks && seed % 8 == 1;
         let mut weights: [u64; ACTIONS] = std::array::from_fn(|_| rng.between(10, 100));
         weights[0] = rng.between(2, 10);
         weights[10] = rng.below(4);
         weights[11] = rng.below(4);
-        weights[12] = match trouble {
-            Trouble::None | Trouble::Lies => 0,
-            _ => rng.between(2, 30),
+        weights[12] = match (trouble, between) {
+            (Trouble::None | Trouble::Lies, _) => 0,
+            (_, Between::Connections) => rng.between(2, 30),
+            (_, Between::Initiators) if is_trusting => rng.between(20, 60),
+            // A node that is silent ends more.
+            (_, Between::Initiators) => rng.between(1, 8),
         };
         weights[13] = u64::from(trouble == Trouble::Restarts);
         weights[14] *= 3;
         weights[15] = rng.below(4);
         Self {
+            between,
+            is_trusting,
             users,
             trouble,
             weights,
@@ -127,6 +167,7 @@ impl Schedule {
                 }
                 let is_reachable = self.trouble == Trouble::None
                     || self.trouble == Trouble::Lies
+                    || self.is_trusting && self.between == Between::Initiators
                     || rng.percent(95);
                 self.act(side, is_reachable)?;
             }
@@ -150,6 +191,16 @@ impl Schedule {
                 let user = UserId(rng.bits32() % USERS);
                 self.users.pools.sides[side].register_anew(user);
             }
+            _ if self.between == Between::Initiators => {
+                self.users.pools.step_question(rng)?;
+                self.excuse_given_up();
+                if rng.percent(2) && !self.is_trusting {
+                    drop(self.probe(side));
+                }
+                if rng.percent(4) {
+                    self.users.pools.sides[side].pool.end_idle_exchange();
+                }
+            }
             _ => self.users.pools.step_connect(rng)?,
         }
         self.users.pools.turn()
@@ -157,24 +208,51 @@ impl Schedule {
 
     fn act(&mut self, side: usize, is_reachable: bool) -> Result<(), Finding> {
         if !is_reachable {
-            // All ends to the node may fail.
-            if let Some(crate::Action::Connect(_, node)) =
-                self.users.pools.sides[side].actions.front()
-            {
-                let nodes = &self.users.pools.sides[side].nodes;
-                let peer = nodes.iter().position(|known| known == node);
-                self.excuse_all(|end| end.side == side && Some(end.peer) == peer);
+            // All ends to the node may fail, or all of the side.
+            match self.users.pools.sides[side].actions.front() {
+                Some(Action::Connect(_, node) | Action::Ask(node)) => {
+                    let peer = self.users.pools.sides[side].index_of(*node);
+                    self.excuse_all(|end| end.side == side && Some(end.peer) == peer);
+                }
+                Some(Action::Create(_)) => self.excuse_all(|end| end.side == side),
+                _ => {}
             }
         }
         // Writes may have been posted since they broke.
         for side in 0..SIDES {
             for at in 0..self.users.pools.sides[side].qps.len() {
+                let qp = &self.users.pools.sides[side].qps[at];
+                if let Some(peer) = qp.silent {
+                    self.excuse_all(|end| (end.side, end.peer) == (side, peer));
+                }
                 if self.users.pools.sides[side].qps[at].is_broken {
                     self.excuse_writers(side, at);
                 }
             }
         }
         self.users.pools.act(side, is_reachable)
+    }
+
+    /// A side asks silent nodes whether they are there. It gives up those from which nothing has
+    /// come for too long.
+    fn probe(&mut self, side: usize) -> Vec<usize> {
+        let before = self.users.pools.sides[side].met();
+        self.users.pools.sides[side].pool.probe_silent();
+        let after = self.users.pools.sides[side].met();
+        let given_up = before.into_iter().filter(|peer| !after.contains(peer));
+        let given_up: Vec<usize> = given_up.collect();
+        for peer in &given_up {
+            self.users.pools.met[4] += 1;
+            self.excuse_all(|end| (end.side, end.peer) == (side, *peer));
+        }
+        given_up
+    }
+
+    /// Some nodes have not answered.
+    fn excuse_given_up(&mut self) {
+        for between in std::mem::take(&mut self.users.pools.given_up) {
+            self.excuse_all(|end| (end.side, end.peer) == between);
+        }
     }
 
     fn excuse_all(&mut self, is_concerned: impl Fn(&End) -> bool) {
@@ -191,17 +269,29 @@ impl Schedule {
         let Some((side, at)) = self.users.pools.any_qp(rng) else {
             return Ok(());
         };
+        if self.users.pools.is_stale(side, at) {
+            let (node, _) = self.users.pools.sides[side]
+                .oldest(at)
+                .unwrap_or((side, false));
+            self.fall_silent(side, at, node);
+            return Ok(());
+        }
         let is_liar = self.users.liar == Some(side);
         let mut lies = 0;
         let others = self.some_end_id(rng);
+        let label = self.users.pools.label_octets();
         let mut change = |message: &mut Vec<u8>| {
-            if is_liar && rng.percent(20) {
+            if is_liar && label > 0 && rng.percent(4) {
                 lies += 1;
+                message[rng.below_len(label)] = rng.bits() as u8;
+            } else if is_liar && rng.percent(20) {
+                lies += 1;
+                let message = &mut message[label..];
                 match rng.below(5) {
                     0 => message[rng.below_len(HEADER_OCTETS)] = rng.bits() as u8,
                     1 => message[..8].copy_from_slice(&others),
                     2 => message[8..16].copy_from_slice(&others),
-                    3 => message[24] = rng.between(1, 10) as u8,
+                    3 => message[24] = rng.between(1, 12) as u8,
                     _ => message[rng.between(16, 27) as usize] ^= 1 << rng.below(8),
                 }
             }
@@ -218,6 +308,10 @@ impl Schedule {
                 Ok(())
             }
             Ok(_) => Ok(()),
+            // The Receive comes later: messages that have come before take those of others.
+            Err(None) if self.between == Between::Initiators && self.trouble != Trouble::None => {
+                Ok(())
+            }
             Err(None) if is_liar || self.users.liar == Some(peer) => {
                 self.users.pools.break_link(side, at, Status::RetryExceeded);
                 Ok(())
@@ -254,6 +348,16 @@ impl Schedule {
             true => Status::Flushed,
             false => Status::RetryExceeded,
         };
+        if self.between == Between::Initiators && first == Status::RetryExceeded {
+            if self.is_trusting {
+                return;
+            }
+            // Only a node that was asked can be silent.
+            if let Some((node, true)) = self.users.pools.sides[side].oldest(at) {
+                self.fall_silent(side, at, node);
+            }
+            return;
+        }
         if first == Status::RetryExceeded {
             let oldest = self.users.pools.sides[side].in_flight(at);
             for id in oldest {
@@ -265,7 +369,23 @@ impl Schedule {
         self.users.pools.break_link(side, at, first);
     }
 
+    /// A node does not answer the oldest work request of an initiator: messages are exchanged with
+    /// it no more.
+    fn fall_silent(&mut self, side: usize, at: usize, peer: usize) {
+        self.excuse_all(|end| (end.side, end.peer) == (side, peer));
+        self.excuse_writers(side, at);
+        let pools = &mut self.users.pools;
+        pools.sides[side].qps[at].silent = Some(peer);
+        pools.break_link(side, at, Status::RetryExceeded);
+    }
+
     fn excuse_writers(&mut self, side: usize, at: usize) {
+        if self.users.pools.sides[side].qps[at].is_initiator {
+            if self.users.writes {
+                self.excuse_all(|end| end.side == side);
+            }
+            return;
+        }
         let peer = self.users.pools.sides[side].qps[at].peer;
         if self.users.writes {
             let is_between = |end: &End| {
@@ -286,7 +406,7 @@ impl Schedule {
 
     /// Until nothing happens any more.
     fn drain(&mut self, rng: &mut Rng) -> Result<(), Finding> {
-        for _ in 0..150 {
+        for round in 0..150 {
             self.users.pools.turn()?;
             for side in 0..SIDES {
                 self.users.pools.tell_broken(side);
@@ -297,7 +417,24 @@ impl Schedule {
                 }
             }
             self.users.pools.step_connects()?;
+            self.users.pools.step_questions()?;
+            self.excuse_given_up();
             self.users.pools.turn()?;
+            let probes = self.between == Between::Initiators && !self.is_trusting;
+            if probes && round % 10 == 0 {
+                let liar = self.users.liar.unwrap_or(SIDES);
+                for side in 0..SIDES {
+                    let heard = self.users.pools.hears(side);
+                    let given_up = self.probe(side);
+                    let is_lied_to = |peer: usize| [side, peer].contains(&liar);
+                    let mut given_up = given_up.iter().filter(|peer| !is_lied_to(**peer));
+                    // All that it has asked since the first round was answered.
+                    if round >= 50 && given_up.any(|peer| heard.contains(peer)) {
+                        return Err(format!("side {side} gives a node up that answers"));
+                    }
+                }
+                self.users.pools.turn()?;
+            }
             for _ in 0..60 {
                 self.execute(rng)?;
             }
@@ -316,6 +453,7 @@ impl Schedule {
             }
         }
         self.users.pools.all_connected()?;
+        self.users.pools.all_met()?;
         let may_break = matches!(self.trouble, Trouble::Breaks | Trouble::Restarts);
         self.users.refused_are_told(may_break)?;
         self.users.all_done()
@@ -323,9 +461,17 @@ impl Schedule {
 }
 
 fn run(seed: u64, fault: Option<Fault>) -> Result<Users, Finding> {
+    run_between(Between::Connections, seed, fault)
+}
+
+fn run_met(seed: u64, fault: Option<Fault>) -> Result<Users, Finding> {
+    run_between(Between::Initiators, seed, fault)
+}
+
+fn run_between(between: Between, seed: u64, fault: Option<Fault>) -> Result<Users, Finding> {
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
-    let mut schedule = Schedule::new(seed, fault, rng);
+    let mut schedule = Schedule::new(between, seed, fault, rng);
     for _ in 0..STEPS {
         schedule.step(rng)?;
     }
@@ -339,15 +485,17 @@ fn messages_are_delivered_once_in_order_to_their_end() {
 }
 
 #[test]
-fn schedules_of_messages_reach_what_they_are_for() {
+fn messages_over_initiators_are_delivered_once_in_order_to_their_end() {
+    for_each_seed(1000, |seed| run_met(seed, None).map(drop));
+}
+
+/// Counts of what schedules have reached.
+fn reached(run: impl Fn(u64) -> Result<Users, Finding>) -> [u64; 9] {
     let (mut messages, mut writes, mut lies, mut received) = (0, 0, 0, 0);
     let (mut duplicates, mut dropped, mut pairs) = (0, 0, 0);
-    let (mut crossed, mut abandoned) = (0, 0);
     let (mut long, mut refused) = (0, 0);
-    for seed in 0..400 {
-        let users = run(seed, None).unwrap();
-        crossed += users.pools.crossed;
-        abandoned += users.pools.abandoned;
+    for seed in 0..800 {
+        let users = run(seed).unwrap();
         messages += users.pools.executed[0];
         writes += users.pools.executed[1];
         lies += users.lies;
@@ -362,11 +510,38 @@ fn schedules_of_messages_reach_what_they_are_for() {
             pairs += u64::from(end.pair.is_some() && !end.is_excused);
         }
     }
-    let counts = [
-        messages, writes, lies, received, duplicates, dropped, pairs, crossed, abandoned, long,
-        refused,
-    ];
-    assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
+    [
+        messages, writes, lies, received, duplicates, dropped, pairs, long, refused,
+    ]
+}
+
+#[test]
+fn schedules_of_messages_reach_what_they_are_for() {
+    let (crossed, abandoned) = (Cell::new(0), Cell::new(0));
+    let counts = reached(|seed| {
+        let users = run(seed, None)?;
+        crossed.set(crossed.get() + users.pools.crossed);
+        abandoned.set(abandoned.get() + users.pools.abandoned);
+        Ok(users)
+    });
+    let more = [crossed.get(), abandoned.get()];
+    let mut all = counts.iter().chain(&more);
+    assert!(all.all(|count| *count > 20), "{counts:?} {more:?}");
+}
+
+#[test]
+fn schedules_of_messages_over_initiators_reach_what_they_are_for() {
+    let more = Cell::new([0; 5]);
+    let counts = reached(|seed| {
+        let users = run_met(seed, None)?;
+        let reached = users.pools.met.into_iter().zip(more.get());
+        let sums: Vec<u64> = reached.map(|(one, before)| one + before).collect();
+        more.set(sums.try_into().unwrap());
+        Ok(users)
+    });
+    let more = more.get();
+    let mut all = counts.iter().chain(&more);
+    assert!(all.all(|count| *count > 20), "{counts:?} {more:?}");
 }
 
 finds! {
@@ -391,4 +566,14 @@ finds! {
     finds_sends_that_are_not_repeated_from_their_beginning: SegmentsNotRepeated,
     finds_connects_that_are_both_given_up: CrossingTaken,
     finds_connects_that_are_both_refused: CrossingRefused,
+}
+
+finds! {
+    run_met:
+    finds_numbers_that_are_not_taken_back: NumbersNotTakenBack,
+    finds_numbers_that_are_ignored: NumbersIgnored,
+    finds_own_messages_that_are_not_repeated: OwnNotRepeated,
+    finds_exchanges_with_a_silent_node: UntoldKept,
+    finds_tokens_that_outlive_their_exchange: TokensKept,
+    finds_questions_that_are_late: LateQuestionsTaken,
 }

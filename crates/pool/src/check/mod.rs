@@ -6,9 +6,10 @@
 //! `schedules` runs it with random configurations and asserts that it finds each deliberate fault;
 //! `at_once` compares requests that are posted at once with those that wait for a turn;
 //! `attempts` knows when a node may be connected to; `shares` has a user that takes what it gets.
-//! For Sends, `pools` has several pools with connections between them, `connects` how these are
-//! made, `ends` their users and what these may receive, and `exchanges` the schedules. A failing
-//! seed is printed; `URDMA_SEED` runs it alone.
+//! For Sends, `pools` has several pools with connections between them, or with initiators,
+//! `connects` how the former are made, `questions` what precedes messages over the latter, `ends`
+//! their users and what these may receive, and `exchanges` the schedules. A failing seed is
+//! printed; `URDMA_SEED` runs it alone.
 
 mod at_once;
 mod attempts;
@@ -19,6 +20,7 @@ mod ends;
 mod exchanges;
 mod model;
 mod pools;
+mod questions;
 mod removals;
 mod schedules;
 mod shares;

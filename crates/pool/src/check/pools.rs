@@ -4,16 +4,17 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::connects::Ask;
+use super::questions::Question;
 use super::work::fail;
 use super::{Finding, Rng};
 use crate::exchange::ExchangeId;
 use crate::fault::Fault;
-use crate::header::{EndId, Header, Message, HEADER_OCTETS};
+use crate::header::{EndId, Header, Message};
 use crate::physical_qp::parts_of;
 use crate::{
     Access, Action, BufferAction, Config, ConnectionName, LocalRegion, LocalRegionId,
     MessageConfig, NodeId, Operation, PhysicalId, Pool, Posted, RemoteRegion, RemoteRegionId, Sge,
-    Status, Transmit, UserId, VirtualId,
+    Status, Transmit, Transport, UserId, VirtualId, HEADER_OCTETS,
 };
 
 pub(super) const USERS: u32 = 2;
@@ -33,12 +34,16 @@ struct Work {
 #[derive(Debug)]
 pub(super) struct Qp {
     pub(super) id: PhysicalId,
+    /// Of an initiator, its own side.
     pub(super) peer: usize,
+    pub(super) is_initiator: bool,
     pub(super) link: u64,
     posted: VecDeque<Work>,
     /// Buffers of Receives.
     receives: VecDeque<u32>,
     pub(super) is_broken: bool,
+    /// The side that did not answer.
+    pub(super) silent: Option<usize>,
     /// What the other end has told, until this one knows that the connection is complete.
     pub(super) accepting: Option<ConnectionName>,
 }
@@ -58,8 +63,17 @@ pub(super) struct Side {
     memory: Vec<Vec<u8>>,
     pub(super) qps: Vec<Qp>,
     completions: VecDeque<(u64, Status)>,
-    /// The completion queue of Receives, with what is in their buffers.
-    arrived: VecDeque<(PhysicalId, u32, Vec<u8>)>,
+    /// The completion queue of Receives, with what is in their buffers. They are of connections, or
+    /// of the target.
+    arrived: VecDeque<(Option<PhysicalId>, u32, Vec<u8>)>,
+    /// Buffers of Receives of the target.
+    receives: VecDeque<u32>,
+    /// How many there are.
+    target_buffers: u32,
+    /// The process: its target has this name.
+    pub(super) incarnation: u64,
+    /// By the other side, the target to which its messages go.
+    pub(super) routes: Vec<u64>,
     pub(super) actions: VecDeque<Action>,
     buffers: HashMap<u32, Vec<u8>>,
     next_buffer: u32,
@@ -95,6 +109,10 @@ impl Side {
             qps: Vec::new(),
             completions: VecDeque::new(),
             arrived: VecDeque::new(),
+            receives: VecDeque::new(),
+            target_buffers: 0,
+            incarnation: 0,
+            routes: vec![0; sides],
             actions: VecDeque::new(),
             buffers: HashMap::new(),
             next_buffer: 0,
@@ -178,7 +196,8 @@ impl Side {
             match action {
                 BufferAction::Copy { buffer, elements } => {
                     self.check_registered(&elements)?;
-                    let mut from = self.buffers[&buffer][HEADER_OCTETS..].to_vec();
+                    let header = config.transport.header_octets();
+                    let mut from = self.buffers[&buffer][header..].to_vec();
                     for element in elements {
                         let rest = from.split_off(element.len_octets as usize);
                         let len = from.len();
@@ -194,6 +213,10 @@ impl Side {
                     if let Some(at) = self.qp(physical) {
                         self.qps[at].receives.push_back(buffer);
                     }
+                }
+                BufferAction::PostToTarget { buffer } => {
+                    self.buffers.remove(&buffer);
+                    self.receives.push_back(buffer);
                 }
             }
         }
@@ -272,12 +295,43 @@ impl Side {
         self.qps.push(Qp {
             id,
             peer,
+            is_initiator: false,
             link,
             posted: VecDeque::new(),
             receives: (first..self.next_buffer).collect(),
             is_broken: false,
+            silent: None,
             accepting: None,
         });
+    }
+
+    /// Posts the Receives for a further exchange. There are those of one more, for messages that
+    /// come twice.
+    pub(super) fn reserve(&mut self, share: u16) {
+        let needed = (self.pool.exchanges.count() + 2) * u32::from(share);
+        while self.target_buffers < needed {
+            self.receives.push_back(self.next_buffer);
+            self.next_buffer += 1;
+            self.target_buffers += 1;
+        }
+    }
+
+    /// Whether all buffers of the target are posted.
+    pub(super) fn has_all_receives(&self) -> bool {
+        self.receives.len() == self.target_buffers as usize
+    }
+
+    /// The oldest work request of a queue pair that is not acknowledged: the node, and whether it
+    /// was executed.
+    pub(super) fn oldest(&self, at: usize) -> Option<(usize, bool)> {
+        let mut posted = self.qps[at].posted.iter();
+        let oldest = posted.find(|work| !work.is_acknowledged)?;
+        Some((self.index_of(oldest.transmit.node)?, oldest.is_executed))
+    }
+
+    /// The side that a node is.
+    pub(super) fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|known| *known == node)
     }
 
     pub(super) fn break_qp(&mut self, at: usize, first: Status) {
@@ -305,6 +359,11 @@ pub(super) struct Pools {
     fault: Option<Fault>,
     /// Requests to connect that have not ended.
     pub(super) asks: Vec<Ask>,
+    /// Questions that have not ended, over initiators.
+    pub(super) questions: Vec<Question>,
+    pub(super) next_token: u64,
+    /// Sides that have given up asking, and whom.
+    pub(super) given_up: Vec<(usize, usize)>,
     pub(super) next_link: u64,
     /// Requests that were given up for one of the peer.
     pub(super) crossed: u64,
@@ -313,6 +372,9 @@ pub(super) struct Pools {
     next_epoch: u32,
     /// Who has asked, and who was said to have accepted it.
     pub(super) accepted: Vec<(EndId, EndId)>,
+    /// Over initiators: questions that crossed, that were late, that found no place, for which an
+    /// exchange before had to end, and nodes that were found silent.
+    pub(super) met: [u64; 5],
     /// Messages and Writes that were executed.
     pub(super) executed: [u64; 2],
 }
@@ -330,11 +392,15 @@ impl Pools {
             messages: *messages,
             fault,
             asks: Vec::new(),
+            questions: Vec::new(),
+            next_token: 0,
+            given_up: Vec::new(),
             next_link: 0,
             crossed: 0,
             abandoned: 0,
             next_epoch: messages.epoch,
             accepted: Vec::new(),
+            met: [0; 5],
             executed: [0; 2],
         };
         for _ in 0..count {
@@ -350,7 +416,15 @@ impl Pools {
             epoch: self.next_epoch,
             ..self.messages
         };
-        Side::new(&self.config, &messages, count, self.fault)
+        let mut side = Side::new(&self.config, &messages, count, self.fault);
+        self.next_link += 1;
+        side.incarnation = self.next_link;
+        side
+    }
+
+    /// The longest Send that goes in one message.
+    pub(super) fn send_octets_max(&self) -> u32 {
+        self.messages.send_octets_max(self.config.transport)
     }
 
     pub(super) fn turn(&mut self) -> Result<(), Finding> {
@@ -372,6 +446,39 @@ impl Pools {
         Some((peer, found))
     }
 
+    /// Where the next work request of a queue pair is executed, and the queue pair there of a
+    /// connection; none if it is not now.
+    fn destination(&self, side: usize, at: usize) -> Option<(usize, Option<usize>)> {
+        let from = &self.sides[side];
+        let qp = &from.qps[at];
+        if !qp.is_initiator {
+            let (peer, other) = self.other_end(side, at)?;
+            return Some((peer, Some(other)));
+        }
+        let next = qp.posted.iter().find(|work| !work.is_executed)?;
+        let node = next.transmit.node;
+        // An initiator sends nothing to a node before all requests to the one before are complete.
+        let mut before = qp.posted.iter().take_while(|work| work.is_executed);
+        let is_free = before.all(|work| work.is_acknowledged || work.transmit.node == node);
+        let peer = from.index_of(node).filter(|_| is_free)?;
+        (from.routes[peer] == self.sides[peer].incarnation).then_some((peer, None))
+    }
+
+    /// Octets before the header of a message.
+    pub(super) fn label_octets(&self) -> usize {
+        self.config.transport.header_octets() - HEADER_OCTETS
+    }
+
+    /// Whether the oldest work request of an initiator goes to a process that has ended.
+    pub(super) fn is_stale(&self, side: usize, at: usize) -> bool {
+        let from = &self.sides[side];
+        let qp = &from.qps[at];
+        let oldest = from.oldest(at).filter(|_| qp.is_initiator && !qp.is_broken);
+        oldest.is_some_and(|(peer, is_executed)| {
+            !is_executed && from.routes[peer] != self.sides[peer].incarnation
+        })
+    }
+
     /// The next work request of a queue pair is executed at the other end. `Err(None)`: there is no
     /// Receive for the message.
     pub(super) fn execute(
@@ -380,7 +487,7 @@ impl Pools {
         at: usize,
         change: Change<'_>,
     ) -> Result<Option<Operation>, Option<Finding>> {
-        let Some((peer, other)) = self.other_end(side, at) else {
+        let Some((peer, other)) = self.destination(side, at) else {
             return Ok(None);
         };
         let qp = &mut self.sides[side].qps[at];
@@ -388,6 +495,13 @@ impl Pools {
         let Some(next) = next.filter(|_| !qp.is_broken) else {
             return Ok(None);
         };
+        if other.is_none() && next.transmit.header.is_some() && self.sides[peer].receives.is_empty()
+        {
+            return Err(None);
+        }
+        let qp = &mut self.sides[side].qps[at];
+        let next = qp.posted.iter_mut().find(|work| !work.is_executed);
+        let next = next.expect("it was found before");
         next.is_executed = true;
         let (work, elements) = (next.transmit, next.elements.clone());
         let Some(header) = work.header else {
@@ -402,10 +516,13 @@ impl Pools {
             return Err(Some("a message is longer than a buffer".to_owned()));
         }
         change(&mut message);
-        let qp = &mut self.sides[peer].qps[other];
-        let buffer = qp.receives.pop_front().ok_or(None)?;
-        let id = qp.id;
-        self.sides[peer].arrived.push_back((id, buffer, message));
+        let to = &mut self.sides[peer];
+        let (id, receives) = match other {
+            Some(other) => (Some(to.qps[other].id), &mut to.qps[other].receives),
+            None => (None, &mut to.receives),
+        };
+        let buffer = receives.pop_front().ok_or(None)?;
+        to.arrived.push_back((id, buffer, message));
         Ok(Some(work.operation))
     }
 
@@ -427,12 +544,22 @@ impl Pools {
         let Some((id, buffer, message)) = side.arrived.pop_front() else {
             return false;
         };
-        // It comes before the event that the connection is complete.
-        side.complete(id, share);
-        let first = &message[..message.len().min(HEADER_OCTETS)];
+        let header = self.config.transport.header_octets();
+        let first = &message[..message.len().min(header)];
         let len = message.len();
-        side.pool.handle_message(id, buffer, first, len);
-        if let Ok((header, _)) = Header::decode(first, len) {
+        match id {
+            Some(id) => {
+                // It comes before the event that the connection is complete.
+                side.complete(id, share);
+                side.pool.handle_message(id, buffer, first, len);
+            }
+            None => side.pool.handle_target_message(buffer, first, len),
+        }
+        let label = header - HEADER_OCTETS;
+        let decoded = first
+            .get(label..)
+            .map(|first| Header::decode(first, len - label));
+        if let Some(Ok((header, _))) = decoded {
             if let Message::Accept(ends) = header.message {
                 let opener = side.pool.messages.virtual_id(ends.destination);
                 let member = side.pool.virtuals.get(opener.0);
@@ -460,7 +587,8 @@ impl Pools {
         match self.sides[side].actions.pop_front() {
             Some(Action::Connect(id, node)) => self.ask(side, id, node, is_reachable),
             Some(Action::Destroy(id)) => self.destroy(side, id),
-            Some(Action::Create(_)) => fail("an initiator is created"),
+            Some(Action::Create(id)) => self.create(side, id, is_reachable),
+            Some(Action::Ask(node)) => self.question(side, node, is_reachable),
             Some(Action::Deregister(id)) => {
                 let was_registered = self.sides[side].keys.remove(&id).is_some();
                 let once = was_registered.then_some(());
@@ -468,6 +596,22 @@ impl Pools {
             }
             None => Ok(()),
         }
+    }
+
+    fn create(&mut self, side: usize, id: PhysicalId, is_possible: bool) -> Result<(), Finding> {
+        if let Transport::Connections { .. } = self.config.transport {
+            return fail("an initiator is created");
+        }
+        let own = &mut self.sides[side];
+        if !is_possible {
+            own.pool.handle_unreachable(id);
+            return Ok(());
+        }
+        own.add_qp(id, side, self.next_link, 0);
+        self.next_link += 1;
+        own.qps.last_mut().expect("it was added").is_initiator = true;
+        own.pool.handle_connected(id);
+        Ok(())
     }
 
     fn destroy(&mut self, side: usize, id: PhysicalId) -> Result<(), Finding> {

@@ -416,6 +416,7 @@ impl World {
             Some(Action::Connect(id, node)) => self.create(id, Some(node), has_faults, rng)?,
             Some(Action::Create(id)) => self.create(id, None, has_faults, rng)?,
             Some(Action::Destroy(id)) => self.destroy(id, rng)?,
+            Some(Action::Ask(_)) => return fail("a node is asked to exchange messages"),
             Some(Action::Deregister(id)) => {
                 let local = self.locals.iter_mut().find(|local| local.id == id);
                 let local = local.ok_or("unknown memory is deregistered")?;
