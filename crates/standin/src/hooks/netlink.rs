@@ -51,14 +51,16 @@ unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> ssize_t {
-    if fds::is_hit(fd) && is_ours(fd) && !message.is_null() {
-        // SAFETY: not null, so a message of the caller.
-        let message = unsafe { &*message };
-        // SAFETY: the caller's array of parts.
-        return unsafe { take(fd, message.msg_iov, message.msg_iovlen) };
+    if !fds::is_hit(fd) || message.is_null() {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::sendmsg(fd, message, flags) };
     }
+    // SAFETY: not null, so a message of the caller.
+    let parts = unsafe { ((*message).msg_iov.cast_const(), (*message).msg_iovlen) };
     // SAFETY: the arguments of the caller.
-    unsafe { real::sendmsg(fd, message, flags) }
+    let kernel = move || unsafe { real::sendmsg(fd, message, flags) };
+    // SAFETY: the caller's array of parts.
+    unsafe { take_if_ours(fd, parts, kernel) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -70,12 +72,15 @@ unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_octets: socklen_t,
 ) -> ssize_t {
-    if fds::is_hit(fd) && is_ours(fd) {
-        // SAFETY: the caller's octets.
-        return unsafe { take(fd, &part(buf, len), 1) };
+    if !fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::sendto(fd, buf, len, flags, address, address_octets) };
     }
     // SAFETY: the arguments of the caller.
-    unsafe { real::sendto(fd, buf, len, flags, address, address_octets) }
+    let kernel = move || unsafe { real::sendto(fd, buf, len, flags, address, address_octets) };
+    let part = part(buf, len);
+    // SAFETY: the caller's octets.
+    unsafe { take_if_ours(fd, (&raw const part, 1), kernel) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -85,12 +90,15 @@ unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if fds::is_hit(fd) && is_ours(fd) {
-        // SAFETY: the caller's octets.
-        return unsafe { take(fd, &part(buf, len), 1) };
+    if !fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::send(fd, buf, len, flags) };
     }
     // SAFETY: the arguments of the caller.
-    unsafe { real::send(fd, buf, len, flags) }
+    let kernel = move || unsafe { real::send(fd, buf, len, flags) };
+    let part = part(buf, len);
+    // SAFETY: the caller's octets.
+    unsafe { take_if_ours(fd, (&raw const part, 1), kernel) }
 }
 
 fn part(buf: *const c_void, len: size_t) -> iovec {
@@ -151,6 +159,25 @@ fn is_ours(fd: c_int) -> bool {
     let found = fds::find(fd);
     set_errno(before);
     found.is_some_and(is_netlink)
+}
+
+/// [`take`], if the socket is one of RDMA netlink; else `kernel` makes the call of the program.
+/// Calls on other descriptors save nothing for this one.
+///
+/// # Safety
+/// As [`take`].
+#[cold]
+#[inline(never)]
+unsafe fn take_if_ours(
+    fd: c_int,
+    (parts, count): (*const iovec, usize),
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    if !is_ours(fd) {
+        return kernel();
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { take(fd, parts, count) }
 }
 
 /// Takes a datagram of the program and answers it; what sendmsg(2) returns.
