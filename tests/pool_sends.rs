@@ -12,10 +12,11 @@ use urdma_harness::instance::{Instance, Scratch};
 use urdma_harness::process::Process;
 use urdma_pool_verbs::{
     Client, Completion, Config, Depths, Element, EndState, Error, LocalRegionId, Messages,
-    PostError, Received, SendRequest, Status, UserId, VirtualId,
+    PostError, Received, SendRequest, Status, Transport, UserId, VirtualId,
 };
 use urdma_tests::{
-    alone, expect_all_taken_back, ports, start_end, up_with_faults, OneHost, CHECK_LIMIT,
+    alone, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults, OneHost,
+    CHECK_LIMIT,
 };
 use urdma_types::Rng;
 
@@ -36,6 +37,8 @@ const ROLE: &str = "URDMA_TEST_SENDS_ROLE";
 const OWN: &str = "URDMA_TEST_SENDS_OWN";
 const PEER: &str = "URDMA_TEST_SENDS_PEER";
 const GO: &str = "URDMA_TEST_SENDS_GO";
+/// Set for ends over initiators.
+const MET: &str = "URDMA_TEST_SENDS_MET";
 /// The service of every end.
 const SERVICE: u32 = 7;
 /// Virtual queue pairs that an end opens, each for a user of its own.
@@ -57,13 +60,24 @@ const LONGEST: [usize; 2] = [16 << 20, 1 << 16];
 /// How many long messages each end has of each user.
 const LONG_MESSAGES: u32 = 40;
 
+/// A link that loses, duplicates and reorders packets.
+const BAD_LINK: &str = "[fault]\nloss = \"1%\"\nduplicate = \"1%\"\nreorder = \"1%\"\nseed = 3\n";
+
 fn kill(end: Process) {
     end.signal(Signal::SIGKILL).unwrap();
     end.wait(CHECK_LIMIT).unwrap();
 }
 
+/// What there is between ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Connections,
+    Initiators,
+}
+
 /// Ends on one host, or on two.
 struct Hosts {
+    over: Over,
     hosts: Vec<Instance>,
     scratch: Scratch,
     addresses: [String; 2],
@@ -74,10 +88,17 @@ impl Hosts {
         let OneHost { host, scratch } = OneHost::up();
         let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", ports()));
         Self {
+            over: Over::Connections,
             hosts: vec![host],
             scratch,
             addresses,
         }
+    }
+
+    /// Whose ends reach each other so.
+    fn over(self, over: Over) -> Self {
+        link_urdmadv(self.scratch.path());
+        Self { over, ..self }
     }
 
     fn two(fault: &str) -> Self {
@@ -85,6 +106,7 @@ impl Hosts {
         let hosts = up_with_faults(&scratch, fault);
         let addresses = ["127.0.0.1", "127.0.0.2"].map(|host| format!("{host}:{}", ports()));
         Self {
+            over: Over::Connections,
             hosts: hosts.into(),
             scratch,
             addresses,
@@ -112,12 +134,16 @@ impl Hosts {
 
     fn start_on(&self, host: &Instance, role: &str, own: &str, peer: &str) -> Process {
         let go = self.go();
-        let environment = [
+        let mut environment = vec![
             (ROLE, role),
             (OWN, own),
             (PEER, peer),
             (GO, go.to_str().unwrap()),
         ];
+        if self.over == Over::Initiators {
+            let libraries = self.scratch.path().to_str().unwrap();
+            environment.extend([(MET, "1"), ("LD_LIBRARY_PATH", libraries)]);
+        }
         let mut end = start_end(host, &environment);
         end.wait_for_text("listens", CHECK_LIMIT).unwrap();
         end
@@ -167,7 +193,19 @@ fn address_in(variable: &str) -> SocketAddr {
 
 /// A client that offers the service, once all ends do.
 fn new_client() -> Client {
-    new_client_with(&Config::default(), &Messages::default(), &[SERVICE])
+    new_client_with(&config(), &Messages::default(), &[SERVICE])
+}
+
+/// Over what the test has between its ends.
+fn config() -> Config {
+    let transport = match std::env::var_os(MET) {
+        None => Config::default().transport,
+        Some(_) => Transport::Initiators { count: 1 },
+    };
+    Config {
+        transport,
+        ..Config::default()
+    }
 }
 
 /// The same with other limits and services.
@@ -451,6 +489,30 @@ fn users_of_two_ends_send_to_each_other() {
     both_ends_talk(Hosts::one());
 }
 
+#[test]
+fn users_over_initiators_send_to_each_other() {
+    let _alone = alone();
+    both_ends_talk(Hosts::one().over(Over::Initiators));
+}
+
+#[test]
+fn users_over_initiators_send_long_messages_to_each_other() {
+    let _alone = alone();
+    both_ends_are(Hosts::one().over(Over::Initiators), "talks long");
+}
+
+#[test]
+fn users_over_initiators_of_two_hosts_send_to_each_other() {
+    let _alone = alone();
+    both_ends_talk(Hosts::two("").over(Over::Initiators));
+}
+
+#[test]
+fn users_over_initiators_send_to_each_other_over_a_bad_link() {
+    let _alone = alone();
+    both_ends_talk(Hosts::two(BAD_LINK).over(Over::Initiators));
+}
+
 /// The ends have messages of up to 16 MB beside short ones.
 #[test]
 fn users_of_two_ends_send_long_messages_to_each_other() {
@@ -467,8 +529,7 @@ fn users_of_two_hosts_send_to_each_other() {
 #[test]
 fn users_of_two_hosts_send_to_each_other_over_a_bad_link() {
     let _alone = alone();
-    let fault = "[fault]\nloss = \"1%\"\nduplicate = \"1%\"\nreorder = \"1%\"\nseed = 3\n";
-    both_ends_talk(Hosts::two(fault));
+    both_ends_talk(Hosts::two(BAD_LINK));
 }
 
 /// What an end has that sends each message back to its sender.
@@ -585,8 +646,18 @@ fn killed(hosts: &Hosts) {
 /// One of two processes that send to a third is killed.
 #[test]
 fn others_go_on_when_an_end_is_killed() {
+    others_go_on(Over::Connections);
+}
+
+/// The others notice it, although no event tells them.
+#[test]
+fn others_go_on_when_an_end_over_initiators_is_killed() {
+    others_go_on(Over::Initiators);
+}
+
+fn others_go_on(over: Over) {
     let _alone = alone();
-    let hosts = Hosts::one();
+    let hosts = Hosts::one().over(over);
     let mut echo = hosts.start("echoes", 0);
     hosts.let_go();
     let mut survivor = hosts.start("asks", 1);
@@ -679,8 +750,17 @@ fn ask_again() {
 
 #[test]
 fn end_that_is_killed_is_reached_again() {
+    reached_again(Over::Connections);
+}
+
+#[test]
+fn end_over_initiators_that_is_killed_is_reached_again() {
+    reached_again(Over::Initiators);
+}
+
+fn reached_again(over: Over) {
     let _alone = alone();
-    let hosts = Hosts::one();
+    let hosts = Hosts::one().over(over);
     let echo = hosts.start("echoes", 0);
     hosts.let_go();
     let mut asking = hosts.start("asks again", 1);

@@ -120,7 +120,9 @@ int main(int argc, char **argv)
 {
 	const struct urdma_pool_depths depths = { .requests = 1, .receives = 1 };
 	struct urdma_pool_message_attr messages = { .share = 0 };
-	struct urdma_pool_attr attr = { .transport = URDMA_POOL_RC };
+	struct urdma_pool_attr attr = {
+		.transport = getenv("URDMA_TEST_SENDS_MET") ? URDMA_POOL_DC : URDMA_POOL_RC,
+	};
 	struct sockaddr_in own, peer;
 	int is_open;
 

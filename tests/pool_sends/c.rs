@@ -6,7 +6,7 @@ use urdma_harness::instance::{LeasePolicy, Scratch};
 use urdma_harness::process::Process;
 use urdma_tests::{alone, compile_with_pool, link_urdmadv, CHECK_LIMIT};
 
-use super::{killed, Hosts};
+use super::{killed, Hosts, Over, MET};
 
 /// One host, and the program.
 struct Check {
@@ -32,6 +32,11 @@ impl Check {
         }
     }
 
+    fn over(mut self, over: Over) -> Self {
+        self.hosts = self.hosts.over(over);
+        self
+    }
+
     /// A part of the program at one of the addresses, whose peer has the other one.
     fn start(&self, part: &str, at: usize) -> Process {
         let ports = self.hosts.addresses.each_ref().map(|address| {
@@ -43,6 +48,9 @@ impl Check {
         let host = &self.hosts.hosts[0];
         let mut command = host.run(LeasePolicy::Never, &argv).unwrap();
         command.env("LD_LIBRARY_PATH", self.directory.path());
+        if self.hosts.over == Over::Initiators {
+            command.env(MET, "1");
+        }
         Process::start(&mut command).unwrap()
     }
 
@@ -61,8 +69,17 @@ fn expect_done(end: Process) {
 
 #[test]
 fn programs_in_c_send_to_each_other() {
+    send_to_each_other(Over::Connections);
+}
+
+#[test]
+fn programs_in_c_over_initiators_send_to_each_other() {
+    send_to_each_other(Over::Initiators);
+}
+
+fn send_to_each_other(over: Over) {
     let _alone = alone();
-    let check = Check::up();
+    let check = Check::up().over(over);
     let mut echo = check.echo();
     expect_done(check.start("ask", 1));
     // Each end of the four users has ended.
@@ -74,8 +91,17 @@ fn programs_in_c_send_to_each_other() {
 /// Messages of 1 octet to 16 MB, in both directions at the same time.
 #[test]
 fn programs_in_c_send_long_messages_to_each_other() {
+    send_long_messages(Over::Connections);
+}
+
+#[test]
+fn programs_in_c_over_initiators_send_long_messages_to_each_other() {
+    send_long_messages(Over::Initiators);
+}
+
+fn send_long_messages(over: Over) {
     let _alone = alone();
-    let check = Check::of("long.c");
+    let check = Check::of("long.c").over(over);
     let mut accepts = check.start("accept", 0);
     accepts.wait_for_text("listens", CHECK_LIMIT).unwrap();
     let mut ends = [accepts, check.start("open", 1)];
@@ -109,8 +135,17 @@ fn program_in_rust_sends_to_one_in_c() {
 
 #[test]
 fn calls_of_messages_refuse_what_their_pages_say() {
+    refuse_what_their_pages_say(Over::Connections);
+}
+
+#[test]
+fn calls_of_messages_over_initiators_refuse_what_their_pages_say() {
+    refuse_what_their_pages_say(Over::Initiators);
+}
+
+fn refuse_what_their_pages_say(over: Over) {
     let _alone = alone();
-    let check = Check::up();
+    let check = Check::up().over(over);
     let echo = check.echo();
     expect_done(check.start("errors", 1));
     check.hosts.down([echo]);

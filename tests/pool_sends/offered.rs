@@ -9,7 +9,7 @@ use urdma_pool_verbs::{
 use urdma_tests::{alone, CHECK_LIMIT};
 use urdma_types::Rng;
 
-use super::{address_in, new_client_with, Client, Config, End, Hosts, LIMIT, PEER, SERVICE};
+use super::{address_in, config, new_client_with, Client, End, Hosts, Over, LIMIT, PEER, SERVICE};
 
 const OFFERED: usize = 1 << 16;
 const ROUNDS: u32 = 200;
@@ -19,7 +19,7 @@ fn client_that_offers(offered_octets: usize) -> Client {
         offered_octets,
         ..Messages::default()
     };
-    new_client_with(&Config::default(), &messages, &[SERVICE])
+    new_client_with(&config(), &messages, &[SERVICE])
 }
 
 /// A one-sided request of one element, until it is complete.
@@ -179,6 +179,12 @@ fn written_octets_are_there(hosts: Hosts) {
 fn octets_written_before_a_send_are_there_when_it_has_come() {
     let _alone = alone();
     written_octets_are_there(Hosts::one());
+}
+
+#[test]
+fn octets_written_over_an_initiator_before_a_send_are_there_when_it_has_come() {
+    let _alone = alone();
+    written_octets_are_there(Hosts::one().over(Over::Initiators));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use nix::errno::Errno as SystemErrno;
-use urdma_pool_verbs::{CallError, ConfigError, Error, PostError};
+use urdma_pool_verbs::{CallError, Error, PostError};
 
 /// The errno of a call that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         Self(match error {
             Error::Call { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-            Error::Library(_) | Error::Config(ConfigError::MessageTransport) => libc::EOPNOTSUPP,
+            Error::Library(_) => libc::EOPNOTSUPP,
             Error::Pool(error) => of_call(error),
             Error::Config(_)
             | Error::Elements(_)

@@ -86,7 +86,7 @@ impl Node {
     /// If the device has none, or the port is in use by a datagram service.
     pub fn offer_target(&mut self) -> Result<(), Error> {
         let key = random()?;
-        let target = ffi::Target::new(Calls::load()?, &self.domain, &self.queue, key)?;
+        let target = ffi::Target::new(Calls::load()?, &self.domain, (&self.queue, 1), key)?;
         let listener = Id::new(Service::Datagram)?;
         listener.bind(self.at)?;
         listener.listen()?;

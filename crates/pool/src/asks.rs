@@ -249,6 +249,17 @@ impl Pool {
         longest.is_some()
     }
 
+    /// Nodes with which messages are exchanged over initiators, or were and are being told.
+    pub fn exchanges(&self) -> u32 {
+        self.exchanges.count()
+    }
+
+    /// Whether a node is being told that exchanges with it end.
+    pub fn is_leaving(&self) -> bool {
+        let mut all = self.exchanges.all();
+        all.any(|(_, exchange)| exchange.stage() == Some(Stage::Leaving))
+    }
+
     /// Ends the exchanges with all nodes, which are told so. No virtual queue pair to a service is
     /// to be opened any more.
     pub fn end_exchanges(&mut self) {

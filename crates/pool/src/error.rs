@@ -51,9 +51,6 @@ pub enum ConfigError {
     /// The pool exchanges messages already.
     #[error("the pool exchanges messages already, with numbers that peers may know")]
     MessagesOffered,
-    /// The driver exchanges messages over connections only.
-    #[error("initiators exchange no messages: take connections")]
-    MessageTransport,
 }
 
 /// A request that is refused (check 1 and 2 of doc/pool.md): EINVAL, but where another is named.

@@ -54,7 +54,7 @@ impl Client {
 
     /// Takes the requests that there are.
     pub(super) fn take_requests(&mut self) -> Result<(), Error> {
-        while let Some(exchange) = &self.exchange {
+        while let Some(exchange) = self.exchange.as_ref().filter(|own| own.target.is_none()) {
             match exchange.listener.next_event()? {
                 Some(Event::Request(request)) => self.take_request(request),
                 Some(_) => {}

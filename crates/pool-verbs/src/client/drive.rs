@@ -42,8 +42,7 @@ impl Client {
                 Action::Connect(physical, node) => self.connect(physical, node)?,
                 Action::Create(physical) => self.create(physical)?,
                 Action::Destroy(physical) => self.destroy(physical)?,
-                // Only initiators have nodes asked, over which no messages are offered.
-                Action::Ask(_) => {}
+                Action::Ask(node) => self.question(node)?,
                 Action::Deregister(id) => {
                     if let Some(memory) = self.memory.remove(&id) {
                         self.keys.remove(&memory.keys().0);
@@ -96,6 +95,21 @@ impl Client {
         let Some(arrived) = exchange.buffers.poll()? else {
             return Ok(false);
         };
+        if let Some(offered) = &exchange.target {
+            for message in arrived {
+                let (buffers, buffer) = (&exchange.buffers, message.buffer);
+                match message.len_octets {
+                    Some(len_octets) => {
+                        let first = buffers.first(buffer, len_octets);
+                        self.pool.handle_target_message(buffer, &first, len_octets);
+                    }
+                    // Too long a message, which fails its initiator.
+                    None => buffers.post_to(buffer, &offered.target)?,
+                }
+            }
+            self.empty_buffers()?;
+            return Ok(true);
+        }
         for message in arrived {
             let is_over = |one: &Shared| one.link.block() == Some(message.block);
             let Some(at) = self.shared.iter().position(is_over) else {
@@ -132,7 +146,10 @@ impl Client {
 
     /// Copies messages out of their buffers, and posts these again.
     fn empty_buffers(&mut self) -> Result<(), Error> {
-        let Some(Exchange { buffers, .. }) = &self.exchange else {
+        let Some(Exchange {
+            buffers, target, ..
+        }) = &self.exchange
+        else {
             return Ok(());
         };
         let find = |lkey: u32| self.memory.get(self.keys.get(&lkey)?);
@@ -154,7 +171,11 @@ impl Client {
                         self.pool.handle_broken(physical);
                     }
                 }
-                BufferAction::PostToTarget { .. } => {}
+                BufferAction::PostToTarget { buffer } => {
+                    if let Some(target) = target {
+                        buffers.post_to(buffer, &target.target)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -238,12 +259,18 @@ impl Client {
 
     fn create(&mut self, physical: PhysicalId) -> Result<(), Error> {
         let Device { queue, domain } = &self.device;
-        let (depth, elements) = (self.config.sq_depth, self.config.elements_max);
+        // The header is an element, too.
+        let elements = self.config.elements_max + u32::from(self.exchange.is_some());
+        let depth = self.config.sq_depth;
+        let headers = self.exchange.as_ref().map(|own| own.buffers.headers());
         let calls = self.calls.map_or_else(Calls::load, Ok);
-        let created = calls.and_then(|calls| Initiator::new(calls, domain, queue, depth, elements));
+        let created = headers.transpose().and_then(|headers| {
+            let initiator = Initiator::new(calls?, domain, queue, depth, elements)?;
+            Ok((initiator, headers))
+        });
         match created {
-            Ok(initiator) => {
-                let link = Link::Initiator(initiator);
+            Ok((initiator, headers)) => {
+                let link = Link::Initiator(initiator, headers);
                 self.shared.push(Shared { physical, link });
                 self.pool.handle_connected(physical);
                 Ok(())
@@ -299,8 +326,8 @@ impl PostWork for Links<'_> {
         };
         let is_posted = match (&work.header, self.exchange) {
             (Some(header), Some(exchange)) => {
-                let buffers = &exchange.buffers;
-                found.link.post_message(work, elements, header, buffers)
+                let with = (&exchange.buffers, &self.nodes[..]);
+                found.link.post_message(work, elements, header, with)
             }
             _ => found.link.post(work, elements, self.nodes),
         };

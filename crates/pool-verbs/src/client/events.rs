@@ -37,8 +37,11 @@ impl Client {
                 for at in (0..self.shared.len()).rev() {
                     self.advance(at)?;
                 }
+                self.advance_questions();
                 self.may_connect = self.is_connecting();
                 self.take_requests()?;
+                self.take_questions()?;
+                self.probe_silent();
             }
             self.end_windows();
         }
@@ -62,16 +65,17 @@ impl Client {
 
     /// Whether it is time to look for events of connections that are being made.
     fn awaits_events(&self) -> bool {
+        let is_background = self.calls.is_some() && self.questions.is_empty();
         self.may_connect
-            && (self.calls.is_none() || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND))
+            && (!is_background || self.turns.is_multiple_of(EVENTS_EVERY_IN_BACKGROUND))
     }
 
     fn is_connecting(&self) -> bool {
         let is_new = |shared: &Shared| match &shared.link {
             Link::Connection(connection) => connection.until.is_some(),
-            Link::Initiator(_) => false,
+            Link::Initiator(..) => false,
         };
-        self.shared.iter().any(is_new)
+        !self.questions.is_empty() || self.shared.iter().any(is_new)
     }
 
     /// Takes the next events of a connection.
@@ -168,7 +172,7 @@ impl Client {
         let physical = self.shared[at].physical;
         let is_accepted = |shared: &Shared| match &shared.link {
             Link::Connection(connection) => connection.told.is_some(),
-            Link::Initiator(_) => false,
+            Link::Initiator(..) => false,
         };
         if is_new && !is_accepted(&self.shared[at]) {
             self.remove(at);

@@ -1,14 +1,14 @@
-//! Nodes, and the shared queue pairs that reach them: connections, or initiators.
+//! Nodes, the shared queue pairs that reach them, connections or initiators, and questions to them.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use urdma_node_table::{Region, Target};
-use urdma_pool::{HeaderOctets, NodeId, PhysicalId, RemoteRegionId, Sge, Transmit};
+use urdma_pool::{HeaderOctets, NodeId, PhysicalId, PoolTerms, RemoteRegionId, Sge, Transmit};
 
 use crate::asking::Terms;
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, Headers};
 use crate::ffi::{Id, Initiator, Route};
 
 /// How long a connection may take.
@@ -136,7 +136,8 @@ impl DerefMut for SharedPairs {
 #[derive(Debug)]
 pub(super) enum Link {
     Connection(Connection),
-    Initiator(Initiator),
+    /// With the headers of its messages, if there are any.
+    Initiator(Initiator, Option<Headers>),
 }
 
 /// A connection that is made, or is to be.
@@ -169,13 +170,25 @@ impl Connection {
     }
 }
 
+/// A question of this client.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) node: NodeId,
+    pub(super) terms: PoolTerms,
+    pub(super) cm: Id,
+    /// When it is given up.
+    pub(super) until: Instant,
+    /// When the other one is asked again, which has refused for now.
+    pub(super) again: Option<Instant>,
+}
+
 impl Link {
     /// Posts a work request; `false`: the queue pair does not take it.
     #[inline(always)]
     pub(super) fn post(&self, work: &Transmit, elements: &[Sge], nodes: &[Node]) -> bool {
         match self {
             Self::Connection(connection) => connection.cm.post(work, elements),
-            Self::Initiator(initiator) => {
+            Self::Initiator(initiator, _) => {
                 let node = nodes.get(work.node.index());
                 let route = node.and_then(|node| node.route.as_ref());
                 // A copy, so that the work request of a connection needs no place in memory.
@@ -192,20 +205,30 @@ impl Link {
         work: &Transmit,
         elements: &[Sge],
         header: &HeaderOctets,
-        buffers: &Buffers,
+        (buffers, nodes): (&Buffers, &[Node]),
     ) -> bool {
-        let Self::Connection(Connection { cm, block, .. }) = self else {
-            return false;
-        };
-        let header = block.and_then(|block| buffers.header(block, work.wr_id, header).ok());
-        header.is_some_and(|header| cm.post_with_header(work, header, elements))
+        match self {
+            Self::Connection(Connection { cm, block, .. }) => {
+                let header = block.and_then(|block| buffers.header(block, work.wr_id, header).ok());
+                header.is_some_and(|header| cm.post_with_header(work, header, elements))
+            }
+            Self::Initiator(initiator, headers) => {
+                let header = headers.as_ref().map(|own| own.write(work.wr_id, header));
+                let node = nodes.get(work.node.index());
+                let route = node.and_then(|node| node.route.as_ref());
+                let ready = header.and_then(Result::ok).zip(route);
+                ready.is_some_and(|(header, route)| {
+                    initiator.post_with_header(work, header, elements, route)
+                })
+            }
+        }
     }
 
     /// The index of its only node.
     pub(super) fn node(&self) -> Option<usize> {
         match self {
             Self::Connection(connection) => Some(connection.node),
-            Self::Initiator(_) => None,
+            Self::Initiator(..) => None,
         }
     }
 
@@ -213,14 +236,14 @@ impl Link {
     pub(super) fn block(&self) -> Option<usize> {
         match self {
             Self::Connection(connection) => connection.block,
-            Self::Initiator(_) => None,
+            Self::Initiator(..) => None,
         }
     }
 
     pub(super) fn break_connection(&self) {
         match self {
             Self::Connection(connection) => connection.cm.break_connection(),
-            Self::Initiator(initiator) => initiator.break_connection(),
+            Self::Initiator(initiator, _) => initiator.break_connection(),
         }
     }
 }

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use urdma_pool::{
-    Access, ConfigError, Depths, Element, EndState, MessageConfig, Received, RemoteRegionId,
-    SendRequest, UserId, VirtualId,
+    Access, CallError, ConfigError, Depths, Element, EndState, MessageConfig, Received,
+    RemoteRegionId, SendRequest, UserId, VirtualId,
 };
 
 use super::nodes::canonical;
-use super::{Client, Exchange};
+use super::{Client, Exchange, OfferedTarget};
 use crate::buffers::Buffers;
 use crate::error::Error;
-use crate::ffi::{random, Domain, Foreign, Id, Memory, Service};
+use crate::ffi::{random, Domain, Foreign, Id, Memory, Service, Target};
 
 /// How a client exchanges messages. Clients that exchange them with each other have the same
 /// `send_octets_max`.
@@ -29,7 +29,7 @@ pub struct Messages {
     pub offered_octets: usize,
 }
 
-/// Clients with which messages are exchanged at a time over initiators.
+/// Other clients with which messages are exchanged at a time over initiators.
 const PEERS_MAX: u32 = 256;
 
 impl Default for Messages {
@@ -49,9 +49,9 @@ impl Client {
     /// and connects from there. All of it makes progress in the calls of this client.
     ///
     /// # Errors
-    /// If it is over initiators, has connected to a node before, or exchanges messages already; if
-    /// the address names no host or no port, is that of another device, or is in use; if the
-    /// configuration does not work, or memory cannot be registered.
+    /// If it has connected to a node before, or exchanges messages already; if the address names no
+    /// host or no port, is that of another device, or is in use; if the configuration does not
+    /// work, or memory cannot be registered.
     pub fn offer_messages(&mut self, at: SocketAddr, messages: &Messages) -> Result<(), Error> {
         self.offer(at, messages, |domain| match messages.offered_octets {
             0 => Ok(None),
@@ -100,9 +100,6 @@ impl Client {
             // The header is an element, too.
             return Err(Error::Elements(elements - 1));
         }
-        if self.calls.is_some() {
-            return Err(ConfigError::MessageTransport.into());
-        }
         let header = u32::try_from(self.config.transport.header_octets()).unwrap_or(0);
         let [.., e3, e2, e1, e0] = random()?.to_be_bytes();
         let config = MessageConfig {
@@ -112,15 +109,31 @@ impl Client {
             backlog: messages.backlog,
             peers_max: PEERS_MAX,
         };
-        let listener = Id::new(Service::Connection)?;
+        let listener = Id::new(match self.calls {
+            None => Service::Connection,
+            Some(_) => Service::Datagram,
+        })?;
         listener.bind(at)?;
         domain.expect(&listener)?;
         let sq_depth = self.config.sq_depth;
-        let connections = self.config.cq_depth / sq_depth;
+        let connections = match self.calls {
+            None => self.config.cq_depth / sq_depth,
+            // Two more: that of the next question, and for messages that come twice.
+            Some(_) => PEERS_MAX + 2,
+        };
         let offered = memory(domain)?;
         // The length of the queue follows from a configuration that is valid.
         self.pool.check_messages(&config)?;
-        let buffers = Buffers::new(domain, &config, sq_depth, connections)?;
+        let of = (&config, self.config.transport);
+        let buffers = Buffers::new(domain, of, sq_depth, connections)?;
+        let target = self.calls.map(|calls| {
+            let (receives, share) = buffers.receives();
+            let depth = share.saturating_mul(connections);
+            let key = random()?;
+            let target = Target::new(calls, domain, (receives, depth), key)?;
+            Ok::<_, Error>(OfferedTarget { target, key })
+        });
+        let target = target.transpose()?;
         listener.listen()?;
         self.pool.offer_messages(&config)?;
         self.exchange = Some(Exchange {
@@ -129,6 +142,7 @@ impl Client {
             listener,
             buffers,
             offered,
+            target,
         });
         Ok(())
     }
@@ -183,7 +197,12 @@ impl Client {
         }
         let at = self.node_at(address)?;
         let to = (self.nodes[at].id, service);
-        let opened = self.pool.open_service(user, to, depths, Access::ALL)?;
+        let opened = self.pool.open_service(user, to, depths, Access::ALL);
+        if matches!(opened, Err(CallError::Limit(_))) {
+            // There may be room for the next one.
+            self.pool.end_idle_exchange();
+        }
+        let opened = opened?;
         let settled = self.settle_for(at);
         let settled = self.device.domain.explain(settled);
         if settled.is_err() {

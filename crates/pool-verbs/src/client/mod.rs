@@ -1,9 +1,10 @@
 //! A client: virtual queue pairs to nodes, over queue pairs that it connects as they are needed.
 //!
-//! Files, each of which uses only those before it: `links`, nodes and shared queue pairs; this one,
-//! with the memory of the client and of nodes; `drive`, what the pool posts and does; `nodes`;
-//! `asked`, requests of other pools; `events` of connections; `learn`, of nodes that initiators
-//! reach; `calls` of users; `messages`, the calls for Sends and Receives.
+//! Files, each of which uses only those before it: `links`, nodes, shared queue pairs, and
+//! questions; this one, with the memory of the client and of nodes; `questions`, how they are
+//! asked; `drive`, what the pool posts and does; `nodes`; `asked`, requests of other pools;
+//! `answers`, which take the place of requests over initiators; `events` of connections; `learn`,
+//! of nodes that initiators reach; `calls` of users; `messages`, the calls for Sends and Receives.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,14 +18,15 @@ use urdma_pool::{
 };
 
 pub(crate) use self::links::CONNECT_LIMIT;
-use self::links::{Node, SharedPairs};
+use self::links::{Node, Question, SharedPairs};
 pub use self::messages::Messages;
 use crate::away::Away;
 use crate::buffers::Buffers;
 use crate::error::Error;
-use crate::ffi::{Calls, Domain, Foreign, Handle, Id, Memory, Queue, Service};
+use crate::ffi::{Calls, Domain, Foreign, Handle, Id, Memory, Queue, Service, Target};
 use crate::replica::Replica;
 
+mod answers;
 mod asked;
 mod calls;
 mod drive;
@@ -33,6 +35,7 @@ mod learn;
 mod links;
 mod messages;
 mod nodes;
+mod questions;
 
 /// Turns between two looks for events of connections, each of which is a system call, if none is
 /// being made. Requests on a connection that has ended fail without them.
@@ -67,6 +70,15 @@ struct Exchange {
     buffers: Buffers,
     /// What others may access.
     offered: Option<Memory>,
+    /// Where messages arrive, over initiators.
+    target: Option<OfferedTarget>,
+}
+
+/// The target of a client over initiators.
+#[derive(Debug)]
+struct OfferedTarget {
+    target: Target,
+    key: u64,
 }
 
 /// A pool of one process over verbs.
@@ -76,6 +88,10 @@ pub struct Client {
     config: Config,
     /// Dropped before the memory that they access.
     shared: SharedPairs,
+    /// Other clients that are asked to exchange messages.
+    questions: Vec<Question>,
+    /// When silent ones were last asked whether they are there.
+    probed: Instant,
     /// None if it exchanges no messages.
     exchange: Option<Exchange>,
     memory: HashMap<LocalRegionId, Memory>,
@@ -136,6 +152,8 @@ impl Client {
             pool: Pool::new(&config)?,
             config,
             shared: SharedPairs::default(),
+            questions: Vec::new(),
+            probed: Instant::now(),
             exchange: None,
             memory: HashMap::new(),
             keys: HashMap::new(),

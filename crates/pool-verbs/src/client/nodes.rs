@@ -31,8 +31,10 @@ impl Client {
             return Ok(*at);
         }
         if self.pool.nodes() >= self.config.nodes_max as usize {
-            if let Some(id) = self.pool.remove_idle_node() {
-                self.put_away(id)?;
+            match self.pool.remove_idle_node() {
+                Some(id) => self.put_away(id)?,
+                // There is room when that has ended.
+                None => drop(self.pool.end_idle_exchange()),
             }
         }
         // The place of one that was removed is used again once its connections are destroyed.
@@ -103,22 +105,26 @@ impl Client {
         Ok(())
     }
 
+    /// The way to a host; none if it cannot be reached.
+    pub(super) fn handle_to(&mut self, host: IpAddr) -> Result<Option<Rc<Handle>>, Error> {
+        if let Some(handle) = self.hosts.get(&host) {
+            return Ok(Some(Rc::clone(handle)));
+        }
+        let domain = &self.device.domain;
+        let Some(path) = path_to(domain, self.from, host)? else {
+            return Ok(None);
+        };
+        let Ok(handle) = Handle::new(domain, path) else {
+            return Ok(None);
+        };
+        self.hosts.insert(host, Rc::clone(&handle));
+        Ok(Some(handle))
+    }
+
     /// Takes a target as that of a node; `false` if its host cannot be reached so.
     pub(super) fn reach(&mut self, at: usize, target: Target) -> Result<bool, Error> {
-        let host = self.nodes[at].address.ip();
-        let handle = match self.hosts.get(&host) {
-            Some(handle) => Rc::clone(handle),
-            None => {
-                let domain = &self.device.domain;
-                let Some(path) = path_to(domain, self.from, host)? else {
-                    return Ok(false);
-                };
-                let Ok(handle) = Handle::new(domain, path) else {
-                    return Ok(false);
-                };
-                self.hosts.insert(host, Rc::clone(&handle));
-                handle
-            }
+        let Some(handle) = self.handle_to(self.nodes[at].address.ip())? else {
+            return Ok(false);
         };
         self.describe(at, target.region())?;
         let node = &mut self.nodes[at];

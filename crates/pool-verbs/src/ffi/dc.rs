@@ -6,10 +6,12 @@ use std::mem::transmute;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use rdma_core_sys::verbs;
 use urdma_abi::dv::{dc_type, init, CreateQp, DcInitAttr, DvInitAttr, DvQpEx, QpEx};
-use urdma_pool::{Operation, Sge, Transmit};
+use urdma_pool::{Operation, Sge, Transmit, ELEMENTS_MAX};
 
+use super::messages::post_one;
 use super::{called_errno, raw_list, Domain, Queue, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
@@ -140,7 +142,8 @@ impl Initiator {
         let operations = verbs::IBV_QP_EX_WITH_RDMA_READ
             | verbs::IBV_QP_EX_WITH_RDMA_WRITE
             | verbs::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-            | verbs::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+            | verbs::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+            | verbs::IBV_QP_EX_WITH_SEND;
         let mut attributes = verbs::ibv_qp_init_attr_ex {
             send_cq: queue.raw,
             recv_cq: queue.raw,
@@ -190,6 +193,20 @@ impl Initiator {
         unsafe { self.build(work, elements, to) }.is_some_and(|errno| errno == 0)
     }
 
+    /// Posts a work request whose message begins with a header; `false`: the queue pair does not
+    /// take it.
+    pub(crate) fn post_with_header(
+        &self,
+        work: &Transmit,
+        header: Sge,
+        elements: &[Sge],
+        to: &Route,
+    ) -> bool {
+        let all = [&header].into_iter().chain(elements).copied();
+        let elements: ArrayVec<Sge, { ELEMENTS_MAX + 1 }> = all.collect();
+        self.post(work, &elements, to)
+    }
+
     /// Builds and posts a work request; the errno of the post.
     ///
     /// # Safety
@@ -202,6 +219,7 @@ impl Initiator {
         let set_sge_list = calls.wr_set_sge_list?;
         let (read, write) = (calls.wr_rdma_read?, calls.wr_rdma_write?);
         let (swap, add) = (calls.wr_atomic_cmp_swp?, calls.wr_atomic_fetch_add?);
+        let send = calls.wr_send?;
         calls.wr_id = work.wr_id;
         calls.wr_flags = match work.is_signaled {
             true => verbs::IBV_SEND_SIGNALED,
@@ -220,7 +238,8 @@ impl Initiator {
                     swap: new,
                 } => swap(ex, rkey, addr, expected, new),
                 Operation::FetchAdd { add: term } => add(ex, rkey, addr, term),
-                Operation::Send { .. } => unreachable!("initiators exchange no messages"),
+                // Its immediate data is in the header.
+                Operation::Send { .. } => send(ex),
             }
             ((*self.dv).wr_set_dc_addr)(self.dv, to.handle.raw.cast(), to.number, to.key);
             set_sge_list(ex, list.len(), list.as_ptr());
@@ -274,20 +293,21 @@ impl Drop for SharedReceives {
 pub(crate) struct Target {
     /// Destroyed before the receive queue.
     qp: QueuePair,
-    _receives: SharedReceives,
+    receives: SharedReceives,
     _objects: (Rc<Domain>, Rc<Queue>),
 }
 
 impl Target {
-    /// Initiators that know the key have every right to the memory of the domain.
+    /// Initiators that know the key have every right to the memory of the domain. There may be
+    /// `depth` Receives of one element, whose completions are in the queue.
     pub(crate) fn new(
         calls: Calls,
         domain: &Rc<Domain>,
-        queue: &Rc<Queue>,
+        (queue, depth): (&Rc<Queue>, u32),
         key: u64,
     ) -> Result<Self, Error> {
         let mut init = verbs::ibv_srq_init_attr::default();
-        (init.attr.max_wr, init.attr.max_sge) = (1, 1);
+        (init.attr.max_wr, init.attr.max_sge) = (depth, 1);
         // SAFETY: the domain lives, and the attributes are ours.
         let receives = unsafe { verbs::ibv_create_srq(domain.raw, &mut init) };
         if receives.is_null() {
@@ -324,8 +344,19 @@ impl Target {
         modify(qp.0, verbs::IBV_QPS_RTR, path, mask)?;
         Ok(Self {
             qp,
-            _receives: receives,
+            receives,
             _objects: (Rc::clone(domain), Rc::clone(queue)),
+        })
+    }
+
+    /// Posts a Receive of one element; `false`: the queue does not take it.
+    pub(crate) fn post_receive(&self, wr_id: u64, element: Sge) -> bool {
+        let srq = self.receives.0;
+        // SAFETY: the receive queue and its context live.
+        let post = unsafe { (*(*srq).context).ops.post_srq_recv };
+        post_one(wr_id, &element, |wr, bad| {
+            // SAFETY: the provider's function for its queue; the request lives during the call.
+            post.is_some_and(|post| unsafe { post(srq, wr, bad) } == 0)
         })
     }
 

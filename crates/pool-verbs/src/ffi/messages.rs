@@ -33,27 +33,38 @@ impl Queue {
     }
 }
 
+/// Has `post` post a Receive of one element.
+pub(super) fn post_one(
+    wr_id: u64,
+    element: &Sge,
+    post: impl FnOnce(*mut verbs::ibv_recv_wr, *mut *mut verbs::ibv_recv_wr) -> bool,
+) -> bool {
+    let mut element = raw(element);
+    let mut wr = verbs::ibv_recv_wr {
+        wr_id,
+        sg_list: &mut element,
+        num_sge: 1,
+        ..Default::default()
+    };
+    post(&mut wr, &mut ptr::null_mut())
+}
+
 impl Id {
     /// Posts a Receive of one element; `false`: the queue pair does not take it.
     pub(crate) fn post_receive(&self, wr_id: u64, element: Sge) -> bool {
         if !self.has_queue_pair() {
             return false;
         }
-        let mut element = raw(&element);
-        let mut wr = verbs::ibv_recv_wr {
-            wr_id,
-            sg_list: &mut element,
-            num_sge: 1,
-            ..Default::default()
-        };
         // SAFETY: the identifier has a queue pair, whose context lives.
         let (qp, post) = unsafe {
             let qp = (*self.raw).qp;
             (qp, (*(*qp).context).ops.post_recv)
         };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the provider's function for its queue pair; the request lives during the call.
-        post.is_some_and(|post| unsafe { post(qp, &mut wr, &mut bad) } == 0)
+        post_one(wr_id, &element, |wr, bad| {
+            // SAFETY: the provider's function for its queue pair; the request lives during the
+            // call.
+            post.is_some_and(|post| unsafe { post(qp, wr, bad) } == 0)
+        })
     }
 
     /// Posts a work request whose message begins with a header; `false`: the queue pair does not
