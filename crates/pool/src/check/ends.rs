@@ -403,11 +403,15 @@ impl Users {
             self.poll_received(pair)?;
         }
         let end = &self.ends[at];
-        let state = self.pools.sides[end.side].pool.end_state(end.id);
+        let state_of = |end: &End| self.pools.sides[end.side].pool.end_state(end.id);
+        let (state, refused) = (state_of(end), Some(EndState::Refused));
         // Too many have waited for the service. Over initiators, it may have been asked again,
-        // since the first message was not known to have arrived, and have accepted then.
-        let is_alone = end.pair.is_none() || self.pools.label_octets() > 0;
-        let is_refused = state == Some(EndState::Refused) && is_alone;
+        // since the first message was not known to have arrived, and have accepted then. Either
+        // end may be polled first.
+        let is_met = self.pools.label_octets() > 0;
+        let pair = end.pair.filter(|_| is_met).map(|pair| &self.ends[pair]);
+        let is_alone = end.pair.is_none() || is_met;
+        let is_refused = state == refused && is_alone || pair.and_then(state_of) == refused;
         if !end.is_excused && !is_refused && !self.is_lied_to(at) {
             return fail(format!("end {at} fails without a reason"));
         }
