@@ -290,7 +290,8 @@ impl Exchange {
             return false;
         };
         meeting.in_flight -= 1;
-        if !faults.has(Fault::NumbersNotTakenBack) {
+        // What has ended has no numbers any more.
+        if meeting.stage != Stage::Ended && !faults.has(Fault::NumbersNotTakenBack) {
             self.credit.take_back();
         }
         true

@@ -489,6 +489,15 @@ fn messages_over_initiators_are_delivered_once_in_order_to_their_end() {
     for_each_seed(1000, |seed| run_met(seed, None).map(drop));
 }
 
+/// Schedules in which something was wrong that few others find: an exchange that had ended
+/// had its credit back.
+#[test]
+fn schedules_that_few_are_like() {
+    for seed in [14098] {
+        run_met(seed, None).unwrap();
+    }
+}
+
 /// Counts of what schedules have reached.
 fn reached(run: impl Fn(u64) -> Result<Users, Finding>) -> [u64; 9] {
     let (mut messages, mut writes, mut lies, mut received) = (0, 0, 0, 0);
