@@ -141,19 +141,24 @@ impl Pool {
 
     /// A message of the pool itself is sent again, before others.
     pub(crate) fn tell_again_of(&mut self, id: ExchangeId, control: Control) {
-        match control {
-            Control::Receives(of) => {
-                if let Some(end) = self.end_mut(of) {
-                    end.is_announcing = true;
-                }
+        let (Control::Accept(of) | Control::Receives(of) | Control::Taken(of)) = control else {
+            return self.send_first(id, control);
+        };
+        if let Some(end) = self.end_mut(of) {
+            // It has told the number of Receives, too, which is told even if the rest is known.
+            end.is_announcing = true;
+            if let Control::Taken(_) = control {
+                end.begin_telling();
             }
-            Control::Taken(of) => {
-                if let Some(end) = self.end_mut(of) {
-                    end.begin_telling();
-                }
-            }
-            _ => {}
         }
+        self.send_first(id, Control::Receives(of));
+        if control != Control::Receives(of) {
+            self.send_first(id, control);
+        }
+    }
+
+    /// A message of the pool itself is sent before others.
+    fn send_first(&mut self, id: ExchangeId, control: Control) {
         let exchange = self.exchanges.get_mut(id);
         if let Some(exchange) = exchange.filter(|found| found.may_send()) {
             exchange.controls.push_front(control);
