@@ -19,6 +19,11 @@
 //!    Ended   -- no message is in flight --> Asking if virtual queue pairs wait for it, or none
 //! ```
 //!
+//! The terms of a question serve one exchange. If they come again when it has ended, the question
+//! is a copy that was late, or its node has not been told yet: it is to ask again later, by other
+//! terms. If an answer has others than its node has told by a question of its own, two processes of
+//! that node have told them. Which one is there is not known, so that the exchange ends.
+//!
 //! A message that was in flight when its initiator failed may have arrived. It takes a buffer of
 //! the node's share then, and none if it has not. The next message has its number, by which the
 //! node knows that it has counted it.
@@ -124,14 +129,23 @@ impl Pool {
         if matches!(self.config.transport, Transport::Connections { .. }) {
             return Err(CallError::NoMessages);
         }
-        if let Some(id) = self.exchanges.id_of_node(node) {
-            if self.is_late(id, &terms) {
-                return Err(CallError::Unknown);
+        let last = self.last_told(node);
+        if last.is_some_and(|last| terms.is_older_than(&last)) {
+            return Err(CallError::Unknown);
+        }
+
+        let known = self.exchanges.id_of_node(node);
+        let may_agree = known.is_some_and(|id| self.may_agree(id, &terms));
+        if last == Some(terms) && !may_agree {
+            // It asks again as long as it does not know that the exchange by these has ended.
+            if let Some(id) = known {
+                self.note_heard(id);
             }
-            if !self.may_agree(id, &terms) {
-                // It has begun anew, or has left.
-                self.part(id, EndState::Closed);
-            }
+            return Ok(None);
+        }
+        if let Some(id) = known.filter(|_| !may_agree) {
+            // It has begun anew, or has left.
+            self.part(id, EndState::Closed);
         }
         let known = self.exchanges.id_of_node(node);
         let id = known.map_or_else(|| self.meet(node), Ok)?;
@@ -143,19 +157,21 @@ impl Pool {
         Ok(own)
     }
 
-    /// Whether terms of a node are older than those that it has told since.
-    fn is_late(&self, id: ExchangeId, terms: &PoolTerms) -> bool {
-        let meeting = self.exchanges.get(id).and_then(|found| found.meeting);
-        let told = meeting.and_then(|meeting| meeting.told);
-        told.is_some_and(|told| terms.is_older_than(&told))
-            && !self.faults.has(Fault::LateQuestionsTaken)
+    /// The last terms that a node has told by which messages were exchanged.
+    fn last_told(&self, node: NodeId) -> Option<PoolTerms> {
+        let told = self.nodes.get(node.0)?.told;
+        told.filter(|_| !self.faults.has(Fault::LateQuestionsTaken))
     }
 
-    /// Whether the terms of a node may be those of an exchange: it waits for them, or has them.
+    /// Whether the terms of a node may be those of an exchange: it waits for new ones, or has them.
     fn may_agree(&self, id: ExchangeId, terms: &PoolTerms) -> bool {
         let meeting = self.exchanges.get(id).and_then(|found| found.meeting);
+        let is_new = |node| {
+            let last = self.last_told(node);
+            last.is_none_or(|last| *terms != last && !terms.is_older_than(&last))
+        };
         meeting.is_some_and(|meeting| match meeting.stage {
-            Stage::Asking => true,
+            Stage::Asking => is_new(meeting.node),
             Stage::Ready => meeting.told == Some(*terms),
             Stage::Silent | Stage::Leaving | Stage::Ended => false,
         })
@@ -173,6 +189,9 @@ impl Pool {
             return;
         }
         (meeting.stage, meeting.told) = (Stage::Ready, Some(terms));
+        if let Some(node) = self.nodes.get_mut(meeting.node.0) {
+            node.told = Some(terms);
+        }
         exchange.credit = Credit::new(terms.share);
         for opening in exchange.ends.clone() {
             self.send_own(id, Control::Open(opening));
@@ -186,7 +205,8 @@ impl Pool {
         let Some(id) = self.asked(node, asked) else {
             return false;
         };
-        if !matches!(self.stage(id), Some(Stage::Asking | Stage::Ready)) {
+        let stage = self.stage(id);
+        if !matches!(stage, Some(Stage::Asking | Stage::Ready)) {
             return false;
         }
         if terms.share < SHARE_MIN {
@@ -194,10 +214,14 @@ impl Pool {
             return false;
         }
         let is_agreed = self.may_agree(id, &terms);
+        let last = self.last_told(node);
         if is_agreed {
             self.agree(id, terms);
-        } else if !self.is_late(id, &terms) {
-            // It has begun anew since it has asked.
+        } else if stage == Some(Stage::Asking)
+            || last.is_none_or(|last| !terms.is_older_than(&last))
+        {
+            // It has begun anew since it has asked, or does not know that the exchange by these
+            // has ended.
             self.part(id, EndState::Closed);
         }
         is_agreed
@@ -272,6 +296,13 @@ impl Pool {
             for end in ends.map_or_else(Default::default, |found| take(&mut found.ends)) {
                 self.fail_end(end, EndState::Closed, false);
             }
+            self.send_leave(id);
+        }
+    }
+
+    /// Something has come from the node of an exchange.
+    pub(crate) fn note_heard(&mut self, id: ExchangeId) {
+        if self.stage(id) == Some(Stage::Silent) {
             self.send_leave(id);
         }
     }

@@ -12,6 +12,7 @@ use crate::fault::{Fault, Faults};
 use crate::header::Message;
 use crate::idle::Idle;
 use crate::lone::Lone;
+use crate::meeting::PoolTerms;
 use crate::physical_qp::PhysicalQp;
 use crate::regions::Regions;
 use crate::services::Messages;
@@ -68,6 +69,8 @@ pub(crate) struct Node {
     pub(crate) idle_since: u64,
     /// Whether it is among those that may be idle.
     pub(crate) is_listed: bool,
+    /// The last terms that it has told by which messages were exchanged over initiators.
+    pub(crate) told: Option<PoolTerms>,
 }
 
 /// Virtual queue pairs on shared ones.

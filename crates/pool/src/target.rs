@@ -5,7 +5,6 @@ use crate::credit::Taken;
 use crate::exchange::ExchangeId;
 use crate::fault::Fault;
 use crate::header::Label;
-use crate::meeting::Stage;
 use crate::pool::Pool;
 use crate::types::BufferAction;
 
@@ -47,9 +46,7 @@ impl Pool {
         self.handle_arrival(&arrival, rest, len_octets.saturating_sub(label_octets));
         self.post_to_target(buffer);
         self.note_taken(id, taken);
-        if self.stage(id) == Some(Stage::Silent) {
-            self.send_leave(id);
-        }
+        self.note_heard(id);
     }
 
     /// The buffer of a message has been emptied.

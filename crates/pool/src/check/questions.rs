@@ -202,6 +202,12 @@ impl Pools {
         let own = &mut self.sides[question.side];
         if own.incarnation == question.from {
             let node = own.nodes[question.peer];
+            let was_ready = own.stage_with(question.peer) == Some(Stage::Ready);
+            if was_ready && own.routes[question.peer] != incarnation {
+                // One process has asked, another one has answered, and the pool cannot know which
+                // of them is there: it ends the exchange.
+                self.given_up.push((question.side, question.peer));
+            }
             if own.pool.handle_answered(node, question.terms, terms) {
                 own.routes[question.peer] = incarnation;
             }
