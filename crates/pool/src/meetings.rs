@@ -132,7 +132,9 @@ impl Pool {
         for control in sent.into_iter().flatten().rev().filter(|_| !is_over) {
             self.tell_again_of(id, control);
         }
-        if let Some(exchange) = self.exchanges.get_mut(id) {
+        let exchange = self.exchanges.get_mut(id);
+        let is_told = |_: &&mut Exchange| !self.faults.has(Fault::CountsNotRepeated);
+        if let Some(exchange) = exchange.filter(is_told) {
             exchange.grant.forget_announced();
         }
         self.list_own(id);

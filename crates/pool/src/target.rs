@@ -51,6 +51,7 @@ impl Pool {
 
     /// The buffer of a message has been emptied.
     fn note_taken(&mut self, id: ExchangeId, taken: Taken) {
+        let is_unanswered = self.faults.has(Fault::RepeatedUnanswered);
         let Some(exchange) = self.exchanges.get_mut(id) else {
             return;
         };
@@ -61,8 +62,8 @@ impl Pool {
             _ if !is_named => {}
             Taken::First => exchange.grant.note_posted(),
             // The node does not know that it has come before, and may not have believed a count.
-            Taken::Again => exchange.grant.forget_announced(),
-            Taken::Never => {}
+            Taken::Again if !is_unanswered => exchange.grant.forget_announced(),
+            Taken::Again | Taken::Never => {}
         }
         self.list_own(id);
     }

@@ -2,9 +2,10 @@
 //! receives: how many messages the second one needs.
 
 use super::pools::Pools;
+use crate::fault::Fault;
 use crate::{
     Access, Config, Depths, Element, EndState, MessageConfig, PostError, SendRequest, Status,
-    UserId, VirtualId, HEADER_OCTETS,
+    Transport, UserId, VirtualId,
 };
 
 const USER: UserId = UserId(0);
@@ -15,27 +16,31 @@ const SENDS: u64 = 200;
 const KEPT: u32 = 16;
 const LEN: usize = 8;
 
-/// Two pools with one connection.
-fn two_pools() -> Pools {
-    let config = Config::default();
+/// Two pools with one connection, or one initiator each.
+pub(super) fn two_pools(transport: Transport, fault: Option<Fault>) -> Pools {
+    let config = Config {
+        transport,
+        ..Config::default()
+    };
     let messages = MessageConfig {
         epoch: 0,
-        buffer_octets: HEADER_OCTETS as u32 + LEN as u32,
+        buffer_octets: transport.header_octets() as u32 + LEN as u32,
         share: 8,
         backlog: 2,
         peers_max: 1,
     };
-    let mut pools = Pools::new(&config, &messages, 2, None);
+    let mut pools = Pools::new(&config, &messages, 2, fault);
     pools.sides[1].pool.listen(SERVICE).unwrap();
     pools
 }
 
 /// Until nothing happens any more.
-fn settle(pools: &mut Pools) {
+pub(super) fn settle(pools: &mut Pools) {
     let mut is_moving = true;
     while is_moving {
         pools.turn().unwrap();
-        is_moving = pools.step_connects().unwrap();
+        is_moving = pools.step_connects().unwrap() || pools.has_questions();
+        pools.step_questions().unwrap();
         for side in [0, 1] {
             while !pools.sides[side].actions.is_empty() {
                 pools.act(side, true).unwrap();
@@ -58,7 +63,7 @@ fn settle(pools: &mut Pools) {
 }
 
 /// Two ends that know each other.
-fn pair(pools: &mut Pools, depths: Depths) -> [VirtualId; 2] {
+pub(super) fn pair(pools: &mut Pools, depths: Depths) -> [VirtualId; 2] {
     let at = (pools.sides[0].nodes[1], SERVICE);
     let opener = &mut pools.sides[0].pool;
     let opened = opener.open_service(USER, at, depths, Access::ALL).unwrap();
@@ -80,7 +85,7 @@ fn element(pools: &mut Pools, side: usize) -> Element {
     }
 }
 
-fn send(pools: &mut Pools, id: VirtualId, number: u64) -> Result<(), PostError> {
+pub(super) fn send(pools: &mut Pools, id: VirtualId, number: u64) -> Result<(), PostError> {
     let request = SendRequest {
         id: number,
         immediate: None,
@@ -90,7 +95,7 @@ fn send(pools: &mut Pools, id: VirtualId, number: u64) -> Result<(), PostError> 
     pools.sides[0].pool.post_send(id, &request, &[element])
 }
 
-fn receive(pools: &mut Pools, id: VirtualId, number: u64) {
+pub(super) fn receive(pools: &mut Pools, id: VirtualId, number: u64) {
     let element = element(pools, 1);
     let posted = pools.sides[1].pool.post_receive(id, number, &[element]);
     posted.unwrap();
@@ -99,7 +104,7 @@ fn receive(pools: &mut Pools, id: VirtualId, number: u64) {
 /// Messages for as many Sends of a user as there are, while another one has its send queue full and
 /// its other end has posted this many Receives, which it does not poll.
 fn messages_beside(kept: Option<u32>) -> u64 {
-    let mut pools = two_pools();
+    let mut pools = two_pools(Config::default().transport, None);
     let depths = Depths {
         requests: 64,
         receives: KEPT,

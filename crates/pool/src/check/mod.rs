@@ -8,8 +8,8 @@
 //! `attempts` knows when a node may be connected to; `shares` has a user that takes what it gets.
 //! For Sends, `pools` has several pools with connections between them, or with initiators,
 //! `connects` how the former are made, `questions` what precedes messages over the latter, `ends`
-//! their users and what these may receive, and `exchanges` the schedules. A failing seed is
-//! printed; `URDMA_SEED` runs it alone.
+//! their users and what these may receive, and `exchanges` the schedules; `lost` loses messages by
+//! which a node can go on. A failing seed is printed; `URDMA_SEED` runs it alone.
 
 mod at_once;
 mod attempts;
@@ -18,6 +18,7 @@ mod connects;
 mod device;
 mod ends;
 mod exchanges;
+mod lost;
 mod model;
 mod pools;
 mod questions;

@@ -118,6 +118,11 @@ impl Pools {
         (0..self.sides.len()).filter(agree).collect()
     }
 
+    /// Whether there is a question that has not ended.
+    pub(super) fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
     /// All questions go on.
     pub(super) fn step_questions(&mut self) -> Result<(), Finding> {
         for at in (0..self.questions.len()).rev() {
