@@ -57,6 +57,7 @@ pub mod plan;
 pub mod plot;
 pub mod pool;
 pub mod pool_instructions;
+pub mod pool_messages;
 pub mod probes;
 pub mod processes;
 pub mod processors;

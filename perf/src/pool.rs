@@ -1,6 +1,6 @@
 //! The pool of virtual queue pairs ([pool.md](../../doc/pool.md)): opening one to a node that is
-//! known, and to one that is not; reads over it next to a connection of its own; and the memory
-//! that a known node takes.
+//! known, and to one that is not; reads over it next to a connection of its own; messages; and the
+//! memory that a known node takes.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -29,6 +29,12 @@ pub const RATE: &str = "rate ";
 pub const HEAP: &str = "heap ";
 /// Start of the line with octets of the heap for each node, the tables of the process included.
 pub const HEAP_ALL: &str = "all heap ";
+/// Start of the line with the median time until the first answer of a service, in microseconds.
+pub const FIRST: &str = "first ";
+/// Start of the role of a pool that sends messages back, before its way.
+pub const ANSWERS: &str = "answers-";
+/// Octets of a message.
+pub const MESSAGE_OCTETS: u32 = 64;
 /// Argument for a pool that may switch, as by default.
 pub const SWITCHING: &str = "switching";
 /// Octets of a read.
@@ -119,6 +125,16 @@ const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
 const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
 const NODE: Probe = probe("further known node over DC", Unit::Octets);
 const NODE_ALL: Probe = probe("known node over DC, of 1,024", Unit::Octets);
+const SEND_RC: Probe = probe(
+    "64 B Send, half of a round trip, over RC",
+    Unit::Microseconds,
+);
+const SEND_DC: Probe = probe(
+    "64 B Send, half of a round trip, over DC",
+    Unit::Microseconds,
+);
+const FIRST_RC: Probe = probe("a new pool's first answer, over RC", Unit::Microseconds);
+const FIRST_DC: Probe = probe("a new pool's first answer, over DC", Unit::Microseconds);
 const USE_RC: Probe = probe("a new pool's 10,000 READs, over RC", Unit::Microseconds);
 const USE_DC: Probe = probe("a new pool's 10,000 READs, over DC", Unit::Microseconds);
 const USE_SWITCH: Probe = probe(
@@ -130,6 +146,7 @@ const USE_SWITCH: Probe = probe(
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let alone = |ours: Probe, goal: Goal| Spec::new(ours.name, ours, Compare::Alone, goal);
     let used = |name, by| Spec::new(name, USE_SWITCH, Compare::With(by), Goal::None);
+    let beside = |name, ours, by| Spec::new(name, ours, Compare::With(by), Goal::None);
     let read = |name, ours| Spec::new(name, ours, Compare::With(READ_OWN), goals::POOL_READ);
     [
         alone(OPEN, goals::POOL_OPEN),
@@ -147,6 +164,14 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         alone(ASK, Goal::None),
         alone(NODE, goals::POOL_NODE),
         alone(NODE_ALL, Goal::None),
+        alone(SEND_RC, Goal::None),
+        beside("64 B Send over DC / over RC", SEND_DC, SEND_RC),
+        alone(FIRST_DC, Goal::None),
+        beside(
+            "a new pool's first answer over DC / over RC",
+            FIRST_DC,
+            FIRST_RC,
+        ),
         used("a new pool's READs, with a switch / over DC", USE_DC),
         used("a new pool's READs, with a switch / over RC", USE_RC),
     ]
@@ -211,12 +236,17 @@ const USE_CONNECTION: &[&str] = &[USED, Way::Connections.name()];
 const USE_INITIATOR: &[&str] = &[USED, Way::Initiators.name()];
 const USE_SWITCHING: &[&str] = &[USED, Way::Initiators.name(), SWITCHING];
 
-const CLIENTS: [Client; 11] = [
+const ASKED: &[(&str, Probe)] = &[(MEDIAN, SEND_RC), (FIRST, FIRST_RC)];
+const ASKED_MET: &[(&str, Probe)] = &[(MEDIAN, SEND_DC), (FIRST, FIRST_DC)];
+
+const CLIENTS: [Client; 13] = [
     one(["open", POLLING], &[], &[(MEDIAN, OPEN), (RATE, OPENED)]),
     one(["connect", POLLING], &[], &[(MEDIAN, CONNECT)]),
     one(["read", POLLING], OWN, &[(MEDIAN, READ_OWN)]),
     one(["read", POLLING], CONNECTIONS, &[(MEDIAN, READ_RC)]),
     one(["read", POLLING], INITIATORS, &[(MEDIAN, READ_DC)]),
+    one(["asks", "answers-connections"], CONNECTIONS, ASKED),
+    one(["asks", "answers-initiators"], INITIATORS, ASKED_MET),
     one(["use", POLLING], USE_CONNECTION, &[(MEDIAN, USE_RC)]),
     one(["use", POLLING], USE_INITIATOR, &[(MEDIAN, USE_DC)]),
     one(["use", POLLING], USE_SWITCHING, &[(MEDIAN, USE_SWITCH)]),

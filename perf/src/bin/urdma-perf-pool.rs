@@ -9,6 +9,10 @@
 //! urdma-perf-pool use ADDRESS READS connections|initiators [switching|REQUESTS WINDOW_US]
 //!                                                  READS of a new pool, whose initiator may give
 //!                                                  way to a connection
+//! urdma-perf-pool answers-WAY ADDRESS COUNT        a pool that sends messages back, over a WAY as
+//!                                                  of read but own, until it is killed
+//! urdma-perf-pool asks ADDRESS connections|initiators
+//!                                                  new pools that send to it, at the next port
 //! urdma-perf-pool learn ADDRESS COUNT [SERVICE]    virtual queue pairs to COUNT unknown nodes, in
 //!                                                  turn with READs of the service's table
 //! urdma-perf-pool memory ADDRESS COUNT             heap that each of COUNT known nodes takes
@@ -25,8 +29,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use urdma_perf::pool::{
-    config, Way, ABOVE, HEAP, HEAP_ALL, LISTENING, MEDIAN, RATE, READ_OCTETS, SWITCHING,
+    config, Way, ABOVE, ANSWERS, FIRST, HEAP, HEAP_ALL, LISTENING, MEDIAN, RATE, READ_OCTETS,
+    SWITCHING,
 };
+use urdma_perf::pool_messages::{answer, ask};
 use urdma_pool_verbs::{
     Client, Config, Element, Error, LocalRegionId, Node, Operation, Own, RemoteRegionId, Request,
     Status, Switching, Transport, UserId, VirtualId,
@@ -66,7 +72,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|connect|read|use|learn|memory \
+    const USAGE: &str = "usage: urdma-perf-pool nodes|sleepers|open|connect|read|use|learn|memory|\
+                         asks|answers-connections|answers-initiators \
                          ADDRESS [COUNT|READER|READS] \
                          [SERVICE|READS|READER [switching|REQUESTS WINDOW_US]]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -96,6 +103,15 @@ fn run() -> Outcome<()> {
             let transport = Way::from_name(way).and_then(Way::transport);
             let switching = switching(rest).ok_or(USAGE)?;
             use_node(address, reads, transport.ok_or(USAGE)?, switching)
+        }
+        ("asks", [way]) => {
+            let transport = Way::from_name(way).and_then(Way::transport);
+            asks(address, transport.ok_or(USAGE)?)
+        }
+        (role, [_]) if role.starts_with(ANSWERS) => {
+            let way = Way::from_name(&role[ANSWERS.len()..]);
+            let transport = way.and_then(Way::transport).ok_or(USAGE)?;
+            answer(address, transport).map_err(text)
         }
         ("memory", [nodes]) => memory(address, count(nodes)?).map_err(text),
         _ => Err(USAGE.into()),
@@ -360,6 +376,15 @@ fn use_node(
     if !before.is_empty() {
         println!("before the switch {:.0}", median_us(before) * 1e3);
     }
+    Ok(())
+}
+
+/// Asks a pool that answers: medians of half a round trip, and of the time until the first answer
+/// of a new pool.
+fn asks(to: SocketAddr, transport: Transport) -> Outcome<()> {
+    let asked = ask(address_at(to, 1), to, transport, (POOLS, READS))?;
+    println!("{MEDIAN}{:.4}", median_us(asked.round_ns) / 2.0);
+    println!("{FIRST}{:.4}", median_us(asked.first_ns));
     Ok(())
 }
 

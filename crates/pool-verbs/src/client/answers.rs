@@ -103,9 +103,7 @@ impl Client {
         let terms = decode_answer(&answer.private);
         let terms = terms.filter(|(octets, _)| Some(*octets) == own_octets);
         let terms = terms.map_or(PoolTerms { share: 0, ..asked }, |(_, terms)| terms);
-        // The way to the host, before messages are sent there.
-        self.handle_to(address.ip())?
-            .ok_or(Error::Unreachable(address))?;
+        self.take_path(address.ip(), answer)?;
         if self.pool.handle_answered(node, asked, terms) {
             self.reach(node.index(), target)?;
         }
@@ -165,7 +163,8 @@ impl Client {
         self.handle_to(asked.at.ip())
             .map_err(later)?
             .ok_or(Refused::Never)?;
-        self.reserve_receives().map_err(later)?;
+        self.reserve_receives(self.pool.exchanges() + 1)
+            .map_err(later)?;
         let token = random().map_err(later)?;
         let at = self.node_at(asked.at).map_err(later)?;
         let taken = self

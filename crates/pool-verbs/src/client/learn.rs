@@ -1,7 +1,6 @@
 //! What initiators need of nodes: from the tables of metadata services, or from the nodes.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use urdma_node_table::{Answer, NodeKey, Target};
@@ -9,7 +8,7 @@ use urdma_node_table::{Answer, NodeKey, Target};
 use super::{Client, Learned, CONNECT_LIMIT};
 use crate::described;
 use crate::error::Error;
-use crate::ffi::{self, Event, Handle, Id, Route, Service};
+use crate::ffi::{self, Event, Id, Route, Service};
 use crate::metadata::{SERVICES_MAX, TOO_MANY_SERVICES};
 use crate::replica::Replica;
 
@@ -138,19 +137,7 @@ impl Client {
     pub(super) fn answered(&mut self, at: usize, answer: &ffi::Answer) -> Result<(), Error> {
         let (described, key) = described::decode_with_key(&answer.private)
             .ok_or(Error::Unreachable(self.nodes[at].address))?;
-        let host = self.nodes[at].address.ip();
-        let kept = self
-            .hosts
-            .get(&host)
-            .filter(|kept| kept.is_of(&answer.path));
-        let handle = match kept {
-            Some(kept) => Rc::clone(kept),
-            None => {
-                let handle = Handle::new(&self.device.domain, answer.path)?;
-                self.hosts.insert(host, Rc::clone(&handle));
-                handle
-            }
-        };
+        let handle = self.take_path(self.nodes[at].address.ip(), answer)?;
         self.describe(at, described)?;
         let node = &mut self.nodes[at];
         node.route = Some(Route {

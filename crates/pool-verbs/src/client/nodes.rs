@@ -10,7 +10,7 @@ use super::links::Node;
 use super::Client;
 use crate::away::Away;
 use crate::error::Error;
-use crate::ffi::{path_to, Handle, Route};
+use crate::ffi::{path_to, Answer, Handle, Route};
 
 /// Hosts without nodes that are used, the ways to which are kept.
 const HOSTS_KEPT: usize = 64;
@@ -119,6 +119,17 @@ impl Client {
         };
         self.hosts.insert(host, Rc::clone(&handle));
         Ok(Some(handle))
+    }
+
+    /// Takes the way to a host that an answer names.
+    pub(super) fn take_path(&mut self, host: IpAddr, answer: &Answer) -> Result<Rc<Handle>, Error> {
+        let kept = self.hosts.get(&host);
+        if let Some(kept) = kept.filter(|kept| kept.is_of(&answer.path)) {
+            return Ok(Rc::clone(kept));
+        }
+        let handle = Handle::new(&self.device.domain, answer.path)?;
+        self.hosts.insert(host, Rc::clone(&handle));
+        Ok(handle)
     }
 
     /// Takes a target as that of a node; `false` if its host cannot be reached so.

@@ -14,7 +14,8 @@ impl Client {
     /// Asks a node to exchange messages.
     pub(super) fn question(&mut self, node: NodeId) -> Result<(), Error> {
         let token = random()?;
-        let reserved = self.reserve_receives();
+        // The exchange with this node is among them.
+        let reserved = self.reserve_receives(self.pool.exchanges());
         let Some(terms) = self.pool.ask(node, token) else {
             return Ok(());
         };
@@ -38,16 +39,15 @@ impl Client {
         Ok(())
     }
 
-    /// Posts the Receives for messages of the nodes with which they are exchanged, and of two more:
-    /// that of the next question, and for messages that come twice.
-    pub(super) fn reserve_receives(&mut self) -> Result<(), Error> {
-        let peers = self.pool.exchanges() + 2;
+    /// Posts the Receives for messages of as many nodes, and a share more for messages that come
+    /// twice.
+    pub(super) fn reserve_receives(&mut self, nodes: u32) -> Result<(), Error> {
         match &mut self.exchange {
             Some(Exchange {
                 buffers,
                 target: Some(offered),
                 ..
-            }) => buffers.reserve(&offered.target, peers),
+            }) => buffers.reserve(&offered.target, nodes + 1),
             _ => Ok(()),
         }
     }
