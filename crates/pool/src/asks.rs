@@ -349,3 +349,266 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::{Header, Label, Message};
+    use crate::{Access, Config, Depths, MessageConfig, Posted, Status, UserId, VirtualId};
+
+    const SERVICE: u32 = 1;
+    const SHARE: u16 = 8;
+    const DEPTHS: Depths = Depths {
+        requests: 1,
+        receives: 1,
+    };
+
+    /// A pool of an initiator that knows three nodes.
+    fn pool(peers_max: u32) -> (Pool, [NodeId; 3]) {
+        let transport = Transport::Initiators { count: 1 };
+        let config = Config {
+            transport,
+            ..Config::default()
+        };
+        let mut pool = Pool::new(&config).unwrap();
+        let messages = MessageConfig {
+            epoch: 1,
+            buffer_octets: 4096,
+            share: SHARE,
+            backlog: 1,
+            peers_max,
+        };
+        pool.offer_messages(&messages).unwrap();
+        pool.listen(SERVICE).unwrap();
+        let nodes = [(); 3].map(|()| pool.add_node().unwrap());
+        (pool, nodes)
+    }
+
+    /// What a node tells by its question of this number.
+    fn terms(number: u32) -> PoolTerms {
+        PoolTerms {
+            epoch: 2,
+            number,
+            token: number.into(),
+            share: SHARE,
+        }
+    }
+
+    fn open(pool: &mut Pool, node: NodeId) -> Result<VirtualId, CallError> {
+        pool.open_service(UserId(0), (node, SERVICE), DEPTHS, Access::ALL)
+    }
+
+    fn stage_with(pool: &Pool, node: NodeId) -> Option<Stage> {
+        pool.stage(pool.exchanges.id_of_node(node)?)
+    }
+
+    /// Creates what the pool wants, and has all arrive that it sends: what that is, and to whom.
+    fn sent(pool: &mut Pool) -> Vec<(NodeId, Vec<u8>)> {
+        while let Some(action) = pool.poll_action() {
+            if let Action::Create(id) = action {
+                pool.handle_connected(id);
+            }
+        }
+        let (mut sent, mut posted) = (Vec::new(), Vec::new());
+        pool.transmit(|work, _| {
+            posted.push(work.wr_id);
+            let header = work.header.unwrap();
+            sent.push((work.node, header.to_vec()));
+            Posted::Accepted
+        });
+        for wr_id in posted {
+            pool.handle_completion(wr_id, Status::Success);
+        }
+        sent
+    }
+
+    fn message_of(octets: &[u8]) -> Message {
+        let (_, rest) = Label::decode(octets).unwrap();
+        Header::decode(rest, rest.len()).unwrap().0.message
+    }
+
+    /// Has what one pool sends arrive at the other one, and so on.
+    fn carry(pools: [&mut Pool; 2]) {
+        let [one, other] = pools;
+        let mut is_moving = true;
+        while is_moving {
+            let (there, back) = (sent(one), sent(other));
+            is_moving = !there.is_empty() || !back.is_empty();
+            for (_, octets) in there {
+                other.handle_target_message(0, &octets, octets.len());
+            }
+            for (_, octets) in back {
+                one.handle_target_message(0, &octets, octets.len());
+            }
+        }
+    }
+
+    #[test]
+    fn silent_node_from_which_something_comes_is_told() {
+        let (mut pool, [node, ..]) = pool(1);
+        let own = pool.handle_asked(node, terms(0), 5).unwrap().unwrap();
+        let end = open(&mut pool, node).unwrap();
+        sent(&mut pool);
+        for _ in 0..=PROBES_MAX {
+            assert_eq!(pool.end_state(end), Some(EndState::Opening));
+            pool.probe_silent();
+            sent(&mut pool);
+        }
+        pool.probe_silent();
+        assert_eq!(pool.end_state(end), Some(EndState::Closed));
+        assert_eq!(stage_with(&pool, node), Some(Stage::Silent));
+        assert_eq!(sent(&mut pool), []);
+        let label = Label {
+            token: own.token,
+            number: 1,
+        };
+        let header = Header {
+            buffers: SHARE,
+            message: Message::Probe,
+        };
+        let octets = header.with_label(Some(label));
+        pool.handle_target_message(0, &octets, octets.len());
+        assert_eq!(stage_with(&pool, node), Some(Stage::Leaving));
+        let told = sent(&mut pool);
+        let told: Vec<_> = told
+            .iter()
+            .map(|(to, sent)| (*to, message_of(sent)))
+            .collect();
+        assert_eq!(told, [(node, Message::Leave)]);
+        assert_eq!(stage_with(&pool, node), None);
+    }
+
+    #[test]
+    fn silent_node_that_asks_again_is_told() {
+        let (mut pool, [node, ..]) = pool(1);
+        pool.handle_asked(node, terms(0), 5).unwrap().unwrap();
+        let id = pool.exchanges.id_of_node(node).unwrap();
+        pool.fail_exchange(id);
+        assert_eq!(stage_with(&pool, node), Some(Stage::Silent));
+        assert_eq!(pool.handle_asked(node, terms(0), 6), Ok(None));
+        let told = sent(&mut pool);
+        assert!(matches!(&told[..], [(_, told)] if message_of(told) == Message::Leave));
+        assert!(pool.handle_asked(node, terms(1), 7).unwrap().is_some());
+    }
+
+    #[test]
+    fn answer_to_a_question_before_is_ignored() {
+        let (mut pool, [node, ..]) = pool(1);
+        let failing = open(&mut pool, node).unwrap();
+        let before = pool.ask(node, 5).unwrap();
+        pool.handle_unanswered(node, before);
+        assert_eq!(pool.end_state(failing), Some(EndState::Closed));
+        let waiting = open(&mut pool, node).unwrap();
+        let own = pool.ask(node, 6).unwrap();
+        assert!(before.is_older_than(&own));
+        assert!(!pool.handle_answered(node, before, terms(0)));
+        pool.handle_unanswered(node, before);
+        assert_eq!(stage_with(&pool, node), Some(Stage::Asking));
+        assert_eq!(pool.end_state(waiting), Some(EndState::Opening));
+        assert!(pool.handle_answered(node, own, terms(0)));
+        assert_eq!(stage_with(&pool, node), Some(Stage::Ready));
+    }
+
+    #[test]
+    fn question_that_is_late_is_refused() {
+        let (mut pool, [node, ..]) = pool(1);
+        let own = pool.handle_asked(node, terms(5), 1).unwrap();
+        assert_eq!(
+            pool.handle_asked(node, terms(4), 2),
+            Err(CallError::Unknown)
+        );
+        // A copy has the same answer.
+        assert_eq!(pool.handle_asked(node, terms(5), 3), Ok(own));
+        assert_eq!(stage_with(&pool, node), Some(Stage::Ready));
+    }
+
+    #[test]
+    fn question_that_comes_again_begins_no_other_exchange() {
+        let (mut pool, [node, ..]) = pool(1);
+        pool.handle_asked(node, terms(5), 1).unwrap().unwrap();
+        assert!(pool.end_idle_exchange());
+        assert_eq!(pool.handle_asked(node, terms(5), 2), Ok(None));
+        assert_eq!(stage_with(&pool, node), Some(Stage::Leaving));
+        sent(&mut pool);
+        assert_eq!(stage_with(&pool, node), None);
+        assert_eq!(pool.handle_asked(node, terms(5), 3), Ok(None));
+        assert_eq!(
+            pool.handle_asked(node, terms(4), 4),
+            Err(CallError::Unknown)
+        );
+        assert_eq!(stage_with(&pool, node), None);
+        assert!(pool.handle_asked(node, terms(6), 5).unwrap().is_some());
+        assert_eq!(stage_with(&pool, node), Some(Stage::Ready));
+    }
+
+    #[test]
+    fn answer_by_terms_of_an_exchange_before_has_the_node_asked_again() {
+        let (mut pool, [node, ..]) = pool(1);
+        pool.handle_asked(node, terms(5), 1).unwrap().unwrap();
+        assert!(pool.end_idle_exchange());
+        sent(&mut pool);
+        let end = open(&mut pool, node).unwrap();
+        let asked = pool.ask(node, 2).unwrap();
+        assert!(!pool.handle_answered(node, asked, terms(5)));
+        assert_eq!(pool.end_state(end), Some(EndState::Opening));
+        let asked = pool.ask(node, 3).unwrap();
+        assert!(pool.handle_answered(node, asked, terms(6)));
+    }
+
+    #[test]
+    fn exchange_that_has_been_idle_for_the_longest_time_ends_first() {
+        let (mut pool, [used, again, idle]) = pool(3);
+        for (node, token) in [used, again, idle].into_iter().zip(1..) {
+            pool.handle_asked(node, terms(0), token).unwrap().unwrap();
+        }
+        open(&mut pool, used).unwrap();
+        let closed = open(&mut pool, again).unwrap();
+        sent(&mut pool);
+        pool.close(closed).unwrap();
+        for node in [idle, again] {
+            assert!(pool.end_idle_exchange());
+            assert_eq!(stage_with(&pool, node), Some(Stage::Leaving));
+        }
+        assert!(!pool.end_idle_exchange());
+        assert_eq!(stage_with(&pool, used), Some(Stage::Ready));
+    }
+
+    #[test]
+    fn there_are_as_many_exchanges_as_configured() {
+        let (mut pool, [first, second, third]) = pool(2);
+        pool.handle_asked(first, terms(0), 1).unwrap().unwrap();
+        open(&mut pool, second).unwrap();
+        let most = CallError::Limit("nodes with which messages are exchanged");
+        assert_eq!(pool.handle_asked(third, terms(0), 2), Err(most));
+        assert_eq!(open(&mut pool, third), Err(most));
+        // One that ends has its place until the node knows.
+        assert!(pool.end_idle_exchange());
+        assert_eq!(pool.handle_asked(third, terms(0), 3), Err(most));
+        sent(&mut pool);
+        assert!(pool.handle_asked(third, terms(0), 4).unwrap().is_some());
+    }
+
+    #[test]
+    fn both_ends_fail_when_a_pool_ends_its_exchanges() {
+        let (mut opener, [to, ..]) = pool(1);
+        let (mut service, [from, ..]) = pool(1);
+        let opened = open(&mut opener, to).unwrap();
+        let asked = opener.ask(to, 1).unwrap();
+        let answer = service.handle_asked(from, asked, 2).unwrap().unwrap();
+        assert!(opener.handle_answered(to, asked, answer));
+        carry([&mut opener, &mut service]);
+        let accepted = service.accept(SERVICE, UserId(0), DEPTHS, Access::ALL);
+        let accepted = accepted.unwrap().unwrap();
+        carry([&mut opener, &mut service]);
+        let states =
+            |opener: &Pool, service: &Pool| [opener.end_state(opened), service.end_state(accepted)];
+        assert_eq!(states(&opener, &service), [Some(EndState::Open); 2]);
+        service.end_exchanges();
+        carry([&mut opener, &mut service]);
+        assert_eq!(states(&opener, &service), [Some(EndState::Closed); 2]);
+        assert_eq!(
+            (stage_with(&opener, to), stage_with(&service, from)),
+            (None, None)
+        );
+    }
+}
