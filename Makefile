@@ -80,6 +80,7 @@ test-all: test deny test-image test-tarball
 		--test hostile --test hostile_together --test probes --test exs --test exs_hostile \
 		--test floods --test ucx --test socket_programs --test socket_suites \
 		--test socket_endurance --test link_faults --test pool --test pool_kills \
+		--test pool_sends \
 		--test extending --test first_runs -- --ignored
 	@URDMA_SOCKETS_FROM=0 URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked \
 		-p urdma-tests --test tcp_rings --test socket_programs -- --include-ignored

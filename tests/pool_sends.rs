@@ -646,23 +646,29 @@ fn killed(hosts: &Hosts) {
 /// One of two processes that send to a third is killed.
 #[test]
 fn others_go_on_when_an_end_is_killed() {
-    others_go_on(Over::Connections);
+    others_go_on(Over::Connections, 3);
 }
 
 /// The others notice it, although no event tells them.
 #[test]
 fn others_go_on_when_an_end_over_initiators_is_killed() {
-    others_go_on(Over::Initiators);
+    others_go_on(Over::Initiators, 3);
 }
 
-fn others_go_on(over: Over) {
+#[test]
+#[ignore = "ten minutes"]
+fn others_go_on_when_a_thousand_ends_over_initiators_are_killed() {
+    others_go_on(Over::Initiators, 1000);
+}
+
+fn others_go_on(over: Over, rounds: u32) {
     let _alone = alone();
     let hosts = Hosts::one().over(over);
     let mut echo = hosts.start("echoes", 0);
     hosts.let_go();
     let mut survivor = hosts.start("asks", 1);
     let own = format!("127.0.0.1:{}", ports());
-    for round in 1..=3 {
+    for round in 1..=rounds {
         let mut victim = hosts.start_at("asks", 1, &own);
         for end in [&mut victim, &mut survivor] {
             end.wait_for_text("asks", CHECK_LIMIT).unwrap();
