@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use urdma_node_table::Target;
 use urdma_pool::{CallError, NodeId, PoolTerms, SHARE_MIN};
 
-use super::links::Question;
+use super::links::{Question, ASK_AGAIN};
 use super::{Client, Exchange};
 use crate::asking::{decode_answer, encode_answer, Question as Asked, Refused};
 use crate::described;
 use crate::error::Error;
 use crate::ffi::{is_accepted, random, Answer, Event, Request};
 
-/// After how long a client is asked again that has refused for now.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
 /// How often it is looked for other clients from which nothing has come.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How long a client that ends waits until others have been told.
+const LEAVE_LIMIT: Duration = Duration::from_millis(100);
 
 /// What has become of a question.
 enum Outcome {
@@ -191,9 +191,6 @@ impl Client {
         }
     }
 }
-
-/// How long a client that ends waits until others have been told.
-const LEAVE_LIMIT: Duration = Duration::from_millis(100);
 
 impl Drop for Client {
     /// Tells the clients that are reached by initiators that this one ends: no event would.

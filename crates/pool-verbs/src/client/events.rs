@@ -1,8 +1,8 @@
 //! Events of connections.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::links::{Connection, Link, Shared};
+use super::links::{Connection, Link, Shared, ASK_AGAIN};
 use super::{Client, Device, EVENTS_EVERY};
 use crate::asking::{decode_acceptance, Asking, Refused};
 use crate::error::Error;
@@ -10,9 +10,6 @@ use crate::ffi::Event;
 
 /// The same while a pool of initiators connects to a node: its requests go on meanwhile.
 const EVENTS_EVERY_IN_BACKGROUND: u32 = 16;
-
-/// After how long a node is asked again that has refused for now.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes what has come, and does what follows from it; whether there may be completions.

@@ -20,6 +20,9 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// `Switching::connections_max` no longer than this.
 pub(super) const BACKGROUND_LIMIT: Duration = Duration::from_secs(2);
 
+/// After how long a node is asked again that has refused for now.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(5);
+
 /// A node.
 #[derive(Debug)]
 pub(super) struct Node {
