@@ -18,27 +18,19 @@
  * file=PATH                waits for a file
  * say=TEXT                 prints it; d is what the pool has named
  */
-#include <endian.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../exs-c-check/require.h"
+#include "message.h"
 
 #define LIMIT_S 30
-#define HEADER_OCTETS 32
 #define BUFFER_OCTETS (HEADER_OCTETS + 4096)
 #define SLOTS 32
 #define SENT_OCTETS 8192
-#define KINDS 256
-#define OPEN 1
-#define ACCEPT 2
-/* What is behind a header, and what an RDMA Write carries. */
-#define MARK 0xbd
 
 /* Received messages, then one that is sent. */
 static struct {
@@ -57,37 +49,6 @@ static uint64_t named;
 static uint16_t posted;
 static uint64_t offered_addr;
 static uint32_t offered_key;
-
-static time_t now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec;
-}
-
-static uint64_t big_endian_64(const uint8_t *at)
-{
-	uint64_t word;
-
-	memcpy(&word, at, sizeof(word));
-	return be64toh(word);
-}
-
-static uint8_t *put(uint8_t *at, uint64_t number, size_t octets)
-{
-	for (size_t i = 0; i < octets; i++)
-		at[i] = (uint8_t)(number >> (8 * (octets - 1 - i)));
-	return at + octets;
-}
-
-static size_t octets_of(const char *text, size_t digits, uint8_t *to, size_t room)
-{
-	REQUIRE(digits / 2 <= room);
-	for (size_t i = 0; i < digits / 2; i++)
-		REQUIRE(sscanf(text + 2 * i, "%2hhx", &to[i]) == 1);
-	return digits / 2;
-}
 
 static void post_slot(uint64_t slot)
 {
@@ -202,33 +163,9 @@ static void send_octets(size_t length)
 	execute(&wr);
 }
 
-static uint64_t end_of(const char *text)
-{
-	bool is_relative = *text == 'd';
-
-	return strtoull(text + is_relative, NULL, 16) + (is_relative ? named : 0);
-}
-
 static void send_message(const char *text)
 {
-	unsigned int kind, flags, sequence, receives, immediate, length;
-	char destination[20], source[20];
-	uint8_t *at = memory.sent;
-	int buffers;
-
-	REQUIRE(sscanf(text, "%u:%u:%19[^:]:%19[^:]:%u:%u:%d:%u:%u", &kind, &flags, destination,
-		       source, &sequence, &receives, &buffers, &immediate, &length) == 9);
-	REQUIRE(length <= SENT_OCTETS - HEADER_OCTETS);
-	at = put(at, end_of(destination), 8);
-	at = put(at, end_of(source), 8);
-	at = put(at, sequence, 4);
-	at = put(at, receives, 4);
-	at = put(at, kind, 1);
-	at = put(at, flags, 1);
-	at = put(at, (uint64_t)(posted + buffers), 2);
-	at = put(at, immediate, 4);
-	memset(at, MARK, length);
-	send_octets(HEADER_OCTETS + length);
+	send_octets(compose(text, named, posted, memory.sent, SENT_OCTETS));
 }
 
 static void send_raw(const char *text)

@@ -14,10 +14,12 @@ use urdma_pool_verbs::{
 };
 use urdma_tests::{alone, compile, ports, CHECK_LIMIT};
 
-use super::{address_in, killed, new_client_with, Echo, End, Hosts, DEPTHS, PEER, SERVICE};
+use super::{address_in, config, killed, new_client_with, Echo, End, Hosts, DEPTHS, PEER, SERVICE};
 
 #[path = "hostile_cases.rs"]
 mod cases;
+#[path = "hostile_met.rs"]
+mod met;
 
 use cases::{Acceptance, Case};
 
@@ -82,7 +84,7 @@ impl Narrow {
 pub(super) fn suffer() {
     let config = Config {
         virtual_max: VIRTUAL_MAX,
-        ..Config::default()
+        ..config()
     };
     let messages = Messages {
         offered_octets: OFFERED,
@@ -176,22 +178,7 @@ impl Bed {
     fn attack(&self, case: &Case, own: u16, victim: &mut Victim) {
         let hello = case.hello.encode(&self.hosts.addresses[0], own);
         let attacker = self.start("connect", &self.hosts.addresses[0], &hello, &case.steps);
-        let ended = attacker.wait(CHECK_LIMIT).unwrap();
-        let what = format!("{case:?}: {}; {}", ended.describe(), victim.end.printed());
-        assert!(ended.succeeded(), "{what}");
-        assert!(ended.output.contains(case.prints), "{what}");
-        victim.dropped += case.dropped;
-        victim.duplicates += case.duplicates;
-        let Victim {
-            dropped,
-            duplicates,
-            ..
-        } = victim;
-        let counted = format!("dropped {dropped} duplicates {duplicates}.");
-        for text in [&*counted, case.victim] {
-            let said = victim.end.wait_for_text(text, CHECK_LIMIT);
-            said.unwrap_or_else(|error| panic!("{error}: {what}"));
-        }
+        victim.expect(attacker, case);
     }
 }
 
@@ -203,13 +190,28 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(bed: &Bed) -> Self {
-        let end = bed.hosts.start("suffers", 0);
-        bed.hosts.let_go();
+    fn start(hosts: &Hosts) -> Self {
+        let end = hosts.start("suffers", 0);
+        hosts.let_go();
         Self {
             end,
             dropped: 0,
             duplicates: 0,
+        }
+    }
+
+    /// Waits until a peer has done what is in a case, and for what follows.
+    fn expect(&mut self, attacker: Process, case: &Case) {
+        let ended = attacker.wait(CHECK_LIMIT).unwrap();
+        let what = format!("{case:?}: {}; {}", ended.describe(), self.end.printed());
+        assert!(ended.succeeded(), "{what}");
+        assert!(ended.output.contains(case.prints), "{what}");
+        self.dropped += case.dropped;
+        self.duplicates += case.duplicates;
+        let counted = format!("dropped {} duplicates {}.", self.dropped, self.duplicates);
+        for text in [&*counted, case.victim] {
+            let said = self.end.wait_for_text(text, CHECK_LIMIT);
+            said.unwrap_or_else(|error| panic!("{error}: {what}"));
         }
     }
 }
@@ -219,7 +221,7 @@ impl Victim {
 fn hostile_peers_are_refused_and_counted_and_others_go_on() {
     let _alone = alone();
     let bed = Bed::up();
-    let mut victim = Victim::start(&bed);
+    let mut victim = Victim::start(&bed.hosts);
     let mut survivor = bed.hosts.start("asks", 1);
     survivor.wait_for_text("asks", CHECK_LIMIT).unwrap();
     // A pool that had one of these ports before would have another name.
@@ -238,7 +240,7 @@ fn peer_that_names_the_end_of_another_one_is_refused() {
     let _alone = alone();
     let bed = Bed::up();
     let at = &bed.hosts.addresses[0];
-    let mut victim = Victim::start(&bed);
+    let mut victim = Victim::start(&bed.hosts);
     let own = ports();
     let tried = bed.hosts.scratch.path().join("tried");
     let hello = cases::Hello::default().encode(at, own);

@@ -4,22 +4,22 @@ use super::{MUTE, NARROW, OFFERED, UNKNOWN};
 use crate::SERVICE;
 
 /// Numbers of kinds of messages.
-const OPEN: u8 = 1;
-const ACCEPT: u8 = 2;
-const REFUSE: u8 = 3;
-const DATA: u8 = 4;
-const BEGIN: u8 = 5;
-const PART: u8 = 6;
-const RECEIVES: u8 = 7;
-const CLOSE: u8 = 8;
-const BUFFERS: u8 = 9;
-const TAKEN: u8 = 10;
+pub(super) const OPEN: u8 = 1;
+pub(super) const ACCEPT: u8 = 2;
+pub(super) const REFUSE: u8 = 3;
+pub(super) const DATA: u8 = 4;
+pub(super) const BEGIN: u8 = 5;
+pub(super) const PART: u8 = 6;
+pub(super) const RECEIVES: u8 = 7;
+pub(super) const CLOSE: u8 = 8;
+pub(super) const BUFFERS: u8 = 9;
+pub(super) const TAKEN: u8 = 10;
 
 /// Octets of a buffer, and of a header.
 const BUFFER: u32 = 4096 + HEADER;
-const HEADER: u32 = 32;
+pub(super) const HEADER: u32 = 32;
 
-fn hex(octets: &[u8]) -> String {
+pub(super) fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
@@ -101,8 +101,9 @@ impl Hello {
 /// One connection of a hostile peer.
 #[derive(Debug, Default)]
 pub(super) struct Case {
+    /// Over initiators, its steps ask.
     pub(super) hello: Hello,
-    /// What it does (`main.c`).
+    /// What it does (`main.c`, `initiator.c`).
     pub(super) steps: Vec<String>,
     /// What it prints.
     pub(super) prints: &'static str,
@@ -114,20 +115,20 @@ pub(super) struct Case {
 }
 
 /// A message, the fields of which are 0 unless they are named.
-struct Message {
-    kind: u8,
-    flags: u8,
-    destination: String,
-    source: &'static str,
-    sequence: u32,
-    receives: u32,
+pub(super) struct Message {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) destination: String,
+    pub(super) source: &'static str,
+    pub(super) sequence: u32,
+    pub(super) receives: u32,
     /// Beyond those that are posted.
-    buffers: i32,
-    immediate: u32,
-    len: u32,
+    pub(super) buffers: i32,
+    pub(super) immediate: u32,
+    pub(super) len: u32,
 }
 
-fn message(kind: u8, destination: &str, source: &'static str) -> Message {
+pub(super) fn message(kind: u8, destination: &str, source: &'static str) -> Message {
     Message {
         kind,
         flags: 0,
@@ -142,7 +143,7 @@ fn message(kind: u8, destination: &str, source: &'static str) -> Message {
 }
 
 impl Message {
-    fn step(&self) -> String {
+    pub(super) fn step(&self) -> String {
         let Self {
             kind,
             flags,
@@ -162,14 +163,14 @@ impl Message {
 }
 
 /// The end of the hostile peer, and that of the honest one.
-const OWN: &str = "a1";
+pub(super) const OWN: &str = "a1";
 const PEER: &str = "d0";
 
-fn open(service: u32) -> Message {
+pub(super) fn open(service: u32) -> Message {
     message(OPEN, &format!("{service:x}"), OWN)
 }
 
-fn data(sequence: u32, len: u32) -> Message {
+pub(super) fn data(sequence: u32, len: u32) -> Message {
     Message {
         sequence,
         len,
@@ -178,7 +179,7 @@ fn data(sequence: u32, len: u32) -> Message {
     }
 }
 
-fn wait(kind: u8) -> String {
+pub(super) fn wait(kind: u8) -> String {
     format!("wait={kind}")
 }
 
