@@ -1,5 +1,6 @@
 //! Short processes ([pool.md](../../doc/pool.md#short-processes)): each starts, connects to three
-//! nodes, reads 4 KB from each and ends, over the pool, over connections of its own, and over TCP.
+//! nodes, reads 4 KB from each and ends, over a pool of its own, over one of another process, over
+//! connections of its own, and over TCP.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub enum Worker {
     /// A pool of its own, over an initiator.
     Pool,
+    /// A pool of another process of the host, over an initiator: a message each way over a Unix
+    /// socket for the read.
+    HostPool,
     /// A reliable connection to each, by librdmacm.
     Connections,
     /// A connection of TCP to each, a message each way for the read.
@@ -41,7 +45,13 @@ pub enum Worker {
 }
 
 impl Worker {
-    const ALL: [Self; 4] = [Self::Pool, Self::Connections, Self::Tcp, Self::Nothing];
+    const ALL: [Self; 5] = [
+        Self::Pool,
+        Self::HostPool,
+        Self::Connections,
+        Self::Tcp,
+        Self::Nothing,
+    ];
 
     /// The value with this name on the command line.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -52,6 +62,7 @@ impl Worker {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",
+            Self::HostPool => "host-pool",
             Self::Connections => "connections",
             Self::Tcp => "tcp",
             Self::Nothing => "nothing",
@@ -62,6 +73,7 @@ impl Worker {
     const fn figures(self) -> &'static [(&'static str, Probe); 4] {
         match self {
             Self::Pool => &POOL,
+            Self::HostPool => &HOST_POOL,
             Self::Connections => &CONNECTIONS,
             Self::Tcp => &TCP,
             Self::Nothing => &NOTHING,
@@ -87,6 +99,12 @@ const POOL: [(&str, Probe); 4] = probes([
     "short process over the pool, p99",
     "short processes over the pool",
     "short process over the pool, processor time",
+]);
+const HOST_POOL: [(&str, Probe); 4] = probes([
+    "short process over a pool of the host, p50",
+    "short process over a pool of the host, p99",
+    "short processes over a pool of the host",
+    "short process over a pool of the host, processor time",
 ]);
 const CONNECTIONS: [(&str, Probe); 4] = probes([
     "short process over rdma_cm, p50",
@@ -114,6 +132,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     };
     let bound =
         |name, at: usize| Spec::new(name, NOTHING[at].1, Compare::With(TCP[at].1), Goal::None);
+    let by_host =
+        |name, at: usize| Spec::new(name, HOST_POOL[at].1, Compare::With(TCP[at].1), Goal::None);
     [
         row("short process, p50, pool / TCP", 0, &TCP, Goal::None),
         row(
@@ -147,6 +167,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             Compare::With(CONNECTIONS[0].1),
             goals::POOL_COLD,
         ),
+        by_host("short process, p50, pool of the host / TCP", 0),
+        by_host("short process, p99, pool of the host / TCP", 1),
         bound("short process, p50, nothing / TCP", 0),
         bound("short process, p99, nothing / TCP", 1),
     ]
@@ -173,7 +195,7 @@ fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String,
     const PROGRAM: &str = "urdma-perf-elastic";
     let address = format!("127.0.0.1:{port}");
     let start = |arguments: &[&str]| match kind {
-        Worker::Tcp | Worker::Nothing => {
+        Worker::Tcp | Worker::Nothing | Worker::HostPool => {
             let mut command = std::process::Command::new(programs.join(PROGRAM));
             Process::start(command.args(arguments)).map_err(text)
         }
@@ -185,6 +207,12 @@ fn output(run: &Run, programs: &Path, kind: Worker, port: u16) -> Result<String,
             let mut nodes = start(&["tcp-nodes", &address])?;
             nodes.wait_for_text(LISTENING, LIMIT).map_err(text)?;
             vec![nodes]
+        }
+        Worker::HostPool => {
+            let nodes = run.nodes(&address, NODES_TEXT)?;
+            let mut pool = run.start(PROGRAM, &["host-pool", &address])?;
+            pool.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+            vec![pool, nodes]
         }
         Worker::Pool | Worker::Connections => vec![run.nodes(&address, NODES_TEXT)?],
     };

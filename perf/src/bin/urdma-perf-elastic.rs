@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! urdma-perf-elastic tcp-nodes ADDRESS             nodes over TCP, at this port and the next two
+//! urdma-perf-elastic host-pool ADDRESS             a pool that reads for other processes
 //! urdma-perf-elastic worker KIND ADDRESS           one process
 //! urdma-perf-elastic workers KIND ADDRESS COUNT    COUNT of them, one after the other; figures
 //! ```
@@ -10,6 +11,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self, UnixListener, UnixStream};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -17,7 +20,8 @@ use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike;
 use urdma_perf::elastic::{Worker, LISTENING, MEDIAN, NODES, PROCESSOR, RATE, READ_OCTETS, TAIL};
 use urdma_pool_verbs::{
-    Client, Config, Element, Operation, Own, Request, Status, Transport, UserId, VirtualId,
+    Client, Config, Element, LocalRegionId, Operation, Own, Request, Status, Transport, UserId,
+    VirtualId,
 };
 
 type Outcome<T> = Result<T, String>;
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    const USAGE: &str = "usage: urdma-perf-elastic tcp-nodes ADDRESS \
+    const USAGE: &str = "usage: urdma-perf-elastic tcp-nodes ADDRESS | host-pool ADDRESS \
                          | worker KIND ADDRESS | workers KIND ADDRESS COUNT";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -45,6 +49,7 @@ fn run() -> Outcome<()> {
     let kind = |name: &str| Worker::from_name(name).ok_or(USAGE);
     match arguments[..] {
         ["tcp-nodes", at] => serve(address(at)?),
+        ["host-pool", at] => read_for_others(address(at)?),
         ["worker", name, at] => work(kind(name)?, address(at)?),
         ["workers", name, at, count] => {
             let count = count.parse().map_err(|_| USAGE)?;
@@ -92,8 +97,45 @@ fn work(kind: Worker, first: SocketAddr) -> Outcome<()> {
             let mut own = Own::connect(node, READ_OCTETS as usize).map_err(text)?;
             expect_success(own.read(READ_OCTETS as usize).map_err(text)?)
         }),
-        Worker::Pool => read_over_pool(first),
+        Worker::Pool => {
+            let mut pool = Pool::new(first)?;
+            nodes_from(first).try_for_each(|node| pool.read(node).map(drop))
+        }
+        Worker::HostPool => ask_host_pool(first),
     }
+}
+
+/// The name of the socket of a pool of the host.
+fn socket_of(first: SocketAddr) -> Outcome<net::SocketAddr> {
+    let name = format!("urdma-perf-elastic-{}", first.port());
+    net::SocketAddr::from_abstract_name(name).map_err(text)
+}
+
+/// Reads for other processes of the host, one at a time. A question is the number of the node.
+fn read_for_others(first: SocketAddr) -> Outcome<()> {
+    let nodes: Vec<SocketAddr> = nodes_from(first).collect();
+    let mut pool = Pool::new(first)?;
+    let listener = UnixListener::bind_addr(&socket_of(first)?).map_err(text)?;
+    println!("{LISTENING}");
+    for mut process in listener.incoming().flatten() {
+        let mut number = [0];
+        while process.read_exact(&mut number).is_ok() {
+            let node = nodes.get(usize::from(number[0])).ok_or("no such node")?;
+            let octets = pool.read(*node)?;
+            process.write_all(&octets).map_err(text)?;
+        }
+    }
+    Err("no process can ask any more".into())
+}
+
+fn ask_host_pool(first: SocketAddr) -> Outcome<()> {
+    let mut octets = [0; READ_OCTETS as usize];
+    let mut pool = UnixStream::connect_addr(&socket_of(first)?).map_err(text)?;
+    for (number, _) in (0..).zip(nodes_from(first)) {
+        pool.write_all(&[number]).map_err(text)?;
+        pool.read_exact(&mut octets).map_err(text)?;
+    }
+    Ok(())
 }
 
 fn read_over_tcp(first: SocketAddr) -> Outcome<()> {
@@ -107,17 +149,34 @@ fn read_over_tcp(first: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-fn read_over_pool(first: SocketAddr) -> Outcome<()> {
-    let config = Config {
-        transport: Transport::Initiators { count: 1 },
-        sq_depth: 4,
-        cq_depth: 4,
-        ..Config::default()
-    };
-    let mut client = Client::new(first.ip(), &config).map_err(text)?;
-    let local = client.register(USER, READ_OCTETS as usize).map_err(text)?;
-    let local_addr = client.addr(local).map_err(text)?;
-    for node in nodes_from(first) {
+/// A pool over an initiator, with memory for one read.
+struct Pool {
+    client: Client,
+    local: LocalRegionId,
+    local_addr: u64,
+}
+
+impl Pool {
+    fn new(first: SocketAddr) -> Outcome<Self> {
+        let config = Config {
+            transport: Transport::Initiators { count: 1 },
+            sq_depth: 4,
+            cq_depth: 4,
+            ..Config::default()
+        };
+        let mut client = Client::new(first.ip(), &config).map_err(text)?;
+        let local = client.register(USER, READ_OCTETS as usize).map_err(text)?;
+        let local_addr = client.addr(local).map_err(text)?;
+        Ok(Self {
+            client,
+            local,
+            local_addr,
+        })
+    }
+
+    /// Opens a virtual queue pair to a node, reads and closes it.
+    fn read(&mut self, node: SocketAddr) -> Outcome<[u8; READ_OCTETS as usize]> {
+        let client = &mut self.client;
         let (qp, remote, remote_addr) = client.open(USER, node, 1).map_err(text)?;
         let request = Request {
             id: 1,
@@ -127,15 +186,17 @@ fn read_over_pool(first: SocketAddr) -> Outcome<()> {
             is_signaled: true,
         };
         let element = Element {
-            local,
-            addr: local_addr,
+            local: self.local,
+            addr: self.local_addr,
             len_octets: READ_OCTETS,
         };
         client.post(qp, &request, &[element]).map_err(text)?;
-        expect_success(wait(&mut client, qp)?)?;
+        expect_success(wait(client, qp)?)?;
         client.close(qp).map_err(text)?;
+        let mut octets = [0; READ_OCTETS as usize];
+        client.read(self.local, 0, &mut octets).map_err(text)?;
+        Ok(octets)
     }
-    Ok(())
 }
 
 fn wait(client: &mut Client, qp: VirtualId) -> Outcome<Status> {
