@@ -74,6 +74,8 @@ pub(super) struct Side {
     pub(super) incarnation: u64,
     /// By the other side, the target to which its messages go.
     pub(super) routes: Vec<u64>,
+    /// By the other side, whether it has taken a question of it that was late.
+    pub(super) is_met_late: Vec<bool>,
     pub(super) actions: VecDeque<Action>,
     buffers: HashMap<u32, Vec<u8>>,
     next_buffer: u32,
@@ -113,6 +115,7 @@ impl Side {
             target_buffers: 0,
             incarnation: 0,
             routes: vec![0; sides],
+            is_met_late: vec![false; sides],
             actions: VecDeque::new(),
             buffers: HashMap::new(),
             next_buffer: 0,

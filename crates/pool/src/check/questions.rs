@@ -35,6 +35,13 @@ impl Side {
             .stage()
     }
 
+    /// What it has told another side.
+    fn told_to(&self, peer: usize) -> Option<PoolTerms> {
+        let exchanges = &self.pool.exchanges;
+        let exchange = exchanges.get(exchanges.id_of_node(self.nodes[peer])?)?;
+        exchange.meeting?.own
+    }
+
     /// With which other sides it exchanges messages.
     pub(super) fn met(&self) -> Vec<usize> {
         let all = self.pool.exchanges.all();
@@ -150,6 +157,7 @@ impl Pools {
         let Question { side, peer, .. } = question;
         let (token, share) = (self.token(), self.messages.share);
         let now = self.sides[side].incarnation;
+        let is_late = self.sides[side].told_to(peer) != Some(question.terms);
         let own = &mut self.sides[peer];
         if question.from != now && own.routes[side] == now {
             // No question of a process arrives behind one of its successor.
@@ -162,6 +170,7 @@ impl Pools {
         match own.pool.handle_asked(from, question.terms, token) {
             Ok(Some(terms)) => {
                 own.routes[side] = question.from;
+                own.is_met_late[side] = is_late;
                 let answer = Some((terms, own.incarnation));
                 self.questions.insert(at, Question { answer, ..question });
                 return Ok(true);
@@ -208,13 +217,15 @@ impl Pools {
         if own.incarnation == question.from {
             let node = own.nodes[question.peer];
             let was_ready = own.stage_with(question.peer) == Some(Stage::Ready);
-            if was_ready && own.routes[question.peer] != incarnation {
-                // One process has asked, another one has answered, and the pool cannot know which
-                // of them is there: it ends the exchange.
+            let is_other = own.routes[question.peer] != incarnation;
+            if was_ready && (is_other || own.is_met_late[question.peer]) {
+                // It has taken a question that was late, or one of another process than has
+                // answered, and cannot know which of them is there: it ends the exchange.
                 self.given_up.push((question.side, question.peer));
             }
             if own.pool.handle_answered(node, question.terms, terms) {
                 own.routes[question.peer] = incarnation;
+                own.is_met_late[question.peer] = false;
             }
         }
     }
