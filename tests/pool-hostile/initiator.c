@@ -19,8 +19,10 @@
  * cut=LENGTH               it has so many octets, with its label
  * wait=KIND                waits for a message of the pool
  * silent                   takes no further message, so that it posts no further Receive
- * deaf                     the same from the beginning: posts no Receive at all
+ * deaf                     the same from the beginning: posts no Receive at all, and has those that
+ *                          send to it wait as long as there is a number for
  * say=TEXT                 prints it
+ * stay                     stays until it is killed
  */
 #include <infiniband/urdmadv.h>
 #include <rdma/rdma_cma.h>
@@ -151,7 +153,7 @@ static struct ibv_qp *create(enum urdmadv_dc_type type)
 	   IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 		   (type == URDMADV_DCTYPE_DCT ? IBV_QP_ACCESS_FLAGS : 0));
 	go(qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
-				     .min_rnr_timer = 12 },
+				     .min_rnr_timer = deaf ? 0 : 12 },
 	   IBV_QP_PATH_MTU | (type == URDMADV_DCTYPE_DCT ? IBV_QP_MIN_RNR_TIMER : 0));
 	return qp;
 }
@@ -363,6 +365,8 @@ static void step(struct rdma_addrinfo *to, const char *name)
 		wait_for((unsigned int)atoi(name + 5));
 	else if (strncmp(name, "say=", 4) == 0)
 		puts(name + 4);
+	else if (strcmp(name, "stay") == 0)
+		pause();
 	else if (strcmp(name, "silent") == 0)
 		silent = true;
 	else if (strcmp(name, "deaf") == 0)

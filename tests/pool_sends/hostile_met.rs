@@ -301,16 +301,6 @@ fn exchanges() -> Vec<Case> {
         prints: "failed",
         ..Case::default()
     };
-    let unanswered = Case {
-        steps: [
-            ask(),
-            ["silent", "times=300"].map(str::to_owned).into(),
-            vec![message(PROBE, "0", "0").step()],
-        ]
-        .concat(),
-        prints: "leaves",
-        ..Case::default()
-    };
     // Nothing takes what is sent to this target.
     let nowhere = Ask {
         target: Some(0x00ff_f000),
@@ -328,7 +318,6 @@ fn exchanges() -> Vec<Case> {
         lie(20_000),
         dropped(1, left.concat()),
         too_long,
-        unanswered,
         nowhere,
     ]
 }
@@ -409,4 +398,36 @@ fn hostile_messages_over_initiators_are_dropped_and_others_go_on() {
 fn hostile_exchanges_over_initiators_end_and_others_go_on() {
     let _alone = alone();
     Bed::up().attack(&exchanges());
+}
+
+/// A peer that posts none of the Receives that it has told of, and one that posts none again and
+/// wants more answers than there may be. Both stay.
+#[test]
+fn peers_without_receives_keep_no_others_from_going_on() {
+    let _alone = alone();
+    let bed = Bed::up();
+    let victim = Victim::start(&bed.hosts);
+    let mut survivor = bed.hosts.start("asks", 1);
+    survivor.wait_for_text("asks", CHECK_LIMIT).unwrap();
+    let peers = ["deaf", "silent"].into_iter().zip([1, 300]).zip(ports()..);
+    let peers = peers.map(|((receives, probes), own)| {
+        let steps = [
+            vec![receives.to_owned()],
+            ask(),
+            vec![format!("times={probes}"), message(PROBE, "0", "0").step()],
+            ["say=it waits", "stay"].map(str::to_owned).into(),
+        ];
+        let case = Case {
+            steps: steps.concat(),
+            ..Case::default()
+        };
+        let mut peer = bed.start(&case, own);
+        peer.wait_for_text("it waits", CHECK_LIMIT).unwrap();
+        peer
+    });
+    let peers: Vec<Process> = peers.collect();
+    killed(&bed.hosts);
+    let ended = survivor.wait(CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    bed.hosts.down(peers.into_iter().chain([victim.end]));
 }

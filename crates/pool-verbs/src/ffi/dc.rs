@@ -16,6 +16,13 @@ use super::{called_errno, raw_list, Domain, Queue, RD_ATOMIC, RETRIES};
 use crate::error::Error;
 
 const LIBRARY: &CStr = c"liburdmadv.so.0";
+/// Retries of a message for which the target has no Receive, which one that keeps its word has. An
+/// initiator that waits sends nothing to others, and these give it up after 4 s; the target may
+/// have it wait 655 ms each time.
+const RNR_RETRIES: u8 = 3;
+/// How long one is to wait then, as `ibv_qp_attr::min_rnr_timer`: 82 ms, so that those whose
+/// Receives another process takes have no error before 245 ms.
+const RNR_TIMER: u8 = 26;
 /// How long an answer is waited for, as `ibv_qp_attr::timeout`: 67 ms.
 const TIMEOUT: u8 = 14;
 const PORT: u8 = 1;
@@ -265,7 +272,7 @@ fn make_ready(qp: *mut verbs::ibv_qp) -> Result<(), Error> {
     let retries = verbs::ibv_qp_attr {
         timeout: TIMEOUT,
         retry_cnt: RETRIES,
-        rnr_retry: RETRIES,
+        rnr_retry: RNR_RETRIES,
         max_rd_atomic: RD_ATOMIC,
         ..none
     };
@@ -337,7 +344,7 @@ impl Target {
         modify(qp.0, verbs::IBV_QPS_INIT, port, mask)?;
         let path = verbs::ibv_qp_attr {
             path_mtu: verbs::IBV_MTU_1024,
-            min_rnr_timer: 12,
+            min_rnr_timer: RNR_TIMER,
             ..Default::default()
         };
         let mask = verbs::IBV_QP_PATH_MTU | verbs::IBV_QP_MIN_RNR_TIMER;
