@@ -118,6 +118,8 @@ pub struct Credit {
     share: u16,
     granted: u16,
     sent: u16,
+    /// The greatest number of a message that may have arrived.
+    reached: u16,
 }
 
 impl Credit {
@@ -129,6 +131,7 @@ impl Credit {
             share,
             granted: share,
             sent: 0,
+            reached: 0,
         }
     }
 
@@ -146,6 +149,9 @@ impl Credit {
     pub fn note_sent(&mut self) {
         debug_assert!(self.available() > 0, "a message without a buffer");
         self.sent = self.sent.wrapping_add(1);
+        if self.sent.wrapping_sub(self.reached) <= u16::MAX / 2 {
+            self.reached = self.sent;
+        }
     }
 
     /// The number of the last message that was sent, from 1.
@@ -161,7 +167,8 @@ impl Credit {
     /// A message of the peer has this count; `false`: it cannot be right, and has no effect.
     pub fn handle_announced(&mut self, buffers: u16) -> bool {
         let more = buffers.wrapping_sub(self.granted);
-        let is_possible = more <= self.share && buffers.wrapping_sub(self.sent) <= self.share;
+        // Messages that were taken back may have arrived all the same.
+        let is_possible = more <= self.share && buffers.wrapping_sub(self.reached) <= self.share;
         if is_possible {
             self.granted = buffers;
         }
@@ -357,6 +364,12 @@ mod tests {
         assert!(!credit.handle_announced(7), "less than before");
         assert!(credit.handle_announced(9));
         assert_eq!(credit.available(), 8);
+        // What is taken back may have arrived.
+        credit.note_sent();
+        credit.take_back();
+        assert!(!credit.handle_announced(11), "more than may have arrived");
+        assert!(credit.handle_announced(10));
+        assert_eq!((credit.available(), credit.number()), (9, 1));
         assert_eq!(Credit::new(u16::MAX).available(), SHARE_MAX);
     }
 

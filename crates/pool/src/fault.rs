@@ -131,8 +131,6 @@ pub(crate) enum Fault {
     NumbersIgnored,
     /// Messages of the pool itself that may be lost with their initiator are not sent again.
     OwnNotRepeated,
-    /// A message that has come before has no effect: the node is not told of its buffers at once.
-    RepeatedUnanswered,
     /// The number of buffers in messages that may be lost with their initiator is not told again.
     CountsNotRepeated,
     /// Exchanges with a node go on that has not taken a message.

@@ -6,11 +6,28 @@ use std::mem::take;
 use crate::credit::{Credit, Grant};
 use crate::exchange::{Control, Exchange, ExchangeId};
 use crate::fault::Fault;
+use crate::header::Message;
 use crate::meeting::Stage;
 use crate::pool::Pool;
 use crate::types::{Action, EndState, NodeId, VirtualId};
 
 impl Pool {
+    /// Has a message of a node answered. A node that does not take its answers has the connection
+    /// fail, or what is exchanged with it end, since there is no end to them.
+    pub(crate) fn answer(&mut self, id: ExchangeId, message: Message) {
+        let Some(exchange) = self.exchanges.get(id) else {
+            return;
+        };
+        if exchange.controls.len() < self.config.virtual_max as usize {
+            self.send_own(id, Control::Answer(message));
+        } else if exchange.meeting.is_some() {
+            // Its initiator is that of others, too.
+            self.fail_exchange(id);
+        } else {
+            self.begin_failing(exchange.physical);
+        }
+    }
+
     /// How far an exchange over initiators is.
     pub(crate) fn stage(&self, id: ExchangeId) -> Option<Stage> {
         self.exchanges.get(id).and_then(Exchange::stage)

@@ -9,7 +9,6 @@ use crate::end::End;
 use crate::error::ConfigError;
 use crate::exchange::{Control, Exchange, ExchangeId, Exchanges};
 use crate::fault::{Fault, Faults};
-use crate::header::Message;
 use crate::idle::Idle;
 use crate::lone::Lone;
 use crate::meeting::PoolTerms;
@@ -429,18 +428,6 @@ impl Pool {
     pub(crate) fn tell_other(&mut self, id: VirtualId, control: Control) {
         if let Some(member) = self.virtuals.get(id.0) {
             self.send_own(self.exchanges.id_of(member.physical, member.node), control);
-        }
-    }
-
-    /// Has a message of a node answered. A node that does not take its answers has the connection
-    /// fail, since there is no end to them.
-    pub(crate) fn answer(&mut self, id: ExchangeId, message: Message) {
-        let Some(exchange) = self.exchanges.get(id) else {
-            return;
-        };
-        match exchange.controls.len() < self.config.virtual_max as usize {
-            true => self.send_own(id, Control::Answer(message)),
-            false => self.begin_failing(exchange.physical),
         }
     }
 

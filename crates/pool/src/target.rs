@@ -51,19 +51,15 @@ impl Pool {
 
     /// The buffer of a message has been emptied.
     fn note_taken(&mut self, id: ExchangeId, taken: Taken) {
-        let is_unanswered = self.faults.has(Fault::RepeatedUnanswered);
         let Some(exchange) = self.exchanges.get_mut(id) else {
             return;
         };
         let is_named = exchange
             .meeting
             .is_some_and(|meeting| meeting.own.is_some());
-        match taken {
-            _ if !is_named => {}
-            Taken::First => exchange.grant.note_posted(),
-            // The node does not know that it has come before, and may not have believed a count.
-            Taken::Again if !is_unanswered => exchange.grant.forget_announced(),
-            Taken::Again | Taken::Never => {}
+        // One that has come again takes no buffer of the share.
+        if taken == Taken::First && is_named {
+            exchange.grant.note_posted();
         }
         self.list_own(id);
     }

@@ -4,7 +4,9 @@
 use super::blocked::{pair, receive, send, settle, two_pools};
 use super::pools::Pools;
 use crate::fault::Fault;
-use crate::{Depths, Status, Transport, VirtualId};
+use crate::{
+    Config, Depths, EndState, Header, Label, Message, Status, Taken, Transport, VirtualId,
+};
 
 /// More than a share.
 const SENDS: u32 = 24;
@@ -57,22 +59,17 @@ fn delivered(mut pools: Pools, [_, receiver]: [VirtualId; 2]) -> u32 {
         .count() as u32
 }
 
-/// A message with a number of buffers comes before the messages that have taken these: they are in
-/// flight again, since their initiator has failed, so that the number looks impossible.
-fn delivered_twice(fault: Option<Fault>) -> u32 {
-    let (mut pools, ends) = sends_that_wait(fault);
+/// A message with a number of buffers comes when those that have taken them are to be sent again,
+/// since their initiator has failed. It is the only one with that number.
+#[test]
+fn number_of_buffers_of_messages_that_come_again_is_believed() {
+    let (mut pools, ends) = sends_that_wait(None);
     replace_initiator(&mut pools, SENDER);
     let dropped = pools.sides[SENDER].pool.stats().dropped;
     pools.execute(RECEIVER, 0, &mut |_| {}).unwrap();
     assert!(pools.arrive(SENDER));
-    assert_eq!(pools.sides[SENDER].pool.stats().dropped, dropped + 1);
-    delivered(pools, ends)
-}
-
-#[test]
-fn node_whose_messages_come_again_is_told_of_its_buffers() {
-    assert_eq!(delivered_twice(None), SENDS);
-    assert!(delivered_twice(Some(Fault::RepeatedUnanswered)) < SENDS);
+    assert_eq!(pools.sides[SENDER].pool.stats().dropped, dropped);
+    assert_eq!(delivered(pools, ends), SENDS);
 }
 
 /// A message with a number of buffers is lost with its initiator.
@@ -86,4 +83,35 @@ fn delivered_without(fault: Option<Fault>) -> u32 {
 fn node_is_told_again_of_buffers_when_an_initiator_has_failed() {
     assert_eq!(delivered_without(None), SENDS);
     assert!(delivered_without(Some(Fault::CountsNotRepeated)) < SENDS);
+}
+
+/// What it has to be answered has no end, and others share the initiator.
+#[test]
+fn node_that_takes_no_answers_ends_what_is_exchanged_with_it() {
+    let mut pools = two_pools(Transport::Initiators { count: 1 }, None);
+    let depths = Depths {
+        requests: 1,
+        receives: 1,
+    };
+    let [_, accepted] = pair(&mut pools, depths);
+    let pool = &mut pools.sides[RECEIVER].pool;
+    let exchange = pool.exchange_of(accepted).unwrap();
+    let own = exchange.meeting.unwrap().own.unwrap();
+    let posted = exchange.grant;
+    let probe = Header {
+        buffers: 8,
+        message: Message::Probe,
+    };
+    let most = Config::default().virtual_max;
+    let first = (1..).find(|number| posted.clone().take_numbered(*number) == Taken::First);
+    for number in (0..=most).map(|n| first.unwrap().wrapping_add(n as u16)) {
+        let label = Label {
+            token: own.token,
+            number,
+        };
+        let message = probe.with_label(Some(label));
+        pool.handle_target_message(0, &message, message.len());
+    }
+    assert_eq!(pool.end_state(accepted), Some(EndState::Closed));
+    assert_eq!(pool.stats().failed, 0);
 }
