@@ -113,7 +113,8 @@ impl Pool {
     }
 
     /// A node asks to exchange messages: what it is told, with a random number that was told to
-    /// none before. None: it is to ask again later.
+    /// none before. None: it is to ask again later. The driver hands over the messages that have
+    /// arrived before it calls.
     ///
     /// # Errors
     /// If the pool exchanges no messages over initiators, the node is unknown, its question is one
