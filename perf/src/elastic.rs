@@ -125,6 +125,16 @@ const NOTHING: [(&str, Probe); 4] = probes([
     "short process that does nothing, processor time",
 ]);
 
+/// The median time of each kind of process: a pool of its own, one of the host, connections, TCP
+/// and nothing.
+pub(crate) const MEDIANS: [Probe; 5] = [
+    POOL[0].1,
+    HOST_POOL[0].1,
+    CONNECTIONS[0].1,
+    TCP[0].1,
+    NOTHING[0].1,
+];
+
 /// Rows of the report.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let row = |name, at: usize, peer: &[(&str, Probe); 4], goal| {

@@ -11,7 +11,7 @@ use crate::picture::{
 };
 use crate::probes;
 use crate::samples::{Probe, Samples};
-use crate::{connections, links, shares};
+use crate::{connections, elastic, links, pool, shares, store_load};
 
 /// Of the part of a picture between the names and the values of the bars.
 const BARS_WIDTH: i32 = 400;
@@ -227,6 +227,52 @@ pub const PICTURES: &[Picture] = &[
                     other(connections::TRACED[1].off),
                     ours(connections::TRACED[1].recorded),
                     ours(connections::TRACED[1].probed),
+                ],
+            },
+        ],
+    },
+    Picture {
+        file: "pool.svg",
+        panels: &[
+            Panel {
+                title: "To reach a node: time (us). KRCORE: 7; verbs there: 22,000; LITE: 8,000",
+                bars: &[
+                    ours(pool::OPEN),
+                    ours(pool::LEARN),
+                    ours(pool::ASK),
+                    other(pool::CONNECT),
+                ],
+            },
+            Panel {
+                title: "Nodes reached a second, one thread (millions). KRCORE, 20 threads: 2.3",
+                bars: &[ours(pool::OPENED)],
+            },
+            Panel {
+                title: "64 octets, one at a time (us). KRCORE: 20 to 27 % slower than an own QP",
+                bars: &[
+                    other(pool::READ_OWN),
+                    ours(pool::READ_RC),
+                    ours(pool::READ_DC),
+                    ours(pool::SEND_RC),
+                    ours(pool::SEND_DC),
+                ],
+            },
+            Panel {
+                title: "A process starts, reads 4 KB from three nodes and ends: median (us)",
+                bars: &[
+                    ours(elastic::MEDIANS[0]),
+                    ours(elastic::MEDIANS[1]),
+                    other(elastic::MEDIANS[2]),
+                    other(elastic::MEDIANS[3]),
+                    other(elastic::MEDIANS[4]),
+                ],
+            },
+            Panel {
+                title: "A new worker of a store starts: time until its full rate (us)",
+                bars: &[
+                    other(store_load::FULL_RATE[0]),
+                    ours(store_load::FULL_RATE[1]),
+                    ours(store_load::FULL_RATE[2]),
                 ],
             },
         ],

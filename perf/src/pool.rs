@@ -109,27 +109,27 @@ const fn probe(name: &'static str, unit: Unit) -> Probe {
 }
 
 pub(crate) const OPEN: Probe = probe("virtual QP opened, node known", Unit::Microseconds);
-const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSecond);
-const CONNECT: Probe = probe(
+pub(crate) const OPENED: Probe = probe("virtual QPs opened a second", Unit::MillionsPerSecond);
+pub(crate) const CONNECT: Probe = probe(
     "connection of its own by rdma_cm, with queue and memory",
     Unit::Microseconds,
 );
-const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
-const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
-const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
+pub(crate) const READ_OWN: Probe = probe("64 B READ, own QP", Unit::Microseconds);
+pub(crate) const READ_RC: Probe = probe("64 B READ, virtual QP over RC", Unit::Microseconds);
+pub(crate) const READ_DC: Probe = probe("64 B READ, virtual QP over DC", Unit::Microseconds);
 const LEARN_ABOVE: Probe = probe(
     "virtual QP opened by a table - 64 B READ of the service",
     Unit::Microseconds,
 );
-const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
-const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
+pub(crate) const LEARN: Probe = probe("virtual QP opened by a table", Unit::Microseconds);
+pub(crate) const ASK: Probe = probe("virtual QP opened by asking the node", Unit::Microseconds);
 const NODE: Probe = probe("further known node over DC", Unit::Octets);
 const NODE_ALL: Probe = probe("known node over DC, of 1,024", Unit::Octets);
-const SEND_RC: Probe = probe(
+pub(crate) const SEND_RC: Probe = probe(
     "64 B Send, half of a round trip, over RC",
     Unit::Microseconds,
 );
-const SEND_DC: Probe = probe(
+pub(crate) const SEND_DC: Probe = probe(
     "64 B Send, half of a round trip, over DC",
     Unit::Microseconds,
 );

@@ -77,6 +77,9 @@ const INITIATORS: [(&str, Probe); 4] = probes([
     "store over DC, the same beside twice as many",
 ]);
 
+/// The time of a new worker without a pool, over connections and over initiators.
+pub(crate) const FULL_RATE: [Probe; 3] = [OWN[0].1, CONNECTIONS[0].1, INITIATORS[0].1];
+
 /// Rows of the report.
 pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     let [(_, own_full), (_, own_before), ..] = OWN;

@@ -18,7 +18,7 @@ impl Client {
     /// If the device was removed, or its completions cannot be polled. A queue pair that cannot be
     /// created is no error of the call that finds it, which another user may have made: the
     /// requests that wait for it fail.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         match self.pool.is_settled() {
             true => Ok(()),
