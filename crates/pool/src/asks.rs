@@ -28,8 +28,6 @@
 //! the node's share then, and none if it has not. The next message has its number, by which the
 //! node knows that it has counted it.
 
-use std::mem::take;
-
 use crate::config::Transport;
 use crate::credit::{Class, Credit, Grant, SHARE_MIN};
 use crate::error::CallError;
@@ -293,10 +291,7 @@ impl Pool {
         let ready = all.filter(|(_, exchange)| exchange.stage() == Some(Stage::Ready));
         let ready: Vec<ExchangeId> = ready.map(|(id, _)| id).collect();
         for id in ready {
-            let ends = self.exchanges.get_mut(id);
-            for end in ends.map_or_else(Default::default, |found| take(&mut found.ends)) {
-                self.fail_end(end, EndState::Closed, false);
-            }
+            self.close_ends(id, false);
             self.send_leave(id);
         }
     }

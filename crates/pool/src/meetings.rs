@@ -1,8 +1,6 @@
 //! Exchanges over initiators: what becomes of them when the node is silent or leaves, and of
 //! messages that are complete or lost.
 
-use std::mem::take;
-
 use crate::credit::{Credit, Grant};
 use crate::exchange::{Control, Exchange, ExchangeId};
 use crate::fault::Fault;
@@ -36,10 +34,7 @@ impl Pool {
     /// The node of an exchange is silent, or cannot be reached: all virtual queue pairs of the
     /// exchange fail.
     pub(crate) fn fail_exchange(&mut self, id: ExchangeId) {
-        let ends = self.exchanges.get_mut(id);
-        for end in ends.map_or_else(Default::default, |found| take(&mut found.ends)) {
-            self.fail_end(end, EndState::Closed, false);
-        }
+        self.close_ends(id, false);
         let exchange = self.exchanges.get_mut(id);
         let ready = exchange.filter(|exchange| exchange.stage() == Some(Stage::Ready));
         let Some(exchange) = ready else {
@@ -51,12 +46,12 @@ impl Pool {
             meeting.node
         });
         if let Some(node) = node {
-            self.refuse_waiting(node);
+            self.drop_incoming(node);
         }
     }
 
-    /// Nobody at a node waits for a service any more.
-    fn refuse_waiting(&mut self, node: NodeId) {
+    /// Drops the requests of a node to open virtual queue pairs that no service has accepted.
+    fn drop_incoming(&mut self, node: NodeId) {
         for waiting in self.messages.services.values_mut() {
             waiting.retain(|incoming| incoming.node != node);
         }
@@ -86,7 +81,7 @@ impl Pool {
                 self.fail_end(end, state, false);
             }
         }
-        self.refuse_waiting(node);
+        self.drop_incoming(node);
         self.finish(id);
     }
 

@@ -586,11 +586,16 @@ impl Pool {
     /// The node of a queue pair cannot be reached: all ends there have ended.
     pub(crate) fn fail_ends(&mut self, slot: u16) {
         let exchange = self.exchanges.id_of_connection(slot);
+        self.close_ends(exchange, true);
+        self.forget_exchange(exchange);
+    }
+
+    /// All virtual queue pairs of an exchange end, of which the node is told, if it is to be.
+    pub(crate) fn close_ends(&mut self, exchange: ExchangeId, is_told: bool) {
         let ends = self.exchanges.get_mut(exchange);
         for id in ends.map_or(BTreeSet::new(), |found| take(&mut found.ends)) {
-            self.fail_end(id, EndState::Closed, true);
+            self.fail_end(id, EndState::Closed, is_told);
         }
-        self.forget_exchange(exchange);
     }
 }
 
