@@ -6,19 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
-use urdma_harness::instance::{Instance, Scratch};
-use urdma_harness::process::Process;
 use urdma_pool_verbs::{
     Client, Completion, Config, Depths, Element, EndState, Error, LocalRegionId, Messages,
     PostError, Received, SendRequest, Status, Transport, UserId, VirtualId,
 };
-use urdma_tests::{
-    alone, expect_all_taken_back, link_urdmadv, ports, start_end, up_with_faults, OneHost,
-    CHECK_LIMIT,
-};
+use urdma_tests::{alone, ports, CHECK_LIMIT};
 use urdma_types::Rng;
+
+use hosts::{kill, Hosts, Over};
 
 #[path = "../crates/pool-verbs/examples/messages.rs"]
 #[allow(dead_code, reason = "its main, which this program does not call")]
@@ -28,6 +24,8 @@ mod example;
 mod c;
 #[path = "pool_sends/hostile.rs"]
 mod hostile;
+#[path = "pool_sends/hosts.rs"]
+mod hosts;
 #[path = "pool_sends/offered.rs"]
 mod offered;
 
@@ -62,106 +60,6 @@ const LONG_MESSAGES: u32 = 40;
 
 /// A link that loses, duplicates and reorders packets.
 const BAD_LINK: &str = "[fault]\nloss = \"1%\"\nduplicate = \"1%\"\nreorder = \"1%\"\nseed = 3\n";
-
-fn kill(end: Process) {
-    end.signal(Signal::SIGKILL).unwrap();
-    end.wait(CHECK_LIMIT).unwrap();
-}
-
-/// What there is between ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    Connections,
-    Initiators,
-}
-
-/// Ends on one host, or on two.
-struct Hosts {
-    over: Over,
-    hosts: Vec<Instance>,
-    scratch: Scratch,
-    addresses: [String; 2],
-}
-
-impl Hosts {
-    fn one() -> Self {
-        let OneHost { host, scratch } = OneHost::up();
-        let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", ports()));
-        Self {
-            over: Over::Connections,
-            hosts: vec![host],
-            scratch,
-            addresses,
-        }
-    }
-
-    /// Whose ends reach each other so.
-    fn over(self, over: Over) -> Self {
-        link_urdmadv(self.scratch.path());
-        Self { over, ..self }
-    }
-
-    fn two(fault: &str) -> Self {
-        let scratch = Scratch::new("sends").unwrap();
-        let hosts = up_with_faults(&scratch, fault);
-        let addresses = ["127.0.0.1", "127.0.0.2"].map(|host| format!("{host}:{}", ports()));
-        Self {
-            over: Over::Connections,
-            hosts: hosts.into(),
-            scratch,
-            addresses,
-        }
-    }
-
-    fn go(&self) -> PathBuf {
-        self.scratch.path().join("go")
-    }
-
-    /// Starts the end at one of the addresses, which connects to the other one, if at all.
-    fn start(&self, role: &str, at: usize) -> Process {
-        self.start_at(role, at, &self.addresses[at])
-    }
-
-    fn start_at(&self, role: &str, at: usize, own: &str) -> Process {
-        let host = &self.hosts[at.min(self.hosts.len() - 1)];
-        self.start_on(host, role, own, &self.addresses[1 - at])
-    }
-
-    /// Starts an end on the first host, with two addresses.
-    fn start_between(&self, role: &str, own: &str, peer: &str) -> Process {
-        self.start_on(&self.hosts[0], role, own, peer)
-    }
-
-    fn start_on(&self, host: &Instance, role: &str, own: &str, peer: &str) -> Process {
-        let go = self.go();
-        let mut environment = vec![
-            (ROLE, role),
-            (OWN, own),
-            (PEER, peer),
-            (GO, go.to_str().unwrap()),
-        ];
-        if self.over == Over::Initiators {
-            let libraries = self.scratch.path().to_str().unwrap();
-            environment.extend([(MET, "1"), ("LD_LIBRARY_PATH", libraries)]);
-        }
-        let mut end = start_end(host, &environment);
-        end.wait_for_text("listens", CHECK_LIMIT).unwrap();
-        end
-    }
-
-    fn let_go(&self) {
-        std::fs::write(self.go(), "").unwrap();
-    }
-
-    /// Nothing is left of the ends, which are killed.
-    fn down(self, ends: impl IntoIterator<Item = Process>) {
-        ends.into_iter().for_each(kill);
-        self.hosts.iter().for_each(expect_all_taken_back);
-        for host in self.hosts {
-            host.down().unwrap();
-        }
-    }
-}
 
 #[test]
 #[ignore = "an end, which the other tests start"]
