@@ -418,6 +418,20 @@ mod tests {
         sent
     }
 
+    /// The first message arrives of a node that was told these terms.
+    fn deliver_probe(pool: &mut Pool, told: &PoolTerms) {
+        let label = Label {
+            token: told.token,
+            number: 1,
+        };
+        let header = Header {
+            buffers: SHARE,
+            message: Message::Probe,
+        };
+        let octets = header.with_label(Some(label));
+        pool.handle_target_message(0, &octets, octets.len());
+    }
+
     fn message_of(octets: &[u8]) -> Message {
         let (_, rest) = Label::decode(octets).unwrap();
         Header::decode(rest, rest.len()).unwrap().0.message
@@ -454,16 +468,7 @@ mod tests {
         assert_eq!(pool.end_state(end), Some(EndState::Closed));
         assert_eq!(stage_with(&pool, node), Some(Stage::Silent));
         assert_eq!(sent(&mut pool), []);
-        let label = Label {
-            token: own.token,
-            number: 1,
-        };
-        let header = Header {
-            buffers: SHARE,
-            message: Message::Probe,
-        };
-        let octets = header.with_label(Some(label));
-        pool.handle_target_message(0, &octets, octets.len());
+        deliver_probe(&mut pool, &own);
         assert_eq!(stage_with(&pool, node), Some(Stage::Leaving));
         let told = sent(&mut pool);
         let told: Vec<_> = told
@@ -549,6 +554,21 @@ mod tests {
         assert_eq!(pool.end_state(end), Some(EndState::Opening));
         let asked = pool.ask(node, 3).unwrap();
         assert!(pool.handle_answered(node, asked, terms(6)));
+    }
+
+    #[test]
+    fn message_of_an_exchange_that_has_ended_is_dropped() {
+        for fault in [None, Some(Fault::TokensKept)] {
+            let (mut pool, [node, ..]) = pool(1);
+            pool.faults.only = fault;
+            let own = pool.handle_asked(node, terms(0), 5).unwrap().unwrap();
+            assert!(pool.end_idle_exchange());
+            sent(&mut pool);
+            pool.handle_asked(node, terms(1), 6).unwrap().unwrap();
+            deliver_probe(&mut pool, &own);
+            let is_dropped = pool.stats().dropped == 1;
+            assert_eq!(is_dropped, fault.is_none());
+        }
     }
 
     #[test]

@@ -158,6 +158,11 @@ impl Pools {
         let (token, share) = (self.token(), self.messages.share);
         let now = self.sides[side].incarnation;
         let is_late = self.sides[side].told_to(peer) != Some(question.terms);
+        if self.sides[peer].routes[side] == question.from {
+            // The driver hands over what has arrived before it handles a question. What comes from
+            // a process that has ended may arrive later.
+            while self.arrive(peer) {}
+        }
         let own = &mut self.sides[peer];
         if question.from != now && own.routes[side] == now {
             // No question of a process arrives behind one of its successor.
