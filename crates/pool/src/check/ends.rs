@@ -71,8 +71,6 @@ pub(super) struct End {
 pub(super) struct Users {
     pub(super) pools: Pools,
     pub(super) ends: Vec<End>,
-    /// The side whose messages are changed on their way.
-    pub(super) liar: Option<usize>,
     /// How many messages were changed.
     pub(super) lies: u64,
     pub(super) writes: bool,
@@ -94,7 +92,6 @@ impl Users {
         Self {
             pools,
             ends: Vec::new(),
-            liar: None,
             lies: 0,
             writes: false,
             config: *config,
@@ -144,7 +141,9 @@ impl Users {
     /// Whether a lie may concern an end.
     pub(super) fn is_lied_to(&self, at: usize) -> bool {
         let End { side, peer, .. } = self.ends[at];
-        self.liar.is_some_and(|liar| liar == side || liar == peer)
+        self.pools
+            .liar
+            .is_some_and(|liar| liar == side || liar == peer)
     }
 
     pub(super) fn open(&mut self, side: usize, peer: usize, rng: &mut Rng) -> Option<usize> {

@@ -102,7 +102,7 @@ impl Schedule {
             Trouble::Restarts,
             Trouble::Lies,
         ][(seed % 4) as usize];
-        users.liar = (trouble == Trouble::Lies).then_some(SIDES - 1);
+        users.pools.liar = (trouble == Trouble::Lies).then_some(SIDES - 1);
         users.writes = rng.percent(50);
         let is_trusting = trouble == Trouble::Breaks && seed % 8 == 1;
         let mut weights: [u64; ACTIONS] = std::array::from_fn(|_| rng.between(10, 100));
@@ -276,7 +276,7 @@ impl Schedule {
             self.fall_silent(side, at, node);
             return Ok(());
         }
-        let is_liar = self.users.liar == Some(side);
+        let is_liar = self.users.pools.liar == Some(side);
         let mut lies = 0;
         let others = self.some_end_id(rng);
         let label = self.users.pools.label_octets();
@@ -312,7 +312,7 @@ impl Schedule {
             Err(None) if self.between == Between::Initiators && self.trouble != Trouble::None => {
                 Ok(())
             }
-            Err(None) if is_liar || self.users.liar == Some(peer) => {
+            Err(None) if is_liar || self.users.pools.liar == Some(peer) => {
                 self.users.pools.break_link(side, at, Status::RetryExceeded);
                 Ok(())
             }
@@ -422,7 +422,7 @@ impl Schedule {
             self.users.pools.turn()?;
             let probes = self.between == Between::Initiators && !self.is_trusting;
             if probes && round % 10 == 0 {
-                let liar = self.users.liar.unwrap_or(SIDES);
+                let liar = self.users.pools.liar.unwrap_or(SIDES);
                 for side in 0..SIDES {
                     let heard = self.users.pools.hears(side);
                     let given_up = self.probe(side);

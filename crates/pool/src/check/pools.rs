@@ -364,6 +364,8 @@ pub(super) struct Pools {
     pub(super) asks: Vec<Ask>,
     /// Questions that have not ended, over initiators.
     pub(super) questions: Vec<Question>,
+    /// The side whose messages, questions and answers are changed on their way.
+    pub(super) liar: Option<usize>,
     pub(super) next_token: u64,
     /// Sides that have given up asking, and whom.
     pub(super) given_up: Vec<(usize, usize)>,
@@ -396,6 +398,7 @@ impl Pools {
             fault,
             asks: Vec::new(),
             questions: Vec::new(),
+            liar: None,
             next_token: 0,
             given_up: Vec::new(),
             next_link: 0,

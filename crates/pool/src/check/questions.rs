@@ -5,7 +5,7 @@ use super::pools::{Pools, Side};
 use super::work::fail;
 use super::{Finding, Rng};
 use crate::meeting::Stage;
-use crate::{CallError, NodeId, PoolTerms};
+use crate::{CallError, NodeId, PoolTerms, SHARE_MAX, SHARE_MIN};
 
 /// A question of a side.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,27 @@ pub(super) struct Question {
 
 /// The driver asks no more often.
 const REFUSALS_MAX: u32 = 60;
+
+/// The terms of a side, which are changed on their way now and then if it is the liar.
+fn lie(is_liar: bool, terms: PoolTerms, random: u64) -> PoolTerms {
+    let share = [SHARE_MIN, SHARE_MAX, u16::MAX][(random >> 32) as usize % 3];
+    match random >> 61 {
+        0 if is_liar => PoolTerms { share, ..terms },
+        1 if is_liar => PoolTerms {
+            token: random,
+            ..terms
+        },
+        2 if is_liar => PoolTerms {
+            number: random as u32,
+            ..terms
+        },
+        3 if is_liar => PoolTerms {
+            epoch: random as u32,
+            ..terms
+        },
+        _ => terms,
+    }
+}
 
 impl Side {
     /// How far its exchange with another side is.
@@ -172,8 +193,10 @@ impl Pools {
         let from = own.nodes[side];
         let stage = own.stage_with(side);
         self.met[0] += u64::from(stage == Some(Stage::Asking));
-        match own.pool.handle_asked(from, question.terms, token) {
+        let asked = lie(self.liar == Some(side), question.terms, token);
+        match own.pool.handle_asked(from, asked, token) {
             Ok(Some(terms)) => {
+                let terms = lie(self.liar == Some(peer), terms, token);
                 own.routes[side] = question.from;
                 own.is_met_late[side] = is_late;
                 let answer = Some((terms, own.incarnation));
@@ -235,9 +258,10 @@ impl Pools {
         }
     }
 
-    /// Whether each question has had its answer, and all buffers are posted.
+    /// Whether each question has had its answer, and all buffers are posted, but for the liar.
     pub(super) fn all_met(&self) -> Result<(), Finding> {
-        for (at, side) in self.sides.iter().enumerate() {
+        let honest = |(at, _): &(usize, &Side)| self.liar != Some(*at);
+        for (at, side) in self.sides.iter().enumerate().filter(honest) {
             let mut all = side.pool.exchanges.all();
             let waiting = all.find(|(_, exchange)| {
                 let stage = exchange.stage();
