@@ -1,6 +1,7 @@
 //! The plugin's interface to libibverbs: C entry points, validation, verbs objects.
 //!
-//! - [`device`]: registration, opening and closing the device, the table of operations;
+//! - [`device`]: registration, opening and closing the device, the table of operations; [`early`]:
+//!   attaching before a device of the kernel module is opened;
 //! - [`library`]: the copies of libibverbs in this process, among the objects that are [`loaded`]
 //!   and have its [`symbols`];
 //! - [`context`]: an opened device, and the objects that calls name; [`objects`]: the table of live
@@ -33,6 +34,7 @@ mod cq;
 mod device;
 mod dm;
 mod dv;
+mod early;
 mod errno;
 mod event;
 mod ffi;

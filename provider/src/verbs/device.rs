@@ -23,7 +23,7 @@ use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
 use super::library::{self, Library, NoContext};
 use super::objects::Objects;
-use super::{ah, async_event, cq, dm, ffi, mr, mw, pd, qp, query, srq, xrc};
+use super::{ah, async_event, cq, dm, early, ffi, mr, mw, pd, qp, query, srq, xrc};
 use crate::front;
 use urdma_engine::{Engine, EventSink};
 
@@ -151,11 +151,23 @@ unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
 }
 
 unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
+    let _uncancelled = Disabled::new();
     // SAFETY: calloc has no precondition; zero is a valid value of every field.
     let device: *mut Device = unsafe { libc::calloc(1, size_of::<Device>()).cast() };
-    if !device.is_null() {
-        // SAFETY: both structures live, and no other reference to the new one exists yet.
-        unsafe { (*device).is_kernel = (*sysfs).driver_id == DRIVER_ID };
+    if device.is_null() {
+        return null_mut();
+    }
+    // SAFETY: libibverbs passes a device that it has read; its name is NUL-terminated.
+    let (driver, command_file) = unsafe {
+        let name = addr_of_mut!((*sysfs).sysfs_name).cast::<c_char>();
+        ((*sysfs).driver_id, CStr::from_ptr(name))
+    };
+    let is_kernel = driver == DRIVER_ID;
+    // SAFETY: no other reference to the new structure exists yet.
+    unsafe { (*device).is_kernel = is_kernel };
+    if is_kernel {
+        // No panic may reach libibverbs, and opening the device tries again.
+        let _ = std::panic::catch_unwind(|| early::attach(command_file));
     }
     device.cast()
 }
