@@ -9,6 +9,10 @@
 //! A thread that does little but take the lock would keep a waiter out for seconds, though. After
 //! some looks a waiter therefore claims the lock: the next release is for that waiter alone.
 //!
+//! The kernel may take the processor from the thread that holds the lock. It then runs waiters that
+//! yield before that thread, for longer the longer that thread has run, so a waiter sleeps in the
+//! end.
+//!
 //! The lock names the thread that holds it, so that a handler of signals, which may take no lock,
 //! can ask whether the thread that it runs in does (`engine/unmapped.rs`).
 
@@ -17,6 +21,7 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::thread::{this_thread, NO_THREAD};
 
@@ -27,6 +32,10 @@ const PAUSES: (u32, u32) = if cfg!(test) { (1, 1) } else { (64, 512) };
 const LOOKS_TO_YIELD: u32 = 4;
 /// Looks before a claim: about a hundred microseconds if the processor is free.
 const LOOKS_TO_CLAIM: u32 = 8;
+/// From the first yield to the first sleep: longer than the lock is held by a thread that runs.
+const YIELDING: Duration = Duration::from_micros(200);
+/// A sleep, to which the kernel adds up to 50 us.
+const SLEEP: Duration = Duration::from_micros(20);
 
 /// A lock around a value; a waiting thread yields the processor.
 #[derive(Debug)]
@@ -96,8 +105,9 @@ impl<T> SpinLock<T> {
         self.value.get()
     }
 
-    /// Takes the lock as the next one, unless another waiter is the next one.
-    fn claim(&self) -> Option<Guard<'_, T>> {
+    /// Takes the lock as the next one, unless another waiter is the next one; `since` is when this
+    /// one yielded first.
+    fn claim(&self, since: Instant) -> Option<Guard<'_, T>> {
         if self.is_claimed.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -107,7 +117,7 @@ impl<T> SpinLock<T> {
             if let Some(held) = self.take() {
                 return Some(held);
             }
-            std::thread::yield_now();
+            leave_processor(since);
         }
     }
 
@@ -127,6 +137,7 @@ impl<T> SpinLock<T> {
     fn wait(&self) -> Guard<'_, T> {
         let mut looks = 0;
         let mut pauses = PAUSES.0;
+        let mut yields_since = None;
         loop {
             #[cfg(test)]
             crate::check::point();
@@ -138,15 +149,26 @@ impl<T> SpinLock<T> {
             }
             pauses = (pauses * 2).min(PAUSES.1);
             looks += 1;
+            if looks < LOOKS_TO_YIELD {
+                continue;
+            }
+            let since = *yields_since.get_or_insert_with(Instant::now);
             if looks >= LOOKS_TO_CLAIM {
-                if let Some(held) = self.claim() {
+                if let Some(held) = self.claim(since) {
                     return held;
                 }
             }
-            if looks >= LOOKS_TO_YIELD {
-                std::thread::yield_now();
-            }
+            leave_processor(since);
         }
+    }
+}
+
+/// Lets other threads run, for a waiter that yielded first at `since`.
+fn leave_processor(since: Instant) {
+    if since.elapsed() < YIELDING {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(SLEEP);
     }
 }
 
@@ -229,11 +251,42 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(lock.try_lock().is_none());
-            assert!(lock.claim().is_none());
+            assert!(lock.claim(Instant::now()).is_none());
             drop(held);
             assert_eq!(waiting.join().unwrap(), 1);
         });
         assert!(lock.try_lock().is_some());
+    }
+
+    // A waiter that only yielded kept the thread that held the lock from its processor for 17 ms.
+    #[test]
+    fn waiter_of_a_lock_held_for_long_sleeps() {
+        let lock = SpinLock::new(1);
+        let held = lock.lock();
+        let (say, hear) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                // SAFETY: gettid has no arguments.
+                say.send(unsafe { libc::gettid() }).unwrap();
+                *lock.lock()
+            });
+            let status = format!("/proc/self/task/{}/status", hear.recv().unwrap());
+            // A yield is none.
+            let sleeps = || {
+                let status = std::fs::read_to_string(&status).unwrap();
+                let line = |line: &&str| line.starts_with("voluntary_ctxt_switches");
+                status.lines().find(line).unwrap().to_owned()
+            };
+            while !lock.is_claimed.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            let before = sleeps();
+            while sleeps() == before {
+                std::thread::yield_now();
+            }
+            drop(held);
+            assert_eq!(waiting.join().unwrap(), 1);
+        });
     }
 
     // A claim outlived its thread, so what was dropped after a finding waited for ever.
