@@ -49,6 +49,8 @@ pub struct ControlClient {
 struct Inbox {
     /// Whether a thread is in recvmsg; the others wait on the condition variable.
     has_reader: bool,
+    /// How many wait on the condition variable.
+    waiting: u32,
     is_closed: bool,
     /// The reason for which urdmad has refused the connection.
     refused: Option<Refusal>,
@@ -583,10 +585,11 @@ impl ControlClient {
 
     fn wait_for_reader<'a>(
         &'a self,
-        inbox: MutexGuard<'a, Inbox>,
+        mut inbox: MutexGuard<'a, Inbox>,
         left: Option<Duration>,
     ) -> MutexGuard<'a, Inbox> {
-        match left {
+        inbox.waiting += 1;
+        let mut inbox = match left {
             Some(left) => {
                 self.arrived
                     .wait_timeout(inbox, left)
@@ -597,7 +600,9 @@ impl ControlClient {
                 .arrived
                 .wait(inbox)
                 .unwrap_or_else(PoisonError::into_inner),
-        }
+        };
+        inbox.waiting -= 1;
+        inbox
     }
 
     /// Reads one packet before the deadline, if any, and stores it for its receiver.
@@ -620,7 +625,10 @@ impl ControlClient {
             Ok(Received::Nothing) => Ok(()),
             Err(errno) => Err(errno.into()),
         };
-        self.arrived.notify_all();
+        // A system call, also if no thread waits.
+        if inbox.waiting > 0 {
+            self.arrived.notify_all();
+        }
         outcome.map(|()| inbox)
     }
 
