@@ -30,9 +30,13 @@ pub(super) fn attach(command_file: &CStr) {
     let path = Path::new(COMMAND_FILES).join(name);
     let file = File::options().read(true).write(true).open(path);
     let opened = file.and_then(|file| Uverbs::open(file.as_fd()));
-    if let Ok(opened) = opened {
-        // The process keeps its engine.
-        let _ = Engine::attach(&RunDir::at(opened.uverbs.run_dir()));
+    let Ok(opened) = opened else {
+        return;
+    };
+    // The process keeps its engine. No thread of the program drives it, so that the first queue
+    // pair would start the thread.
+    if let Ok(engine) = Engine::attach(&RunDir::at(opened.uverbs.run_dir())) {
+        let _ = engine.start_background();
     }
 }
 

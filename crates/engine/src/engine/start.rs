@@ -23,8 +23,12 @@ use crate::waiting::start::{Looks, AWAITED, IDLE, WATCHED};
 const LOOKS_MAX: u32 = 8;
 
 impl Engine {
-    /// Starts the background thread unless it runs or is to run.
-    pub(crate) fn start_background(&self) -> Result<(), EngineError> {
+    /// Starts the background thread unless it runs or is to run. The first queue pair does, and so
+    /// may a caller that expects one.
+    ///
+    /// # Errors
+    /// [`EngineError::NoMemory`]: the system has no thread.
+    pub fn start_background(&self) -> Result<(), EngineError> {
         if self.background.start.is_wanted() {
             return Ok(());
         }
