@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -95,8 +96,15 @@ fn notes(file: &Path) -> Vec<Note> {
     notes
 }
 
-/// Beginning and length of a section.
-fn section(file: &Path, name: &str) -> std::ops::Range<u64> {
+/// A section of a file.
+struct Section {
+    /// Its addresses.
+    addresses: Range<u64>,
+    /// Where it begins in the file.
+    offset: u64,
+}
+
+fn section(file: &Path, name: &str) -> Section {
     let text = readelf(&["-S", "-W"], file);
     let line = text
         .lines()
@@ -108,25 +116,38 @@ fn section(file: &Path, name: &str) -> std::ops::Range<u64> {
         .1
         .split_whitespace()
         .collect();
-    let (begin, octets) = (hexadecimal(fields[1]), hexadecimal(fields[3]));
-    begin..begin + octets
+    let [begin, offset, octets] = [1, 2, 3].map(|at| hexadecimal(fields[at]));
+    Section {
+        addresses: begin..begin + octets,
+        offset,
+    }
 }
 
 fn expect_probes(file: &str, expected: &[(&str, usize)]) {
     let file = binary_dir().unwrap().join(file);
     let (code, semaphores) = (section(&file, ".text"), section(&file, ".probes"));
+    let octets = fs::read(&file).unwrap();
     let mut found = BTreeMap::new();
     for note in notes(&file) {
         assert_eq!(note.provider, "urdma", "{note:?}");
         // A copy whose code is removed would leave a note with another address.
         assert!(
-            code.contains(&note.location),
-            "{note:?} is not in {code:x?}"
+            code.addresses.contains(&note.location),
+            "{note:?} is not in {:x?}",
+            code.addresses
         );
         assert!(
-            semaphores.contains(&note.semaphore),
-            "{note:?}: {semaphores:x?}"
+            semaphores.addresses.contains(&note.semaphore),
+            "{note:?}: {:x?}",
+            semaphores.addresses
         );
+        if cfg!(target_arch = "x86_64") {
+            // The kernel replaces no other instruction by a call, and none on two pages.
+            let at = note.location - code.addresses.start + code.offset;
+            let at = usize::try_from(at).unwrap();
+            assert_eq!(octets[at..at + 5], [0x66, 0x66, 0x66, 0x66, 0x90]);
+            assert_eq!(note.location % 8, 0, "{note:?}");
+        }
         found.insert(note.name, note.arguments);
     }
     let expected: BTreeMap<String, usize> = expected
