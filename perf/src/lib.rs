@@ -11,6 +11,7 @@
 //! | [`instructions`] | instructions of the engine for a message |
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
+//! | [`writes`] | writes over verbs alone, of the memory of a stream |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`asleep`], [`ucx`], [`valkey`] | ping-pongs, connections, Valkey asleep, next to TCP |
 //! | [`tcp_programs`] | Debian's servers over rings, next to TCP |
@@ -83,3 +84,4 @@ pub mod ucx;
 pub mod valkey;
 pub mod verbs_setup;
 pub mod workloads;
+pub mod writes;

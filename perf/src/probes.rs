@@ -69,6 +69,8 @@ probes! {
     WRITE_1M_STREAMS = "1 MB write, one host, beside streams", GigabytesPerSecond;
     /// The same over 8 queue pairs in turn, each with 1 MB of its own and one write in progress.
     WRITE_1M_STREAMS_8 = "1 MB write, 8 QPs in turn, beside streams", GigabytesPerSecond;
+    /// Writes with Immediate of 1 MB over one queue pair, out of 8 MB into 16 MB in turn.
+    WRITES_IN_TURN = "1 MB write, 8 MB into 16 MB in turn", GigabytesPerSecond;
     /// ib_write_bw of 64 octets over one queue pair of the sweep.
     QPS_1 = "ib_write_bw 64 B, 1 QP", MillionsPerSecond;
     /// Over 10.

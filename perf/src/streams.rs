@@ -15,11 +15,12 @@ use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::links::Link;
 use crate::peers;
-use crate::probes::{RAW_STREAM_IN_TURN, WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
+use crate::probes::{RAW_STREAM_IN_TURN, WRITES_IN_TURN, WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::{pair, Goal, Pair, Spec};
 use crate::stream_programs::{ping, rstream, Blast, Transfers};
+use crate::writes;
 
 /// Octets and messages of a rate at most.
 const RATE_OCTETS: u64 = 1_000_000_000;
@@ -116,7 +117,8 @@ impl Size {
         })
     }
 
-    /// Measures over a stream and rsockets; gives each probe with its value.
+    /// Measures over a stream and rsockets, and messages of 1 MB over verbs alone; gives each probe
+    /// with its value.
     pub fn measure_beside_rstream(
         &self,
         host: Result<&Instance, String>,
@@ -128,7 +130,7 @@ impl Size {
             let us = rstream(host, port, octets, 1, self.messages())?;
             Ok(f64::from(octets) / 1e3 / us)
         };
-        vec![
+        let mut samples = vec![
             (
                 self.rate[0].ours,
                 self.measure_rate(&host, programs, port, Wait::Poll),
@@ -144,7 +146,13 @@ impl Size {
                 self.latency[0].peer,
                 on(&host, |host| rstream(host, port, octets, round_trips, 1)),
             ),
-        ]
+        ];
+        if octets == MB_1 {
+            let memory = [self.sends, 2 * self.sends];
+            let rate = on(&host, |host| writes::rate(host, programs, memory));
+            samples.push((WRITES_IN_TURN, rate));
+        }
+        samples
     }
 
     /// Measures over a stream that sleeps, and over TCP; gives each probe with its value.
@@ -244,6 +252,12 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
                     "stream rate, 1 MB / ib_write_bw",
                     size.rate[0].ours,
                     With(WRITE_1M_STREAMS),
+                    goals::STREAM_RAW,
+                ),
+                Spec::new(
+                    "stream rate, 1 MB / writes of as much memory",
+                    size.rate[0].ours,
+                    With(WRITES_IN_TURN),
                     goals::STREAM_RAW,
                 ),
                 // One queue pair sends the same octets again and again, which the second-level

@@ -215,12 +215,37 @@ impl Write {
     ///
     /// # Safety
     /// The queue pair is live.
-    pub unsafe fn post(mut self, qp: *mut verbs::ibv_qp) -> Result<(), String> {
+    pub unsafe fn post(self, qp: *mut verbs::ibv_qp) -> Result<(), String> {
+        // SAFETY: as the caller has promised.
+        unsafe { self.post_as(verbs::IBV_WR_RDMA_WRITE, qp) }
+    }
+
+    /// Posts it with immediate data, 0, which takes a receive of the peer.
+    ///
+    /// # Errors
+    /// The provider refused it.
+    ///
+    /// # Safety
+    /// The queue pair is live.
+    pub unsafe fn post_with_immediate(self, qp: *mut verbs::ibv_qp) -> Result<(), String> {
+        // SAFETY: as the caller has promised.
+        unsafe { self.post_as(verbs::IBV_WR_RDMA_WRITE_WITH_IMM, qp) }
+    }
+
+    /// Posts it as this operation.
+    ///
+    /// # Safety
+    /// The queue pair is live.
+    unsafe fn post_as(
+        mut self,
+        opcode: verbs::ibv_wr_opcode,
+        qp: *mut verbs::ibv_qp,
+    ) -> Result<(), String> {
         // SAFETY: all zeroes is a valid value of this plain structure.
         let mut wr: verbs::ibv_send_wr = unsafe { std::mem::zeroed() };
         wr.wr_id = self.id;
         (wr.sg_list, wr.num_sge) = (&mut self.from, 1);
-        wr.opcode = verbs::IBV_WR_RDMA_WRITE;
+        wr.opcode = opcode;
         wr.send_flags = verbs::IBV_SEND_SIGNALED;
         (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = self.to;
         // SAFETY: as the caller has promised.
