@@ -16,6 +16,7 @@ pub enum End {
 
 impl End {
     /// The end at the other side.
+    #[inline]
     pub fn peer(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -24,6 +25,7 @@ impl End {
     }
 
     /// 0 or 1.
+    #[inline]
     pub fn index(self) -> usize {
         match self {
             Self::First => 0,
@@ -169,6 +171,7 @@ impl Block {
     }
 
     /// The value of a word.
+    #[inline(always)]
     pub fn load(&self, word: Word) -> u64 {
         self.word(word).load(SeqCst)
     }
@@ -177,6 +180,12 @@ impl Block {
     pub fn in_ring(&self, sender: End) -> u64 {
         let head = self.load(Word::Head(sender));
         head.wrapping_sub(self.load(Word::Tail(sender)))
+    }
+
+    /// Whether that of a sender has any.
+    #[inline(always)]
+    pub fn has_octets(&self, sender: End) -> bool {
+        self.load(Word::Head(sender)) != self.load(Word::Tail(sender))
     }
 
     /// Whether TCP was drained and the direction is its ring's: TCP has no octets, and gets none
@@ -197,6 +206,7 @@ impl Block {
     /// The atomic of a word. Accesses are sequentially consistent, since a sleeper stores its word
     /// before it looks at others, and a waker the converse; but the store that releases a lock
     /// releases no more, and what only owners of a lock look at needs no order of its own.
+    #[inline(always)]
     pub fn word(&self, word: Word) -> &AtomicU64 {
         let direction = |end: End| &self.directions[end.index()];
         match word {

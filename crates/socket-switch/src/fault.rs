@@ -63,6 +63,10 @@ pub(crate) enum Fault {
     SilentGrowth,
     /// A sender that waits for room does not learn that the peer is gone.
     WaitForTheGone,
+    /// A send at once does not look whether the direction is its ring's.
+    ModeUnseenAtOnce,
+    /// A receive at once does not look whether TCP is drained.
+    TcpUnseenAtOnce,
 }
 
 /// Whether the calls have the fault: never, but in tests.

@@ -39,12 +39,12 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits(pub Event);
 
-/// One call of one thread. Each method is one access, which other threads see wholly or not at all;
-/// a thread may be killed between any two. No method that names TCP waits.
+/// One call of one thread, as far as it moves octets over the rings. Each method is one access,
+/// which other threads see wholly or not at all; a thread may be killed between any two.
 ///
 /// Octets of the caller are named by the number of those that are wanted: a call moves octets once,
 /// from the start of its buffer.
-pub trait Host {
+pub trait Rings {
     /// The end to which the thread belongs.
     fn end(&self) -> End;
     /// The thread.
@@ -53,11 +53,6 @@ pub trait Host {
     fn ring_len_octets(&self) -> u64;
     /// Octets of the long ring of each direction.
     fn long_ring_len_octets(&self) -> u64;
-    /// Whether the outgoing ring, which has no room and to which `given_octets` were written since
-    /// the connection began, goes on in the long one now. If so, this end's socket takes a whole
-    /// long ring beside what it holds.
-    fn may_grow(&self, given_octets: u64) -> bool;
-
     /// The time by a clock that both ends read. Only its order has a meaning.
     fn now(&self) -> u64;
     /// Loads a shared word.
@@ -67,19 +62,35 @@ pub trait Host {
     /// Stores a shared word and returns what it was; 0 for [`Word::ReaderSleeps`], too, if those
     /// that it names are woken already, and look at what they wait for when they are.
     fn swap(&self, word: Word, value: u64) -> u64;
-    /// Adds to a shared word, modulo 2^64.
-    fn add(&self, word: Word, value: u64);
     /// Stores `new` if the word is `old`.
     ///
     /// # Errors
     /// The word, if it is not `old`.
     fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64>;
+    /// Whether TCP is known to have the end of the peer's stream, or an error. It may be so before
+    /// it is known.
+    fn is_known_to_end(&self) -> bool;
+    /// Copies octets of the caller to the outgoing ring at position `at`.
+    fn copy_in(&self, at: u64, len_octets: u64);
+    /// Copies octets of the incoming ring from position `at` to the buffer of the caller.
+    fn copy_out(&self, at: u64, len_octets: u64);
+    /// Ends each wait of the threads of an end that is in progress, or the next one of a thread
+    /// that has none.
+    fn wake(&self, end: End);
+}
 
+/// The other accesses of a call. No method that names TCP waits.
+pub trait Host: Rings {
+    /// Whether the outgoing ring, which has no room and to which `given_octets` were written since
+    /// the connection began, goes on in the long one now. If so, this end's socket takes a whole
+    /// long ring beside what it holds.
+    fn may_grow(&self, given_octets: u64) -> bool;
+    /// Adds to a shared word, modulo 2^64.
+    fn add(&self, word: Word, value: u64);
     /// Whether a thread has ended.
     fn is_dead(&self, owner: Owner) -> bool;
     /// Lets the thread run that has a lock.
     fn relax(&self);
-
     /// Sends octets of the caller by TCP; returns how many, at least one.
     ///
     /// # Errors
@@ -107,22 +118,9 @@ pub trait Host {
     fn is_peer_gone(&self) -> bool;
     /// Whether the connection was reset, and TCP reports that, or has: an end follows.
     fn is_reset(&self) -> bool;
-    /// Whether TCP is known to have the end of the peer's stream, or an error. It may be so before
-    /// it is known.
-    fn is_known_to_end(&self) -> bool;
-
-    /// Copies octets of the caller to the outgoing ring at position `at`.
-    fn copy_in(&self, at: u64, len_octets: u64);
-    /// Copies octets of the incoming ring from position `at` to the buffer of the caller.
-    fn copy_out(&self, at: u64, len_octets: u64);
-
-    /// The same behind the first `skip` octets of the buffer, for a call that leaves the octets
-    /// where they are.
+    /// As [`Rings::copy_out`] behind the first `skip` octets of the buffer, for a call that leaves
+    /// the octets where they are.
     fn look_out(&self, at: u64, len_octets: u64, skip: u64);
-
-    /// Ends each wait of the threads of an end that is in progress, or the next one of a thread
-    /// that has none.
-    fn wake(&self, end: End);
     /// Has each process of an end call [`crate::attend`] at once.
     fn call_agents(&self, end: End);
     /// Waits for an event, with spurious wake-ups.

@@ -6,13 +6,14 @@
 //! coroutine: it stops a call between any two accesses, lets others run, or kills it there.
 //!
 //! Files, each of which uses only those before it: `fault`; `block`, the shared words; `host`;
-//! `lock`; `mode`, the two changes of a direction; `transfer`, send and receive; `leave`, the calls
-//! that end or suspend the use of rings; [`layout`], where block and rings are in the memory that
-//! both ends map. `check` holds the checker: processes of both ends under random schedules against
-//! a model of TCP.
+//! `lock`; `mode`, the two changes of a direction; `transfer`, send and receive; `at_once`, both of
+//! them while nothing but the rings is needed; `leave`, the calls that end or suspend the use of
+//! rings; [`layout`], where block and rings are in the memory that both ends map. `check` holds the
+//! checker: processes of both ends under random schedules against a model of TCP.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod at_once;
 mod block;
 #[cfg(test)]
 mod check;
@@ -24,8 +25,9 @@ mod lock;
 mod mode;
 mod transfer;
 
+pub use at_once::{recv_at_once, send_at_once};
 pub use block::{Block, End, Owner, Word};
-pub use host::{Event, Host, Received, Refused, Waits};
+pub use host::{Event, Host, Received, Refused, Rings, Waits};
 pub use leave::{
     attend, close, demote, is_over, join, resume, settle, shutdown_write, Closing, Demotion, Over,
 };

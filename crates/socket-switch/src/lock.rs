@@ -5,7 +5,7 @@
 
 use crate::block::{End, Owner, Word};
 use crate::fault::{has, Fault};
-use crate::host::Host;
+use crate::host::{Host, Rings};
 
 /// Takes a lock that has an owner; true if that was killed with it.
 fn contend<H: Host>(h: &H, word: Word) -> bool {
@@ -27,8 +27,7 @@ fn contend<H: Host>(h: &H, word: Word) -> bool {
 /// it has not sent; what it has published, it may not have announced.
 pub(crate) fn lock_writer<H: Host>(h: &H, sender: End) {
     let word = Word::Writer(sender);
-    let is_free = h.compare_exchange(word, 0, h.owner().0).is_ok();
-    if !is_free && contend(h, word) {
+    if !try_lock(h, word) && contend(h, word) {
         wake_all(h);
     }
 }
@@ -37,8 +36,7 @@ pub(crate) fn lock_writer<H: Host>(h: &H, sender: End) {
 /// the midst of which a thread was killed: the octets that TCP was given have left the ring.
 pub(crate) fn lock_reader<H: Host>(h: &H, sender: End) {
     let word = Word::Reader(sender);
-    let is_free = h.compare_exchange(word, 0, h.owner().0).is_ok();
-    if is_free || !contend(h, word) {
+    if try_lock(h, word) || !contend(h, word) {
         return;
     }
     if h.load(Word::Moving(sender)) != 0 && !has(Fault::NoRecovery) {
@@ -91,15 +89,23 @@ fn is_owner_dead<H: Host>(h: &H, word: Word) -> bool {
     owner != 0 && h.is_dead(Owner(owner))
 }
 
+/// Takes a lock that has no owner; true if this thread has it.
+#[inline(always)]
+pub(crate) fn try_lock<H: Rings>(h: &H, word: Word) -> bool {
+    h.compare_exchange(word, 0, h.owner().0).is_ok()
+}
+
 /// Releases a lock.
-pub(crate) fn unlock<H: Host>(h: &H, word: Word) {
+#[inline(always)]
+pub(crate) fn unlock<H: Rings>(h: &H, word: Word) {
     h.store(word, 0);
 }
 
 /// Wakes the threads of an end if one of them said in `word` that it may sleep. The caller has the
 /// lock under which it changed what they wait for: if it is killed before it has woken them, the
 /// next owner of the lock does.
-pub(crate) fn wake_sleepers<H: Host>(h: &H, word: Word, end: End) {
+#[inline(always)]
+pub(crate) fn wake_sleepers<H: Rings>(h: &H, word: Word, end: End) {
     if h.swap(word, 0) != 0 {
         h.wake(end);
     }

@@ -6,11 +6,12 @@
 
 use crate::block::{End, Word, RING, TCP};
 use crate::fault::{has, Fault};
-use crate::host::{Host, Refused};
+use crate::host::{Host, Refused, Rings};
 use crate::lock::{lock_reader, unlock, wake_sleepers};
 
 /// Whether both ends use rings.
-pub(crate) fn is_ring_wanted<H: Host>(h: &H) -> bool {
+#[inline(always)]
+pub(crate) fn is_ring_wanted<H: Rings>(h: &H) -> bool {
     h.load(Word::Refusals(End::First)) == 0 && h.load(Word::Refusals(End::Second)) == 0
 }
 

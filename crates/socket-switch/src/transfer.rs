@@ -2,7 +2,7 @@
 
 use crate::block::{End, Word, RING, TCP};
 use crate::fault::{has, Fault};
-use crate::host::{Event, Host, Received, Refused, Waits};
+use crate::host::{Event, Host, Received, Refused, Rings, Waits};
 use crate::lock::{lock_reader, lock_writer, unlock, wake_sleepers};
 use crate::mode::{downgrade, is_ring_wanted, upgrade};
 
@@ -78,7 +78,8 @@ pub fn send<H: Host>(h: &H, len_octets: u64, may_upgrade: bool) -> Result<Sent, 
 }
 
 /// Whether the peer has closed its socket, or TCP has its end or an error, as far as is known.
-fn is_ending<H: Host>(h: &H) -> bool {
+#[inline(always)]
+pub(crate) fn is_ending<H: Rings>(h: &H) -> bool {
     h.load(Word::Closes(h.end().peer())) != 0 || h.is_known_to_end()
 }
 
@@ -106,22 +107,32 @@ fn put<H: Host>(h: &H, len_octets: u64) -> Result<u64, Refused> {
     if len == 0 {
         return Err(Refused::WouldBlock);
     }
-    stamp(h);
-    h.copy_in(head, len);
-    h.store(Word::Head(me), head.wrapping_add(len));
-    if !has(Fault::NoWakeReader) {
-        wake_sleepers(h, Word::ReaderSleeps(me), me.peer());
-    }
+    publish(h, head, len);
     Ok(len)
 }
 
+/// Puts octets into the outgoing ring, which has room for them behind `head`. The caller has the
+/// lock of the writers.
+#[inline(always)]
+pub(crate) fn publish<H: Rings>(h: &H, head: u64, len_octets: u64) {
+    let me = h.end();
+    stamp(h);
+    h.copy_in(head, len_octets);
+    h.store(Word::Head(me), head.wrapping_add(len_octets));
+    if !has(Fault::NoWakeReader) {
+        wake_sleepers(h, Word::ReaderSleeps(me), me.peer());
+    }
+}
+
 /// The most octets that are copied before the other end sees them.
-fn piece_len_octets(ring_len_octets: u64) -> u64 {
+#[inline(always)]
+pub(crate) fn piece_len_octets(ring_len_octets: u64) -> u64 {
     (ring_len_octets / PIECES).max(1)
 }
 
 /// Octets that the ring of a sender may have.
-fn ring_len_octets<H: Host>(h: &H, sender: End) -> u64 {
+#[inline(always)]
+pub(crate) fn ring_len_octets<H: Rings>(h: &H, sender: End) -> u64 {
     match h.load(Word::LongFrom(sender)) {
         0 => h.ring_len_octets(),
         _ => h.long_ring_len_octets(),
@@ -156,7 +167,8 @@ fn see_tail<H: Host>(h: &H) -> u64 {
 }
 
 /// Says that something comes now to the receiver, if it wants to know and the ring is empty.
-pub(crate) fn stamp<H: Host>(h: &H) {
+#[inline(always)]
+pub(crate) fn stamp<H: Rings>(h: &H) {
     let me = h.end();
     if h.load(Word::WantsStamp(me)) != 0 && h.load(Word::Head(me)) == h.load(Word::Tail(me)) {
         let now = h.now();
@@ -372,12 +384,20 @@ fn take_locked<H: Host>(h: &H, len_octets: u64) -> Option<u64> {
     if len == 0 {
         return None;
     }
-    h.copy_out(tail, len);
-    h.store(Word::Tail(peer), tail.wrapping_add(len));
+    consume(h, tail, len);
+    Some(len)
+}
+
+/// Takes octets out of the incoming ring, which has them from `tail` on. The caller has the lock of
+/// the readers.
+#[inline(always)]
+pub(crate) fn consume<H: Rings>(h: &H, tail: u64, len_octets: u64) {
+    let peer = h.end().peer();
+    h.copy_out(tail, len_octets);
+    h.store(Word::Tail(peer), tail.wrapping_add(len_octets));
     if !has(Fault::NoWakeWriter) {
         wake_sleepers(h, Word::WriterSleeps(peer), peer);
     }
-    Some(len)
 }
 
 /// Whether the peer is gone and has left octets of this end unread. TCP answers that with a reset.

@@ -26,12 +26,12 @@ pub(crate) fn begin(cell: &'static Cell) -> Begun {
 }
 
 /// Begins a call on a socket that has no rings, and gets none until the call leaves; false, and
-/// nothing has begun, on others. Most calls of short connections are such.
+/// nothing has begun, on others. `seen` is its word. Most calls of short connections are such.
 #[inline]
-pub(crate) fn begin_without_rings(cell: &'static Cell) -> bool {
+pub(crate) fn begin_without_rings(cell: &'static Cell, seen: Seen) -> bool {
     let has_none =
         |seen: Seen| matches!(seen.state(), State::Alone | State::Offered | State::Waits);
-    if !has_none(cell.seen()) {
+    if !has_none(seen) {
         return false;
     }
     // Rings are used first while no call is in progress.

@@ -19,8 +19,8 @@ use crate::reasons::Reason;
 use crate::signals::{self, Masked};
 use crate::sleepers::Begun as Begin;
 use crate::spins::spin;
-use crate::table::{self, Cell, State};
-use crate::{agent, bell, leave, process, sets};
+use crate::table::{self, Cell, Seen, State};
+use crate::{agent, at_once, bell, leave, process, sets};
 
 /// Flags of calls that the switch knows; a call with others is the kernel's.
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
@@ -52,7 +52,7 @@ enum Attempt {
 fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
     let _masked = Masked::new();
     let mut call = Call::new(connection, window, flags);
-    if is_nonblocking(connection, flags) {
+    if connection.does_not_wait(flags) {
         call = call.without_a_wait();
     }
     let may_upgrade = connection.is_in_ring(connection.end) || connection.may_upgrade();
@@ -69,7 +69,7 @@ fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
 /// A receive. One that waits asks for a wake-up when it `has_spun`: for a thread that is awake, the
 /// peer makes no system call.
 fn try_recv(connection: &Connection, window: &Window, flags: c_int, has_spun: bool) -> Attempt {
-    let does_wait = !is_nonblocking(connection, flags);
+    let does_wait = !connection.does_not_wait(flags);
     let asks = does_wait && has_spun;
     // Without news there is nothing to receive, which costs no lock to say.
     let attempt = if asks || connection.has_news() {
@@ -77,8 +77,8 @@ fn try_recv(connection: &Connection, window: &Window, flags: c_int, has_spun: bo
     } else {
         Attempt::Nothing
     };
-    if !does_wait {
-        connection.note_receive(matches!(attempt, Attempt::Moved(_)));
+    if !does_wait && connection.note_receive(matches!(attempt, Attempt::Moved(_))) {
+        std::thread::yield_now();
     }
     attempt
 }
@@ -158,9 +158,7 @@ impl Way {
         match self {
             Self::Send(_) => true,
             Self::SendSome(_) => false,
-            Self::Recv(flags) => {
-                flags & libc::MSG_WAITALL != 0 && !is_nonblocking(connection, flags)
-            }
+            Self::Recv(flags) => flags & libc::MSG_WAITALL != 0 && !connection.does_not_wait(flags),
         }
     }
 
@@ -180,20 +178,56 @@ impl Way {
 ///
 /// # Safety
 /// The octets are the caller's. A cancellation point: its frames have no values to be dropped.
+#[inline]
 pub(crate) unsafe fn transfer(
     fd: c_int,
     octets: Option<Octets>,
     way: Way,
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let Some(cell) = table::hit(fd) else {
+    let Some((cell, seen)) = table::hit_as_seen(fd) else {
         return kernel();
     };
-    if octets.is_some() && way.is_known() && begin_without_rings(cell) {
-        return transfer_by_kernel(fd, cell, way, kernel);
+    if let Some(octets) = octets.filter(|_| way.is_known()) {
+        if begin_without_rings(cell, seen) {
+            return transfer_by_kernel(fd, cell, way, kernel);
+        }
+        // SAFETY: as for the caller.
+        if let Some(result) = unsafe { transfer_at_once(cell, seen, octets, way) } {
+            return result;
+        }
     }
     // SAFETY: as for the caller.
     unsafe { transfer_by(fd, cell, octets, (way, false), kernel) }
+}
+
+/// The transfer of a connection that has rings, if it needs nothing else; `None` if nothing was
+/// done. `seen` is the word of the descriptor.
+///
+/// # Safety
+/// As [`transfer`].
+#[inline]
+unsafe fn transfer_at_once(
+    cell: &'static Cell,
+    seen: Seen,
+    octets: Octets,
+    way: Way,
+) -> Option<ssize_t> {
+    if seen.state() != State::Rings {
+        return None;
+    }
+    let part = octets.only_part()?;
+    match way {
+        Way::Send(_) | Way::SendSome(_) => {
+            // SAFETY: as for the caller.
+            unsafe { at_once::send(cell, part.iov_base, part.iov_len) }
+        }
+        Way::Recv(flags) if flags & (libc::MSG_PEEK | libc::MSG_WAITALL) == 0 => {
+            // SAFETY: as for the caller.
+            unsafe { at_once::recv(cell, part.iov_base, part.iov_len, flags) }
+        }
+        Way::Recv(_) => None,
+    }
 }
 
 /// The same on a descriptor that has a cell, as a part of a call that has begun.
@@ -328,7 +362,7 @@ unsafe fn transfer_by_rings(
                 leave::retire(fd, Reason::Error);
                 continue;
             }
-            Attempt::Nothing | Attempt::Waits(_) if is_nonblocking(connection, way.flags()) => {
+            Attempt::Nothing | Attempt::Waits(_) if connection.does_not_wait(way.flags()) => {
                 cell.leave();
                 return Some(ended(done, libc::EAGAIN));
             }
@@ -367,10 +401,6 @@ fn failed(errno: c_int) -> ssize_t {
 
 fn moved_so_far(done: usize) -> ssize_t {
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
-}
-
-fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
 /// Goes on with a call whose connection has left its rings meanwhile.

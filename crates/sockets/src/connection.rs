@@ -3,16 +3,17 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{null_mut, NonNull};
+use std::ptr::null_mut;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use urdma_socket_switch::layout::{octet_at, LONG_RING_OCTETS, MEMORY_OCTETS, RING_OCTETS};
+use urdma_socket_switch::layout::{LONG_RING_OCTETS, RING_OCTETS};
 use urdma_socket_switch::{Block, End, Word};
 
 use crate::link::Link;
+use crate::memory::Memory;
 use crate::own::{Own, Spin};
 use crate::peer::Peer;
 use crate::sleepers::Sleepers;
@@ -67,7 +68,7 @@ pub(crate) struct Parts {
 /// See the module. Shared by the cell of its descriptor, the agent and threads that sleep.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    memory: NonNull<u8>,
+    pub(crate) memory: Memory,
     /// A descriptor of its own, which no other file gets while a call uses it; -1 when it is
     /// closed. The agent holds the lock while it uses the socket.
     socket: Mutex<Option<Own>>,
@@ -115,17 +116,10 @@ pub(crate) struct Connection {
     cork: Spin<Option<bool>>,
 }
 
-// SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
-// only copied from and to.
-unsafe impl Send for Connection {}
-// SAFETY: the memory is shared with another process anyway: its words are atomic, and its rings are
-// only copied from and to.
-unsafe impl Sync for Connection {}
-
 impl Connection {
     /// Maps the memory, whose length must be that of block and rings.
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
-        let memory = map(&parts.memory)?;
+        let memory = Memory::map(&parts.memory)?;
         let socket = parts.socket;
         Ok(Self {
             memory,
@@ -182,12 +176,13 @@ impl Connection {
         unsafe { Arc::increment_strong_count(pointer.cast_const()) };
     }
 
+    #[inline]
     pub(crate) fn block(&self) -> &Block {
-        // SAFETY: the mapping has a block at 0, aligned to a page, and lives as long as `self`. All
-        // of its fields are atomic.
-        unsafe { self.memory.cast::<Block>().as_ref() }
+        // SAFETY: the mapping lives as long as `self`.
+        unsafe { self.memory.block() }
     }
 
+    #[inline]
     pub(crate) fn load(&self, word: Word) -> u64 {
         self.block().load(word)
     }
@@ -224,6 +219,36 @@ impl Connection {
         let is_own = end == self.end;
         let bell = if is_own { &self.bell } else { &self.peer_bell };
         bell::ring(bell.as_raw_fd());
+    }
+
+    /// Takes a word of sleepers that may be set; those that sleep on it are woken. Returns what it
+    /// was, 0 if no bell is to be rung, and the sleep of the peer's set that it named.
+    #[cold]
+    pub(crate) fn take_sleepers(&self, word: Word, value: u64) -> (u64, u64) {
+        let atomic = self.block().word(word);
+        let before = atomic.swap(value, SeqCst);
+        let Word::ReaderSleeps(sender) = word else {
+            return (before, 0);
+        };
+        if before & ON_THE_WORD != 0 {
+            futex::wake(atomic);
+        }
+        let before = before & !ON_THE_WORD;
+        if sender != self.end {
+            return (before, 0);
+        }
+        let (sleep, is_asked) = self.asked(before);
+        (if is_asked { before } else { 0 }, sleep)
+    }
+
+    /// Wakes the threads of an end, for the sleep of the peer's set that a word has named.
+    #[cold]
+    pub(crate) fn wake(&self, end: End, sleep: u64) {
+        self.ring(end);
+        if end != self.end {
+            // Only now: another thread that finds it noted does not ring.
+            self.peer.note_rung(sleep);
+        }
     }
 
     /// Has the peer ring the bell when the incoming ring changes: for threads that sleep for it, or
@@ -318,11 +343,10 @@ impl Connection {
         Some(unsafe { futex::sleep(word, asleep, limit) })
     }
 
-    /// A receive that did not wait has ended.
-    pub(crate) fn note_receive(&self, has_found: bool) {
-        if self.polls.note(has_found) {
-            std::thread::yield_now();
-        }
+    /// A receive that did not wait has ended. Returns whether the thread is to yield.
+    #[inline]
+    pub(crate) fn note_receive(&self, has_found: bool) -> bool {
+        self.polls.note(has_found)
     }
 
     /// Whether calls on the socket do not wait.
@@ -337,6 +361,12 @@ impl Connection {
             }
             mode => mode == 2,
         }
+    }
+
+    /// Whether a call with these flags does not wait.
+    #[inline]
+    pub(crate) fn does_not_wait(&self, flags: c_int) -> bool {
+        flags & libc::MSG_DONTWAIT != 0 || self.is_nonblocking()
     }
 
     /// The program may have changed it.
@@ -415,14 +445,6 @@ impl Connection {
     /// both have them.
     pub(crate) fn is_moving(&self) -> bool {
         self.load(Word::Moving(self.end.peer())) != 0
-    }
-
-    /// The place in a ring of a position, and how many octets follow there, at least one.
-    pub(crate) fn place(&self, sender: End, at: u64) -> (*mut u8, usize) {
-        let (at, following) = octet_at(sender, self.load(Word::LongFrom(sender)), at);
-        // SAFETY: in the mapping, for any numbers.
-        let place = unsafe { self.memory.as_ptr().add(at) };
-        (place, following)
     }
 
     /// Octets that the ring of `sender` may have.
@@ -639,8 +661,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which no reference is left.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), MEMORY_OCTETS) };
+        // SAFETY: no reference to the mapping is left.
+        unsafe { self.memory.unmap() };
     }
 }
 
@@ -655,37 +677,6 @@ pub(crate) fn reset(fd: c_int) {
     let len: libc::socklen_t = 16;
     // SAFETY: an address of the length that is named.
     unsafe { real::connect(fd, &raw const nowhere, len) };
-}
-
-fn map(memory: &OwnedFd) -> io::Result<NonNull<u8>> {
-    let fd = memory.as_raw_fd();
-    // SAFETY: all zeroes is a valid `stat`.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct is writable.
-    let rc = unsafe { libc::fstat(fd, &raw mut status) };
-    // SAFETY: the command takes no argument.
-    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    let fixed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    let is_ours = usize::try_from(status.st_size) == Ok(MEMORY_OCTETS);
-    if rc < 0 || !is_ours || seals & fixed != fixed {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping.
-    let place = unsafe {
-        libc::mmap(
-            null_mut(),
-            MEMORY_OCTETS,
-            protection,
-            libc::MAP_SHARED,
-            fd,
-            0,
-        )
-    };
-    if place == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(place.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
 /// Whether a socket is of TCP.

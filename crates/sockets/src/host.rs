@@ -2,18 +2,17 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use urdma_abi::cancel::Disabled;
 use urdma_socket_switch::layout::{LONG_AFTER_OCTETS, LONG_RING_OCTETS, RING_OCTETS};
-use urdma_socket_switch::{End, Event, Host, Owner, Received, Refused, Waits, Word};
+use urdma_socket_switch::{Block, End, Event, Host, Owner, Received, Refused, Rings, Waits, Word};
 
-use crate::connection::{Connection, FOR_THE_BELL, ON_THE_WORD};
+use crate::connection::{Connection, FOR_THE_BELL};
 use crate::octets::Window;
-use crate::{bell, clock, futex, process, real};
+use crate::{bell, clock, process, real};
 
 /// How long a demotion waits before it looks again, milliseconds.
 const LOOK_MS: c_int = 1;
@@ -154,32 +153,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Stores a word that may be set; those that sleep on it are woken. What it was is 0 if no bell
-    /// is to be rung.
-    #[cold]
-    fn swap_set(&self, word: Word, value: u64) -> u64 {
-        let connection = self.connection;
-        let atomic = connection.block().word(word);
-        let before = atomic.swap(value, SeqCst);
-        let Word::ReaderSleeps(sender) = word else {
-            return before;
-        };
-        if before & ON_THE_WORD != 0 {
-            futex::wake(atomic);
-        }
-        let before = before & !ON_THE_WORD;
-        if sender != connection.end {
-            return before;
-        }
-        let (sleep, is_asked) = connection.asked(before);
-        self.sleep.set(sleep);
-        if is_asked {
-            before
-        } else {
-            0
-        }
-    }
-
     /// The places of octets of the outgoing ring, and their number.
     fn parts_of_ring(&self, at: u64, len: usize) -> ([iovec; RING_PARTS], usize) {
         let none = iovec {
@@ -189,7 +162,8 @@ impl<'a> Call<'a> {
         let (mut parts, mut count, mut done) = ([none; RING_PARTS], 0, 0);
         while count < RING_PARTS && done < len {
             let at = at.wrapping_add(done as u64);
-            let (place, following) = self.connection.place(self.connection.end, at);
+            // SAFETY: the connection is mapped.
+            let (place, following) = unsafe { self.connection.memory.place(self.end(), at) };
             let part_len = following.min(len - done);
             parts[count] = iovec {
                 iov_base: place.cast(),
@@ -205,23 +179,15 @@ impl<'a> Call<'a> {
     fn copy_to(&self, window: &Window, at: u64, len_octets: u64) {
         let mut at = at;
         for part in window.parts(self.within_ring(len_octets)) {
-            let mut to: *mut u8 = part.iov_base.cast();
-            let mut len = part.iov_len;
-            while len > 0 {
-                let (from, room) = self.connection.place(self.peer(), at);
-                let step = len.min(room);
-                // SAFETY: `step` octets of the ring, and a buffer of the caller.
-                unsafe { copy_nonoverlapping(from, to, step) };
-                // SAFETY: within the part.
-                to = unsafe { to.add(step) };
-                at = at.wrapping_add(step as u64);
-                len -= step;
-            }
+            let (to, len) = (part.iov_base.cast(), part.iov_len);
+            // SAFETY: the connection is mapped, and the part is a buffer of the caller.
+            unsafe { self.connection.memory.copy_out(self.peer(), at, to, len) };
+            at = at.wrapping_add(len as u64);
         }
     }
 }
 
-impl Host for Call<'_> {
+impl Rings for Call<'_> {
     fn end(&self) -> End {
         self.connection.end
     }
@@ -238,10 +204,6 @@ impl Host for Call<'_> {
         LONG_RING_OCTETS as u64
     }
 
-    fn may_grow(&self, given_octets: u64) -> bool {
-        given_octets >= LONG_AFTER_OCTETS && self.connection.may_grow()
-    }
-
     fn now(&self) -> u64 {
         clock::now_ns()
     }
@@ -251,20 +213,13 @@ impl Host for Call<'_> {
     }
 
     fn store(&self, word: Word, value: u64) {
-        let atomic = self.connection.block().word(word);
         match word {
             // Another thread may sleep on the word.
             Word::ReaderSleeps(_) if value == FOR_THE_BELL => {
-                atomic.fetch_or(value, SeqCst);
+                self.connection.block().word(word).fetch_or(value, SeqCst);
             }
             Word::WriterSleeps(_) if self.never_waits => {}
-            // The head follows, which the receiver reads before.
-            Word::Stamp(_) => atomic.store(value, Relaxed),
-            // Only owners of the lock of the writers read it.
-            Word::SeenTail(_) => atomic.store(value, Relaxed),
-            // The next owner of the lock has acquired it.
-            Word::Writer(_) | Word::Reader(_) => atomic.store(value, Release),
-            _ => atomic.store(value, SeqCst),
+            _ => store(self.connection.block(), word, value),
         }
     }
 
@@ -273,16 +228,46 @@ impl Host for Call<'_> {
         if value == 0 && self.connection.load(word) == 0 {
             return 0;
         }
-        self.swap_set(word, value)
-    }
-
-    fn add(&self, word: Word, value: u64) {
-        self.connection.block().word(word).fetch_add(value, SeqCst);
+        let (before, sleep) = self.connection.take_sleepers(word, value);
+        self.sleep.set(sleep);
+        before
     }
 
     fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
         let word = self.connection.block().word(word);
         word.compare_exchange(old, new, SeqCst, SeqCst).map(|_| ())
+    }
+
+    fn is_known_to_end(&self) -> bool {
+        self.connection.is_known_to_end()
+    }
+
+    fn copy_in(&self, at: u64, len_octets: u64) {
+        let mut at = at;
+        for part in self.window.parts(self.within_ring(len_octets)) {
+            let (from, len) = (part.iov_base.cast_const().cast(), part.iov_len);
+            // SAFETY: the connection is mapped, and the part has octets of the caller.
+            unsafe { self.connection.memory.copy_in(self.end(), at, from, len) };
+            at = at.wrapping_add(len as u64);
+        }
+    }
+
+    fn copy_out(&self, at: u64, len_octets: u64) {
+        self.copy_to(self.window, at, len_octets);
+    }
+
+    fn wake(&self, end: End) {
+        self.connection.wake(end, self.sleep.take());
+    }
+}
+
+impl Host for Call<'_> {
+    fn may_grow(&self, given_octets: u64) -> bool {
+        given_octets >= LONG_AFTER_OCTETS && self.connection.may_grow()
+    }
+
+    fn add(&self, word: Word, value: u64) {
+        self.connection.block().word(word).fetch_add(value, SeqCst);
     }
 
     fn is_dead(&self, owner: Owner) -> bool {
@@ -384,42 +369,8 @@ impl Host for Call<'_> {
         self.connection.is_reset()
     }
 
-    fn is_known_to_end(&self) -> bool {
-        self.connection.is_known_to_end()
-    }
-
-    fn copy_in(&self, at: u64, len_octets: u64) {
-        let mut at = at;
-        for part in self.window.parts(self.within_ring(len_octets)) {
-            let mut from: *const u8 = part.iov_base.cast();
-            let mut len = part.iov_len;
-            while len > 0 {
-                let (to, room) = self.connection.place(self.connection.end, at);
-                let step = len.min(room);
-                // SAFETY: the caller's octets, and `step` octets of the ring.
-                unsafe { copy_nonoverlapping(from, to, step) };
-                // SAFETY: within the part.
-                from = unsafe { from.add(step) };
-                at = at.wrapping_add(step as u64);
-                len -= step;
-            }
-        }
-    }
-
-    fn copy_out(&self, at: u64, len_octets: u64) {
-        self.copy_to(self.window, at, len_octets);
-    }
-
     fn look_out(&self, at: u64, len_octets: u64, skip: u64) {
         self.copy_to(&self.window.after(skip), at, len_octets);
-    }
-
-    fn wake(&self, end: End) {
-        self.connection.ring(end);
-        if end == self.peer() {
-            // Only now: another thread that finds it noted does not ring.
-            self.connection.peer.note_rung(self.sleep.take());
-        }
     }
 
     fn call_agents(&self, end: End) {
@@ -447,6 +398,21 @@ impl Host for Call<'_> {
         unsafe { real::poll(&raw mut list, 1, LOOK_MS) };
         Ok(())
     }
+}
+
+/// Stores a word with the order that it needs.
+#[inline(always)]
+pub(crate) fn store(block: &Block, word: Word, value: u64) {
+    let order = match word {
+        // The head follows, which the receiver reads before.
+        Word::Stamp(_) => Relaxed,
+        // Only owners of the lock of the writers read it.
+        Word::SeenTail(_) => Relaxed,
+        // The next owner of the lock has acquired it.
+        Word::Writer(_) | Word::Reader(_) => Release,
+        _ => SeqCst,
+    };
+    block.word(word).store(value, order);
 }
 
 #[cfg(test)]

@@ -7,17 +7,17 @@
 //! good, and is then done by the kernel.
 //!
 //! Files: `real` the functions behind the hooks; `own` the descriptors of this library; `bell` that
-//! of the agent; `clock` the time of the host; `futex` sleeping on a shared word; `connection` the
-//! memory, socket and bells of a connection, `peer` what those to one process share; `octets` the
+//! of the agent; `clock` the time of the host; `futex` sleeping on a shared word; `memory` block
+//! and rings, `connection` a connection, `peer` what those to one process share; `octets` the
 //! buffers of a call; `process` the process and the owners of locks; `host` the accesses of a call;
 //! `signals` handlers; `table` what is known of each descriptor; `early` offers at connect and
 //! accept; `begin` the begin of a call; `readiness` what a connection is ready for; `sets` epoll
 //! sets, `link` which one a socket is in; `sleepers` threads that wait; `limits` how long; `leave`
 //! the ends of rings; `reasons` counts why; `lent` what forked children have, `shares` which of
 //! both has closed a socket; `spawned` what vforked children hand on; `agent` the thread that meets
-//! urdmad and acts for the process; `calls` sending and receiving; `files` sendfile; `life`
-//! loading, forks and exit; `diagnosis` system calls without the C library, `diagnosed` whether
-//! they are; `hooks` the interposed functions.
+//! urdmad and acts for the process; `calls` sending and receiving, `at_once` while nothing but the
+//! rings is needed; `files` sendfile; `life` loading, forks and exit; `diagnosis` system calls
+//! without the C library, `diagnosed` whether they are; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -38,6 +38,7 @@
 compile_error!("the library knows the calling conventions of Linux on x86-64 and aarch64 only");
 
 mod agent;
+mod at_once;
 mod begin;
 mod bell;
 mod calls;
@@ -60,6 +61,7 @@ mod lent;
 mod life;
 mod limits;
 mod link;
+mod memory;
 mod octets;
 mod own;
 mod peer;

@@ -33,6 +33,13 @@ impl Octets {
         unsafe { *self.parts.add(index) }
     }
 
+    /// The only part, if there is one that is not empty.
+    #[inline]
+    pub(crate) fn only_part(self) -> Option<iovec> {
+        let part = self.part(0);
+        (self.count == 1 && part.iov_len > 0).then_some(part)
+    }
+
     /// All octets.
     pub(crate) fn len(self) -> usize {
         (0..self.count)

@@ -90,14 +90,20 @@ pub(crate) fn note_child() {
     MAY_BE_CHILDS.set(true);
 }
 
+/// A number for the calling thread, which has none.
+#[cold]
+fn number_thread() -> u64 {
+    THREAD.set(THREADS.fetch_add(1, SeqCst).wrapping_add(1));
+    THREAD.get()
+}
+
 /// The name of the calling thread as the owner of locks, in a process with a number from urdmad.
+#[inline]
 pub(crate) fn owner(process: u64) -> Owner {
-    let thread = THREAD.with(|thread| {
-        if thread.get() == 0 {
-            thread.set(THREADS.fetch_add(1, SeqCst).wrapping_add(1));
-        }
-        thread.get()
-    });
+    let thread = match THREAD.get() {
+        0 => number_thread(),
+        thread => thread,
+    };
     Owner(process << THREAD_BITS | thread & ((1 << THREAD_BITS) - 1))
 }
 

@@ -61,6 +61,7 @@ thread_local! {
 
 impl Place {
     /// Nothing moves over this change, which the thread's handlers see.
+    #[inline]
     fn set_depth(&self, depth: u32) {
         compiler_fence(Ordering::SeqCst);
         self.depth.store(depth, Ordering::Relaxed);
@@ -106,11 +107,18 @@ impl Masked {
         Self::begin(HANDLERS.has_direct())
     }
 
+    /// `None` if that needs a system call.
+    #[inline]
+    pub(crate) fn at_once() -> Option<Self> {
+        (!HANDLERS.has_direct()).then(|| Self::begin(false))
+    }
+
     /// Nor does a signal interrupt a sleep.
     pub(crate) fn sleeping() -> Self {
         Self::begin(true)
     }
 
+    #[inline]
     fn begin(does_block: bool) -> Self {
         let here = Here::new();
         let place = here.place();
@@ -121,6 +129,7 @@ impl Masked {
 }
 
 impl Drop for Masked {
+    #[inline]
     fn drop(&mut self) {
         if let Some(before) = self.before {
             change_mask(libc::SIG_SETMASK, before);

@@ -115,7 +115,15 @@ pub(crate) fn cell(fd: c_int) -> Option<&'static Cell> {
 /// The cell of a descriptor that is not the kernel's alone.
 #[inline]
 pub(crate) fn hit(fd: c_int) -> Option<&'static Cell> {
-    cell(fd).filter(|cell| cell.seen().state() != State::Kernel)
+    hit_as_seen(fd).map(|(cell, _)| cell)
+}
+
+/// The same, with its word.
+#[inline]
+pub(crate) fn hit_as_seen(fd: c_int) -> Option<(&'static Cell, Seen)> {
+    let cell = cell(fd)?;
+    let seen = cell.seen();
+    (seen.state() != State::Kernel).then_some((cell, seen))
 }
 
 /// The descriptors in a range that are not the kernel's alone.

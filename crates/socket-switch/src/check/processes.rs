@@ -6,8 +6,9 @@ use std::rc::Rc;
 use super::world::{Caller, InProgress, Turns, World};
 use super::{Finding, Rng};
 use crate::{
-    attend, close, demote, join, peek, recv, resume, send, shutdown_write, Closing, Demotion, End,
-    Event, Host, Owner, Received, Refused, Sent, Taken, Word,
+    attend, close, demote, join, peek, recv, recv_at_once, resume, send, send_at_once,
+    shutdown_write, Closing, Demotion, End, Event, Host, Owner, Received, Refused, Sent, Taken,
+    Word,
 };
 
 /// A call that is in progress, or what has to be done when it returns.
@@ -196,16 +197,34 @@ impl Processes {
         let len = self.rng.between(1, self.longest);
         let may_upgrade = self.rng.percent(70);
         let does_wait = self.rng.percent(80);
+        let is_at_once = self.rng.percent(70);
         // Its driver waits in the call.
         let call = match kind {
             Kind::Send if is_raw => caller.start(move |h| raw_send(h, len)),
             Kind::Recv if is_raw => caller.start(move |h| raw_recv(h, len)),
             Kind::ShutdownWrite if is_raw => caller.start(returns(|h| h.tcp_shutdown_write())),
-            Kind::Send => caller.start(move |h| Outcome::Sent(send(h, len, may_upgrade).unwrap())),
+            Kind::Send => caller.start(move |h| {
+                if is_at_once && send_at_once(h, len) {
+                    h.counts().sent_at_once += 1;
+                    return Outcome::Sent(Sent::Octets(len));
+                }
+                Outcome::Sent(send(h, len, may_upgrade).unwrap())
+            }),
             Kind::Recv if self.rng.percent(15) => {
                 caller.start(move |h| Outcome::Taken(peek(h, len, does_wait).unwrap()))
             }
-            Kind::Recv => caller.start(move |h| Outcome::Taken(recv(h, len, does_wait).unwrap())),
+            Kind::Recv => caller.start(move |h| {
+                let taken = if is_at_once {
+                    recv_at_once(h, len)
+                } else {
+                    None
+                };
+                if let Some(taken) = taken {
+                    h.counts().taken_at_once += 1;
+                    return Outcome::Taken(Taken::Octets(taken));
+                }
+                Outcome::Taken(recv(h, len, does_wait).unwrap())
+            }),
             Kind::Pause | Kind::ExecStranger | Kind::Pass => {
                 caller.start(|h| Outcome::Demoted(demote(h).unwrap()))
             }

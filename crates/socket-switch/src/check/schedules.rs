@@ -199,4 +199,6 @@ faults! {
     fault_long_before_head_is_found: LongBeforeHead,
     fault_silent_growth_is_found: SilentGrowth,
     fault_wait_for_the_gone_is_found: WaitForTheGone,
+    fault_mode_unseen_at_once_is_found: ModeUnseenAtOnce,
+    fault_tcp_unseen_at_once_is_found: TcpUnseenAtOnce,
 }

@@ -11,7 +11,7 @@ use urdma_types::Rng;
 
 use super::tcp::Tcp;
 use super::Finding;
-use crate::{Block, End, Event, Host, Owner, Received, Refused, Waits, Word};
+use crate::{Block, End, Event, Host, Owner, Received, Refused, Rings, Waits, Word};
 
 /// A thread that lives.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(super) struct Thread {
 pub(super) struct Counts {
     pub(super) tcp_octets: u64,
     pub(super) ring_octets: u64,
+    pub(super) sent_at_once: u64,
+    pub(super) taken_at_once: u64,
     pub(super) returned_octets: u64,
     pub(super) looked_octets: u64,
     pub(super) grown: u64,
@@ -43,10 +45,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn fields(&mut self) -> [&mut u64; 10] {
+    fn fields(&mut self) -> [&mut u64; 12] {
         [
             &mut self.tcp_octets,
             &mut self.ring_octets,
+            &mut self.sent_at_once,
+            &mut self.taken_at_once,
             &mut self.returned_octets,
             &mut self.looked_octets,
             &mut self.grown,
@@ -285,6 +289,11 @@ pub(super) struct Turns<'a> {
 }
 
 impl Turns<'_> {
+    /// What has happened, for a call to add to.
+    pub(super) fn counts(&self) -> RefMut<'_, Counts> {
+        RefMut::map(self.caller.world.borrow_mut(), |world| &mut world.counts)
+    }
+
     /// The world, when it is this thread's turn.
     fn turn(&self) -> RefMut<'_, World> {
         self.yielder.suspend(());
@@ -292,7 +301,7 @@ impl Turns<'_> {
     }
 }
 
-impl Host for Turns<'_> {
+impl Rings for Turns<'_> {
     fn end(&self) -> End {
         self.caller.end
     }
@@ -307,17 +316,6 @@ impl Host for Turns<'_> {
 
     fn long_ring_len_octets(&self) -> u64 {
         self.caller.world.borrow().rings[0][1].len() as u64
-    }
-
-    fn may_grow(&self, _given_octets: u64) -> bool {
-        let mut world = self.turn();
-        let may = world.tcp.has_reserve(self.caller.end) && world.rng.percent(20);
-        if may {
-            let reserve = world.rings[self.caller.end.index()][1].len();
-            world.tcp.raise(self.caller.end, reserve as u64);
-            world.counts.grown += 1;
-        }
-        may
     }
 
     fn now(&self) -> u64 {
@@ -343,11 +341,6 @@ impl Host for Turns<'_> {
         self.turn().block.word(word).swap(value, Relaxed)
     }
 
-    fn add(&self, word: Word, value: u64) {
-        let world = self.turn();
-        world.block.word(word).fetch_add(value, Relaxed);
-    }
-
     fn compare_exchange(&self, word: Word, old: u64, new: u64) -> Result<(), u64> {
         let mut world = self.turn();
         let atomic = world.block.word(word);
@@ -361,6 +354,56 @@ impl Host for Turns<'_> {
             world.counts.settled_moves += moving;
         }
         result.map(|_| ())
+    }
+
+    fn is_known_to_end(&self) -> bool {
+        let mut world = self.turn();
+        let has_ended = world.tcp.is_reset || world.tcp.pipe(self.caller.end.peer()).end_arrived;
+        has_ended && world.rng.percent(50)
+    }
+
+    fn copy_in(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn();
+        let next = world.accepted(self.caller.end);
+        for offset in 0..len_octets {
+            let (ring, place) = world.place(self.caller.end, at + offset);
+            world.rings[self.caller.end.index()][ring][place] = next + offset;
+        }
+        world.counts.ring_octets += len_octets;
+    }
+
+    fn copy_out(&self, at: u64, len_octets: u64) {
+        let mut world = self.turn();
+        let peer = self.caller.end.peer();
+        let octets = world.of_ring(peer, at, len_octets);
+        world.compare(peer, &octets);
+        let thread = world.thread(self.caller.owner);
+        thread.copied = Some((len_octets, at + len_octets));
+    }
+
+    fn wake(&self, end: End) {
+        let mut world = self.turn();
+        for thread in world.threads.values_mut() {
+            thread.is_rung |= thread.end == end;
+        }
+    }
+}
+
+impl Host for Turns<'_> {
+    fn may_grow(&self, _given_octets: u64) -> bool {
+        let mut world = self.turn();
+        let may = world.tcp.has_reserve(self.caller.end) && world.rng.percent(20);
+        if may {
+            let reserve = world.rings[self.caller.end.index()][1].len();
+            world.tcp.raise(self.caller.end, reserve as u64);
+            world.counts.grown += 1;
+        }
+        may
+    }
+
+    fn add(&self, word: Word, value: u64) {
+        let world = self.turn();
+        world.block.word(word).fetch_add(value, Relaxed);
     }
 
     fn is_dead(&self, owner: Owner) -> bool {
@@ -433,31 +476,6 @@ impl Host for Turns<'_> {
         self.turn().tcp.is_reset
     }
 
-    fn is_known_to_end(&self) -> bool {
-        let mut world = self.turn();
-        let has_ended = world.tcp.is_reset || world.tcp.pipe(self.caller.end.peer()).end_arrived;
-        has_ended && world.rng.percent(50)
-    }
-
-    fn copy_in(&self, at: u64, len_octets: u64) {
-        let mut world = self.turn();
-        let next = world.accepted(self.caller.end);
-        for offset in 0..len_octets {
-            let (ring, place) = world.place(self.caller.end, at + offset);
-            world.rings[self.caller.end.index()][ring][place] = next + offset;
-        }
-        world.counts.ring_octets += len_octets;
-    }
-
-    fn copy_out(&self, at: u64, len_octets: u64) {
-        let mut world = self.turn();
-        let peer = self.caller.end.peer();
-        let octets = world.of_ring(peer, at, len_octets);
-        world.compare(peer, &octets);
-        let thread = world.thread(self.caller.owner);
-        thread.copied = Some((len_octets, at + len_octets));
-    }
-
     fn look_out(&self, at: u64, len_octets: u64, _skip: u64) {
         let mut world = self.turn();
         let peer = self.caller.end.peer();
@@ -465,13 +483,6 @@ impl Host for Turns<'_> {
         let next = world.thread(self.caller.owner).looked;
         world.compare_from(next, peer, &octets);
         world.counts.looked_octets += len_octets;
-    }
-
-    fn wake(&self, end: End) {
-        let mut world = self.turn();
-        for thread in world.threads.values_mut() {
-            thread.is_rung |= thread.end == end;
-        }
     }
 
     fn call_agents(&self, end: End) {
