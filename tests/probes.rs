@@ -223,6 +223,31 @@ fn scripts_show_connections() {
     one.down();
 }
 
+/// Since Linux 6.18 a probe that was passed once is a system call, which urdmad's filter has to
+/// leave alone.
+#[test]
+#[ignore = "needs root, bpftrace, tracefs and a kernel that allows BPF"]
+fn urdmad_is_traced_in_its_sandbox() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let [a, b] = lossy_hosts(scratch.path());
+    let urdmad = binary_dir().unwrap().join("urdmad");
+    let probe = format!("usdt:{}:urdma:wake", urdmad.display());
+    let count = format!("BEGIN {{ printf(\"traces\\n\"); }} {probe} {{ @wakes = count(); }}");
+    let mut command = Command::new("bpftrace");
+    let mut tracing =
+        Process::start(command.args(["--usdt-file-activation", "-e", &count])).unwrap();
+    tracing.wait_for_text("traces", SHORT).unwrap();
+    check("data", &a, &b, LeasePolicy::Never, scratch.path());
+    let text = end(tracing);
+    let wakes = text.split_once("@wakes: ").map(|(_, count)| count.trim());
+    let wakes: Option<u32> = wakes.and_then(|count| count.parse().ok());
+    assert!(wakes.is_some_and(|count| count > 10), "{NEEDS_BPF}: {text}");
+    for host in [a, b] {
+        host.down().unwrap();
+    }
+}
+
 #[test]
 #[ignore = "needs root, bpftrace, tracefs and a kernel that allows BPF"]
 fn script_counts_retransmissions_by_peer() {
