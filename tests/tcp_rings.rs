@@ -33,6 +33,8 @@ mod diagnosed;
 mod excluded;
 #[path = "tcp-rings/forks.rs"]
 mod forks;
+#[path = "tcp-rings/jumps.rs"]
+mod jumps;
 
 /// Both ends of a connection of this host.
 fn connection() -> (TcpStream, TcpStream) {

@@ -50,7 +50,6 @@ enum Attempt {
 }
 
 fn try_send(connection: &Connection, window: &Window, flags: c_int) -> Attempt {
-    let _masked = Masked::new();
     let mut call = Call::new(connection, window, flags);
     if connection.does_not_wait(flags) {
         call = call.without_a_wait();
@@ -85,7 +84,6 @@ fn try_recv(connection: &Connection, window: &Window, flags: c_int, has_spun: bo
 
 /// `asks`: whether the peer is to wake this end when there is something.
 fn receive(connection: &Connection, window: &Window, flags: c_int, asks: bool) -> Attempt {
-    let _masked = Masked::new();
     let call = Call::new(connection, window, 0);
     let taken = if flags & libc::MSG_PEEK == 0 {
         recv(&call, window.len(), asks)
@@ -311,11 +309,12 @@ unsafe fn transfer_by_rings(
 ) -> Option<ssize_t> {
     let (mut done, mut limit, mut has_spun) = (0, way.limit(), false);
     loop {
+        let masked = Masked::new();
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
             Begun::Kernel if done == 0 => return None,
             Begun::Kernel => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 if matches!(way, Way::Recv(flags) if flags & libc::MSG_WAITALL == 0) {
                     return Some(moved_so_far(done));
                 }
@@ -334,7 +333,7 @@ unsafe fn transfer_by_rings(
         };
         if connection.is_violated.load(SeqCst) {
             connection.reset();
-            cell.leave();
+            leave_attempt(cell, masked);
             leave::retire(fd, Reason::Violated);
             return Some(failed(libc::ECONNRESET));
         }
@@ -342,7 +341,7 @@ unsafe fn transfer_by_rings(
             Attempt::Moved(moved) => {
                 done += usize::try_from(moved).unwrap_or(0);
                 let goes_on = done < octets.len() && way.goes_on(connection);
-                cell.leave();
+                leave_attempt(cell, masked);
                 if !goes_on {
                     return Some(moved_so_far(done));
                 }
@@ -350,25 +349,25 @@ unsafe fn transfer_by_rings(
                 continue;
             }
             Attempt::End => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 return Some(moved_so_far(done));
             }
             Attempt::Failed(errno) => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 return Some(ended(done, errno));
             }
             Attempt::Broken => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 leave::retire(fd, Reason::Error);
                 continue;
             }
             Attempt::Nothing | Attempt::Waits(_) if connection.does_not_wait(way.flags()) => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 return Some(ended(done, libc::EAGAIN));
             }
             // Another thread has taken them.
             Attempt::Nothing | Attempt::Waits(_) if done > 0 && !way.waits_for_all(connection) => {
-                cell.leave();
+                leave_attempt(cell, masked);
                 return Some(moved_so_far(done));
             }
             Attempt::Nothing => Pause::Spin,
@@ -376,13 +375,20 @@ unsafe fn transfer_by_rings(
         };
         has_spun = matches!(pause, Pause::Spin);
         // SAFETY: this call has entered; as for the caller.
-        match unsafe { wait(cell, connection, pause, &mut limit) } {
+        match unsafe { wait((cell, masked), connection, pause, &mut limit) } {
             Slept::Again => {}
             Slept::Never => leave::retire(fd, Reason::NoDescriptor),
             Slept::Ended(errno) => return Some(ended(done, errno)),
             Slept::Closed => return Some(failed(libc::EBADF)),
         }
     }
+}
+
+/// Ends an attempt. A handler that was put off runs when the call has left: it need not return.
+#[inline]
+fn leave_attempt(cell: &'static Cell, masked: Masked) {
+    cell.leave();
+    drop(masked);
 }
 
 /// A call has ended that has moved `done` octets: an error if there are none.
@@ -458,33 +464,37 @@ enum Slept {
 /// # Safety
 /// The call has entered. A cancellation point, as [`transfer`].
 unsafe fn wait(
-    cell: &'static Cell,
+    (cell, masked): (&'static Cell, Masked),
     connection: &'static Connection,
     pause: Pause,
     limit: &mut Limit,
 ) -> Slept {
     let left = limit.left(connection.socket());
-    let ended = match left {
+    let ended = || match left {
         Some(Duration::ZERO) => Some(libc::EAGAIN),
         _ => signals::has_ended_call(left.is_some()).then_some(libc::EINTR),
     };
-    if let Some(errno) = ended {
-        cell.leave();
-        return Slept::Ended(errno);
+    if masked.has_put_off() || ended().is_some() {
+        leave_attempt(cell, masked);
+        return ended().map_or(Slept::Again, Slept::Ended);
     }
     let pointer = std::ptr::from_ref(connection).cast_mut();
     let generation = cell.seen().generation();
     // SAFETY: the call has entered, so the cell has its reference.
     unsafe { Connection::hold(pointer) };
-    cell.leave();
-    let slept = match pause {
+    leave_attempt(cell, masked);
+    // Handlers may have run that blocked signals held back.
+    let slept = match (ended(), pause) {
+        (Some(errno), _) => Slept::Ended(errno),
         // Something has come, or the next octets are TCP's.
-        Pause::Spin if connection.has_news() => Slept::Again,
-        Pause::Spin if spin(|| connection.has_news(), || connection.has_news()) => Slept::Again,
-        Pause::Spin if signals::has_ended_call(left.is_some()) => Slept::Ended(libc::EINTR),
-        Pause::Spin => Slept::Again,
+        (None, Pause::Spin) if connection.has_news() => Slept::Again,
+        (None, Pause::Spin) if spin(|| connection.has_news(), || connection.has_news()) => {
+            Slept::Again
+        }
+        (None, Pause::Spin) if signals::has_ended_call(left.is_some()) => Slept::Ended(libc::EINTR),
+        (None, Pause::Spin) => Slept::Again,
         // SAFETY: as for the caller.
-        Pause::Sleep(event, taken) => unsafe { sleep(connection, (event, taken), left) },
+        (None, Pause::Sleep(event, taken)) => unsafe { sleep(connection, (event, taken), left) },
     };
     // SAFETY: the reference of above; the connection is not used any more.
     drop(unsafe { Connection::from_raw(pointer) });

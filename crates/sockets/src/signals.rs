@@ -118,6 +118,11 @@ impl Masked {
         Self::begin(true)
     }
 
+    /// Whether a handler runs when this is dropped that was put off.
+    pub(crate) fn has_put_off(&self) -> bool {
+        self.here.place().put_off.has_any()
+    }
+
     #[inline]
     fn begin(does_block: bool) -> Self {
         let here = Here::new();

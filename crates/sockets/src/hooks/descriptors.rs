@@ -7,6 +7,7 @@ use libc::{sockaddr, socklen_t};
 use crate::begin::{begin, begin_as_is, Begun};
 use crate::connection::Connection;
 use crate::reasons::Reason;
+use crate::signals::Masked;
 use crate::table::{self, Cell, State};
 use crate::{bell, connection, early, leave, lent, limits, process, real};
 
@@ -250,6 +251,7 @@ fn count_octets(
     count: Option<&mut c_int>,
     kernel: impl Fn() -> c_int,
 ) -> c_int {
+    let masked = Masked::new();
     let result = match (begin(cell), count) {
         (Begun::Rings(connection), Some(count)) => {
             let octets = if request == libc::FIONREAD {
@@ -263,6 +265,7 @@ fn count_octets(
         _ => kernel(),
     };
     cell.leave();
+    drop(masked);
     result
 }
 
@@ -332,12 +335,14 @@ fn with_rings(fd: c_int, use_it: impl FnOnce(&Connection)) -> bool {
     let Some(cell) = table::hit(fd) else {
         return false;
     };
+    let masked = Masked::new();
     let begun = begin_as_is(cell);
     let has_rings = matches!(begun, Begun::Rings(_));
     if let Begun::Rings(connection) = begun {
         use_it(connection);
     }
     cell.leave();
+    drop(masked);
     has_rings
 }
 

@@ -12,6 +12,7 @@ use super::polls::duration;
 use crate::begin::{begin, joined, Begun};
 use crate::reasons::Reason;
 use crate::sets::{self, Events, Set};
+use crate::signals::Masked;
 use crate::spins::spin;
 use crate::table::{self, Cell};
 use crate::{leave, lent, limits, process, real, signals};
@@ -85,6 +86,7 @@ unsafe fn control(
     event: *mut epoll_event,
 ) -> c_int {
     let _uncancelled = Disabled::new();
+    let masked = Masked::new();
     let connection = match begin(cell) {
         Begun::Rings(connection) => Some(connection),
         Begun::Kernel => None,
@@ -95,6 +97,7 @@ unsafe fn control(
         joined(cell, connection);
     }
     cell.leave();
+    drop(masked);
     if !is_ours {
         leave::retire(fd, Reason::Epoll);
     }
