@@ -12,7 +12,7 @@ use std::time::Duration;
 use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
 use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, ConnectRequest, ConnectionManager, Event,
-    ListenId, LocalQp, Peer, PrivateData, RejReason,
+    ListenId, LocalQp, Peer, PrivateData, RejReason, RemoteQp,
 };
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
@@ -99,6 +99,8 @@ struct Connection {
     listener: Option<ModuleId>,
     /// The address that a request is from, and the slot of its queue pair.
     asker: Option<(IpAddr, SlotId)>,
+    /// The other end's queue pair, for which a process was asked to set this one.
+    target: Option<QpInfo>,
     /// Until the queue pair is set, or a request without a listener is decided.
     wait: Option<Wait>,
     /// The REP, reported when the queue pair is set.
@@ -201,9 +203,21 @@ impl KernelCm {
         if !succeeded {
             return self.give_up(now, id);
         }
+        if id.is_request() {
+            self.engine.qp_ready(now, qpn);
+        } else {
+            self.establish(now, id);
+        }
+    }
+
+    /// The queue pair of a connecting end is set: accepts the REP, if it is there already.
+    fn establish(&mut self, now: Time, id: ModuleId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let conn = connection.conn;
         let Some((qp, private_data)) = connection.response.take() else {
-            return self.engine.qp_ready(now, qpn);
+            return;
         };
         if self.engine.establish(now, conn, true).is_err() {
             return self.give_up(now, id);
@@ -294,6 +308,7 @@ impl KernelCm {
             qpn,
             listener,
             asker: None,
+            target: None,
             wait: None,
             response: None,
         };
@@ -385,7 +400,44 @@ impl KernelCm {
             connection.qpn = qp.qpn;
             connection.wait = None;
         }
-        self.set_qp(now, id);
+        if let Some(remote) = self.engine.remote(conn) {
+            self.set_qp(now, id, &remote, now.plus(QP_PATIENCE));
+        }
+        self.set_waiting_qp(now, conn);
+    }
+
+    /// Has the process of the connecting end set its queue pair too, if both ends are on this host,
+    /// while the accepting end's is set. The REP still follows the latter, and has the time limit.
+    fn set_waiting_qp(&mut self, now: Time, accepted: ConnId) {
+        let Some((conn, remote)) = self.engine.waiting_end(accepted) else {
+            return;
+        };
+        if let Some(&id) = self.of_conn.get(&conn) {
+            self.set_qp(now, id, &remote, Time::NEVER);
+        }
+    }
+
+    /// The REP has come.
+    fn respond(&mut self, now: Time, conn: ConnId, qp: QpInfo, private_data: PrivateData) {
+        let Some(&id) = self.of_conn.get(&conn) else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.response = Some((qp, private_data));
+        let end = now.plus(QP_PATIENCE);
+        match (connection.target, &mut connection.wait) {
+            (None, _) => {
+                if let Some(remote) = self.engine.remote(conn) {
+                    self.set_qp(now, id, &remote, end);
+                }
+            }
+            // It was set for another answer, which has failed.
+            (Some(target), _) if target != qp => self.give_up(now, id),
+            (Some(_), Some(wait)) => wait.end = end,
+            (Some(_), None) => self.establish(now, id),
+        }
     }
 
     fn reject(&mut self, now: Time, id: ModuleId, request: &CmMessage) {
@@ -420,17 +472,16 @@ impl KernelCm {
         }
     }
 
-    /// Has the process set its queue pair to the connection's parameters.
-    fn set_qp(&mut self, now: Time, id: ModuleId) {
-        let Some(connection) = self.connections.get_mut(&id) else {
+    /// Has the process set its queue pair to the connection's parameters, once, until `end`.
+    fn set_qp(&mut self, now: Time, id: ModuleId, remote: &RemoteQp, end: Time) {
+        let connection = self.connections.get_mut(&id);
+        let Some(connection) = connection.filter(|c| c.target.is_none()) else {
             return;
         };
-        let Some(remote) = self.engine.remote(connection.conn) else {
-            return;
-        };
+        connection.target = Some(remote.qp);
         connection.wait = Some(Wait {
             look: now.plus(QP_LOOK),
-            end: now.plus(QP_PATIENCE),
+            end,
         });
         let target = QpTarget {
             qpn: connection.qpn.to_u32(),
@@ -489,15 +540,7 @@ impl KernelCm {
                 conn,
                 qp,
                 private_data,
-            } => {
-                let Some(&id) = self.of_conn.get(&conn) else {
-                    return;
-                };
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.response = Some((qp, private_data));
-                }
-                self.set_qp(now, id);
-            }
+            } => self.respond(now, conn, qp, private_data),
             Event::Established { conn } => {
                 if let Some(&id) = self.of_conn.get(&conn) {
                     self.tell(message(cm_kind::ESTABLISHED, id));
@@ -524,6 +567,10 @@ impl KernelCm {
         let Some(&id) = self.of_conn.get(&conn) else {
             return;
         };
+        let connection = self.connections.get(&id);
+        if let Some(set) = connection.filter(|c| c.target.is_some()) {
+            self.outputs.push_back(Output::EndQp(set.qpn));
+        }
         self.forget(now, id);
         let mut answer = if id.is_request() {
             message(cm_kind::CLOSED, id)

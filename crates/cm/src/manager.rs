@@ -292,6 +292,28 @@ impl ConnectionManager {
         })
     }
 
+    /// The other end of an accepted connection, if it is of this manager too and waits for the REP,
+    /// and the attributes for its QP.
+    pub fn waiting_end(&self, id: ConnId) -> Option<(ConnId, RemoteQp)> {
+        let conn = self.conns.get(&id)?;
+        let other = ConnId::of(conn.remote_id);
+        let is_it = |c: &&Conn| c.state == ConnState::ReqSent && c.nonce == conn.nonce;
+        self.conns.get(&other).filter(is_it)?;
+        let remote = RemoteQp {
+            peer: Peer {
+                ip: conn.req.dst.ip(),
+                slot: self.config.slot,
+            },
+            local_ip: conn.req.src.ip(),
+            qp: conn.local,
+            local_psn: conn.remote.psn,
+            retry_count: conn.req.retry_count,
+            ack_timeout: conn.req.ack_timeout,
+            path_mtu: conn.req.path_mtu,
+        };
+        Some((other, remote))
+    }
+
     /// Whether the peer of a connection has a QP with this number and this first PSN.
     pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
         let peers = self.conns.values().filter(|conn| conn.knows_remote());

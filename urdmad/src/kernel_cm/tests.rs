@@ -5,6 +5,8 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 1));
 const ACTIVE_QPN: RawQpn = RawQpn::new(0x01_0001).unwrap();
 const SECOND_QPN: RawQpn = RawQpn::new(0x01_0002).unwrap();
 const PASSIVE_QPN: RawQpn = RawQpn::new(0x02_0001).unwrap();
+const ACCEPTED_IRD: u8 = 3;
+const ACCEPTED_ORD: u8 = 5;
 const LISTENING_PID: u32 = 77;
 const LISTENER: ModuleId = ModuleId(1);
 const ACTIVE: ModuleId = ModuleId(2);
@@ -98,14 +100,15 @@ impl Bed {
         let id = ModuleId(request.id);
         let mut accept = message(cm_kind::ACCEPT, id);
         accept.qpn = PASSIVE_QPN.to_u32();
+        (accept.ird, accept.ord) = (ACCEPTED_IRD, ACCEPTED_ORD);
         self.ask(accept);
         id
     }
 
     fn set_qp(&mut self, qpn: RawQpn, remote_qpn: RawQpn, succeeded: bool) {
-        let target = self.targets.pop().unwrap();
-        let asked = (target.qpn, target.remote_qpn);
-        assert_eq!(asked, (qpn.to_u32(), remote_qpn.to_u32()));
+        let of_qp = self.targets.iter().position(|t| t.qpn == qpn.to_u32());
+        let target = self.targets.remove(of_qp.unwrap());
+        assert_eq!(target.remote_qpn, remote_qpn.to_u32());
         self.cm.qp_is_set(self.now, qpn, succeeded);
         self.turn();
     }
@@ -144,6 +147,53 @@ fn connect_to_a_listener_sets_both_queue_pairs_before_either_end_hears_of_it() {
     let mut both = [ACTIVE_QPN, PASSIVE_QPN];
     both.sort_unstable();
     assert_eq!(bed.ended, both);
+}
+
+#[test]
+fn both_queue_pairs_are_set_at_the_same_time_in_any_order() {
+    let mut bed = Bed::new();
+    bed.listen();
+    bed.connect();
+    let request = bed.accept();
+    let [accepting, connecting] = bed.targets[..] else {
+        panic!("not both: {:?}", bed.targets);
+    };
+    let mirrored = QpTarget {
+        qpn: accepting.remote_qpn,
+        remote_ip: accepting.local_ip,
+        local_ip: accepting.remote_ip,
+        remote_qpn: accepting.qpn,
+        remote_psn: accepting.local_psn,
+        local_psn: accepting.remote_psn,
+        max_rd_atomic: ACCEPTED_IRD,
+        max_dest_rd_atomic: ACCEPTED_ORD,
+        ..accepting
+    };
+    assert_eq!(connecting, mirrored);
+    bed.set_qp(ACTIVE_QPN, PASSIVE_QPN, true);
+    assert!(bed.kinds_of(ACTIVE).is_empty());
+    assert_eq!(bed.kinds_of(request), [cm_kind::REQUEST]);
+    bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, true);
+    assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+    let [.., established] = bed.kinds_of(request)[..] else {
+        panic!("no message");
+    };
+    assert_eq!(established, cm_kind::ESTABLISHED);
+    assert!(bed.targets.is_empty() && bed.ended.is_empty());
+}
+
+#[test]
+fn queue_pair_that_was_set_for_a_connection_that_failed_is_ended() {
+    let mut bed = Bed::new();
+    bed.listen();
+    bed.connect();
+    let request = bed.accept();
+    bed.set_qp(ACTIVE_QPN, PASSIVE_QPN, true);
+    bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, false);
+    assert_eq!(bed.kinds_of(request)[1..], [cm_kind::CLOSED]);
+    assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+    assert_ne!(bed.last().status, 0);
+    assert_eq!(bed.ended, [PASSIVE_QPN, ACTIVE_QPN]);
 }
 
 #[test]

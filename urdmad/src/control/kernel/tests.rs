@@ -173,19 +173,17 @@ fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
     rig.connect();
     let request = rig.accept();
     assert_eq!(passive.is_asked_to_set(), Some(PASSIVE_QPN));
-    assert_eq!(active.is_asked_to_set(), None);
+    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
 
     rig.control.qp_is_set(active.token, PASSIVE_QPN, true);
     rig.control.qp_is_set(99, PASSIVE_QPN, false);
+    rig.control.qp_is_set(active.token, ACTIVE_QPN, true);
     rig.control.serve_kernel();
-    assert_eq!(active.is_asked_to_set(), None);
     assert_eq!(rig.told_kinds(), []);
 
     rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
     rig.control.serve_kernel();
-    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
-    rig.control.qp_is_set(active.token, ACTIVE_QPN, true);
-    rig.control.serve_kernel();
+    assert_eq!(active.is_asked_to_set(), None);
     let mut kinds = rig.told_kinds();
     kinds.sort_unstable();
     assert_eq!(
@@ -240,6 +238,7 @@ fn process_meets_the_askers_of_its_listeners_when_it_attaches() {
 #[test]
 fn queue_pair_of_no_process_ends_the_connection_at_once() {
     let mut rig = Rig::new("no-process");
+    let active = rig.attach(1);
     rig.listen();
     rig.connect();
     let request = rig.accept();
@@ -247,12 +246,14 @@ fn queue_pair_of_no_process_ends_the_connection_at_once() {
         rig.told_kinds(),
         [(cm_kind::CLOSED, request), (cm_kind::REPLY, ACTIVE)]
     );
+    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
+    assert_eq!(active.hears(), Some(Event::EndQp { qpn: ACTIVE_QPN }));
 }
 
 #[test]
 fn process_that_is_gone_before_it_has_set_its_queue_pair_is_not_waited_for() {
     let mut rig = Rig::new("gone");
-    let passive = rig.attach(2);
+    let (_active, passive) = (rig.attach(1), rig.attach(2));
     rig.listen();
     rig.connect();
     let request = rig.accept();
@@ -294,7 +295,7 @@ fn messages_that_make_no_sense_are_passed_over() {
 #[test]
 fn device_that_goes_away_takes_its_listeners_and_connections_along() {
     let mut rig = Rig::new("device");
-    let passive = rig.attach(2);
+    let (_active, passive) = (rig.attach(1), rig.attach(2));
     rig.listen();
     rig.connect();
     rig.accept();
