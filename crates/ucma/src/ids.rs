@@ -1,9 +1,10 @@
 //! The rdma_cm ids of all open files, their queued events, and the translation of the connection
 //! manager's events to theirs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use rustc_hash::FxHashMap;
 use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
 use urdma_trace::probes;
@@ -130,7 +131,7 @@ pub(crate) struct UcmaState {
     pub(crate) gates: Vec<RawQpn>,
     pub(crate) files: BTreeMap<FileHandle, File>,
     ids: BTreeMap<CmId, Id>,
-    conns: HashMap<ConnId, CmId>,
+    conns: FxHashMap<ConnId, CmId>,
     listeners: BTreeMap<ListenId, CmId>,
     pub(crate) memberships: BTreeMap<MembershipId, Membership>,
     /// Of the ids that were destroyed, in this order. They are given again: librdmacm keeps 8
@@ -152,7 +153,7 @@ impl UcmaState {
             gates: Vec::new(),
             files: BTreeMap::new(),
             ids: BTreeMap::new(),
-            conns: HashMap::new(),
+            conns: FxHashMap::default(),
             listeners: BTreeMap::new(),
             memberships: BTreeMap::new(),
             free: VecDeque::new(),

@@ -41,6 +41,10 @@ impl Outgoing {
         taken.packets.retain(|packet| now < packet.until);
         let mut octets = [0; MAX_MESSAGE];
         while let Some(transmit) = manager.poll_transmit(&mut octets) {
+            if taken.packets.is_empty() {
+                // As a rule there is one; room for four would be no small block of the allocator.
+                taken.packets.reserve_exact(1);
+            }
             taken.packets.push(Packet {
                 to: transmit.to,
                 len: transmit.len,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto_trp::limit::RateLimit;
+use rustc_hash::FxHashMap;
 use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
@@ -211,7 +212,8 @@ pub struct ConnectionManager {
     pub(super) config: Config,
     pub(super) random: u64,
     pub(super) next_id: u32,
-    pub(crate) conns: HashMap<ConnId, Conn>,
+    /// By numbers that this manager gives, so that no peer chooses what their hashes are.
+    pub(crate) conns: FxHashMap<ConnId, Conn>,
     pub(super) listeners: HashMap<ListenId, Listener>,
     /// Passive connections by (peer, nonce).
     pub(super) requests: HashMap<(Peer, Nonce), ConnId>,
@@ -239,7 +241,7 @@ impl ConnectionManager {
             config,
             random: 0,
             next_id: 0,
-            conns: HashMap::new(),
+            conns: FxHashMap::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
             by_qpn: HashMap::new(),
