@@ -725,7 +725,7 @@ impl<M> SendHalf<M> {
     }
 
     /// Completes sends in the order of the queue.
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, events: &mut VecDeque<Event<M>>) {
         while self.cursor > 0 && self.is_first_complete() {
             let Some(send) = self.sends.pop_front() else {
