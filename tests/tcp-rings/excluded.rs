@@ -50,6 +50,59 @@ fn connection_that_is_excluded_stays_with_tcp() {
     one.down();
 }
 
+/// How many threads each process has whose command line has some words.
+fn threads(words: &str) -> Vec<usize> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let of = |process: std::fs::DirEntry| {
+        let line = std::fs::read(process.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let tasks = std::fs::read_dir(process.path().join("task")).ok()?;
+        line.contains(words).then(|| tasks.count())
+    };
+    processes.filter_map(of).collect()
+}
+
+#[test]
+fn program_whose_connections_are_excluded_has_no_other_thread() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let file = |name: &str| one.scratch.path().join(name);
+    let (begin, again) = (file("begin"), file("again"));
+    let words = [
+        format!("echo {port}"),
+        format!("ping {port} 20 {} {}", begin.display(), again.display()),
+    ];
+    let [server, user] = words.clone().map(|words| {
+        let mut command = one.host.subcommand("run").unwrap();
+        command.args([
+            "--sockets",
+            "--sockets-exclude",
+            "0.0.0.0/0",
+            "--",
+            "python3",
+        ]);
+        command.arg(ENDS).args(words.split(' '));
+        let mut process = Process::start(&mut command).unwrap();
+        if words.starts_with("echo") {
+            process.wait_for_text("ready", SHORT).unwrap();
+        }
+        process
+    });
+    let observer = client(&one);
+    let is_told = || status(&observer).reasons[&SocketReason::Excluded] == 2;
+    File::create(&begin).unwrap();
+    wait_until("the counts", SHORT, is_told).unwrap();
+    for words in &words {
+        wait_until("one thread", SHORT, || threads(words) == [1]).unwrap();
+    }
+    File::create(&again).unwrap();
+    assert!(output(user).contains("done"));
+    output(server);
+    assert!(is_told());
+    one.down();
+}
+
 /// An end of `ends.py` whose socket is offered at once.
 fn end(one: &OneHost, words: &str) -> Process {
     let mut command = one.host.subcommand("run").unwrap();

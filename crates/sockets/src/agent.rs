@@ -39,8 +39,18 @@ const STARTING: u8 = 1;
 const RUNS: u8 = 2;
 
 static PHASE: AtomicU8 = AtomicU8::new(NONE);
-/// The sockets to be offered: descriptor and generation.
-static ASKED: Spin<Vec<(c_int, u64)>> = Spin::new(Vec::new());
+/// What the agent is asked for.
+struct Asked {
+    /// The sockets to be offered: descriptor and generation.
+    sockets: Vec<(c_int, u64)>,
+    /// The agent, while it has no thread ([`Agent::park`]).
+    parked: Option<Agent>,
+}
+
+static ASKED: Spin<Asked> = Spin::new(Asked {
+    sockets: Vec::new(),
+    parked: None,
+});
 
 /// A socket is to be offered, if both of its ends are on this host.
 #[cold]
@@ -53,7 +63,7 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     let has_reason = |reason| {
         stays_with_tcp(cell, (generation, State::Alone), Some(reason));
         // urdmad gets to know it.
-        if is_running() {
+        if reasons::has_early() && is_running() {
             bell::notice();
         }
     };
@@ -69,8 +79,11 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
     } else if is_lent() {
         cell.restart();
     } else if is_running() {
-        // A call that finds the list in use leaves this to the next one.
+        // A call that finds the list in use, or the agent parked, leaves this to the next one.
         let asked = ASKED.try_with(|asked| {
+            if PHASE.load(SeqCst) != RUNS {
+                return;
+            }
             let is_first = cell.advance(generation, State::Alone, State::Offered);
             if is_first.is_none() {
                 return;
@@ -83,7 +96,7 @@ pub(crate) fn ask(fd: c_int, cell: &Cell, generation: u64) {
                 stays_with_tcp(cell, (generation, State::Offered), Some(Reason::Option));
             } else {
                 limits::note_of(fd);
-                asked.push((fd, generation));
+                asked.sockets.push((fd, generation));
             }
         });
         if asked.is_some() {
@@ -99,10 +112,12 @@ fn is_running() -> bool {
         .compare_exchange(NONE, STARTING, SeqCst, SeqCst)
         .is_ok()
     {
-        let started = Own::bell().is_some_and(|bell| {
-            bell::set(bell.as_raw_fd());
+        let parked = ASKED.with(|asked| asked.parked.take());
+        let agent = parked.or_else(|| Own::bell().map(Agent::new));
+        let started = agent.is_some_and(|agent| {
+            bell::set(agent.bell.as_raw_fd());
             let thread = std::thread::Builder::new().name("urdma-sockets".to_owned());
-            thread.spawn(move || Agent::new(bell).run()).is_ok()
+            thread.spawn(move || agent.run()).is_ok()
         });
         PHASE.store(if started { RUNS } else { NONE }, SeqCst);
     }
@@ -128,7 +143,11 @@ pub(crate) fn after_fork() {
 pub(crate) fn in_child() {
     own::in_child();
     ASKED.unlock();
-    ASKED.with(Vec::clear);
+    ASKED.with(|asked| {
+        asked.sockets.clear();
+        // Its descriptors are closed, and a child frees no memory.
+        std::mem::forget(asked.parked.take());
+    });
     bell::set(-1);
     PHASE.store(NONE, SeqCst);
 }
@@ -190,6 +209,7 @@ struct Agent {
     peers: HashMap<u64, Weak<Peer>>,
     /// The memory in which reasons are counted.
     reasons: Option<Own>,
+    has_offered: bool,
 }
 
 impl Agent {
@@ -202,16 +222,19 @@ impl Agent {
             connections: Vec::new(),
             peers: HashMap::new(),
             reasons: None,
+            has_offered: false,
         }
     }
 
     fn run(mut self) {
+        // Of the time without a thread.
+        self.take_events();
         loop {
             let (is_told, gone) = self.wait();
             for index in gone {
                 self.connections[index].peer_is_gone();
             }
-            let asked = ASKED.with(std::mem::take);
+            let asked = ASKED.with(|asked| std::mem::take(&mut asked.sockets));
             for (fd, generation) in asked {
                 self.offer(fd, generation);
             }
@@ -225,7 +248,33 @@ impl Agent {
             }
             self.attend();
             self.forget();
+            match self.park() {
+                Some(agent) => self = agent,
+                None => return,
+            }
         }
+    }
+
+    /// An agent that has offered nothing ends its thread when urdmad knows the counts: in a process
+    /// of one thread, system calls on files are shorter. The next offer starts it again; it notices
+    /// the end of urdmad then. Returns the agent if it stays.
+    fn park(self) -> Option<Self> {
+        if self.has_offered || self.urdmad.is_none() || reasons::has_early() {
+            return Some(self);
+        }
+        // The thread that has started this one has not said so yet.
+        while PHASE.load(SeqCst) == STARTING {
+            std::thread::yield_now();
+        }
+        ASKED.with(|asked| {
+            if !asked.sockets.is_empty() || spawned::has_any() {
+                return Some(self);
+            }
+            bell::set(-1);
+            asked.parked = Some(self);
+            PHASE.store(NONE, SeqCst);
+            None
+        })
     }
 
     /// Waits for something to do: whether urdmad has sent something, and which connections have an
@@ -282,6 +331,7 @@ impl Agent {
     }
 
     fn offer(&mut self, fd: c_int, generation: u64) {
+        self.has_offered = true;
         // An offer of before a fork is over.
         let offers = self.offers.iter();
         let earlier = offers.filter(|(_, offered)| offered.fd == fd);

@@ -48,6 +48,11 @@ pub(crate) fn notice() {
     }
 }
 
+/// Whether there is an agent that hears it.
+pub(crate) fn is_heard() -> bool {
+    BELL.load(SeqCst) >= 0
+}
+
 /// The bell, if this is a vforked child: it does not close it before it executes a program.
 pub(crate) fn spared() -> Option<c_int> {
     let bell = BELL.load(SeqCst);

@@ -36,6 +36,10 @@ pub(crate) fn retire(fd: c_int, reason: Reason) {
 fn retire_here(fd: c_int, reason: Reason) {
     let (cell, set) = (table::hit(fd), sets::known(fd));
     if (cell.is_some() || set.is_some()) && !process::is_home() {
+        if let Some(set) = set.filter(|_| !bell::is_heard()) {
+            // No agent: its members have no rings.
+            give_up(set, reason);
+        }
         return spawned::hand_on(fd);
     }
     if let Some(cell) = cell {

@@ -49,6 +49,11 @@ fn is_kernels(fd: c_int) -> bool {
     !is_set && !is_socket
 }
 
+/// Whether children hand anything on.
+pub(crate) fn has_any() -> bool {
+    HANDED_ON.with(|fds| !fds.is_empty())
+}
+
 /// What children hand on.
 pub(crate) fn handed_on() -> Vec<c_int> {
     HANDED_ON.with(std::mem::take)
