@@ -18,8 +18,16 @@ use crate::samples::{text, Sample};
 const READS: [u32; 2] = [500, 4_500];
 /// A run has as many READs more before those that it times.
 const WARM_UP: f64 = 1.1;
-/// What the names of functions end with that polls without a result execute.
-const POLLS: [&str; 2] = ["client::Client>::poll", "client::Client>::turn"];
+/// What the names of functions end with that only waiting executes, or polls without a result: one
+/// in so many looks for events, as the opening of the connection does, which takes longer if the
+/// node has no processor.
+const WAITS: [&str; 5] = [
+    "client::Client>::poll",
+    "client::Client>::turn",
+    "client::Client>::follow",
+    "client::Client>::open",
+    "ffi::Id::next_event",
+];
 /// Parts of the names of functions of the program and of the clock.
 const OTHERS: [&str; 4] = [
     "urdma_perf_pool::",
@@ -55,7 +63,7 @@ pub fn per_read(host: &Instance, programs: &Path, address: &str) -> Sample {
         run.under("valgrind", &argv)?;
         let file = fs::read_to_string(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         own_instructions(&file, PROGRAM, |function| {
-            POLLS.iter().any(|poll| function.ends_with(poll))
+            WAITS.iter().any(|wait| function.ends_with(wait))
                 || OTHERS.iter().any(|other| function.contains(other))
         })
     };
