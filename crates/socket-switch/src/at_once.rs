@@ -10,7 +10,9 @@ use crate::fault::{has, Fault};
 use crate::host::Rings;
 use crate::lock::{try_lock, unlock};
 use crate::mode::is_ring_wanted;
-use crate::transfer::{consume, is_ending, piece_len_octets, publish, ring_len_octets};
+use crate::transfer::{
+    consume, is_ending, is_ring_next, piece_len_octets, publish, ring_len_octets,
+};
 
 /// Sends `len_octets` octets, at least one, if all of them go to the ring now; false if none do.
 #[inline(always)]
@@ -59,9 +61,8 @@ pub fn recv_at_once<H: Rings>(h: &H, len_octets: u64) -> Option<u64> {
 #[inline(always)]
 fn take_all<H: Rings>(h: &H, len_octets: u64) -> Option<u64> {
     let peer = h.end().peer();
-    let until = h.load(Word::TcpUntil(peer));
-    let is_drained = h.load(Word::Drained(peer)) == until.wrapping_add(1);
-    if h.load(Word::Mode(peer)) != RING || !is_drained && !has(Fault::TcpUnseenAtOnce) {
+    let is_unseen = || has(Fault::TcpUnseenAtOnce) && h.load(Word::Mode(peer)) == RING;
+    if !is_ring_next(h) && !is_unseen() {
         return None;
     }
     let head = h.load(Word::Head(peer));

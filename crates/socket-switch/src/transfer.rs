@@ -338,9 +338,10 @@ fn look<H: Host>(h: &H, len_octets: u64) -> Received {
     Received::Octets(in_tcp + in_ring)
 }
 
-/// Whether TCP was drained before, so that the next octet is in the ring. A hint: [`take`] looks
-/// again.
-fn is_ring_next<H: Host>(h: &H) -> bool {
+/// Whether TCP was drained before, so that the next octet is in the ring. Without the lock of the
+/// readers it is a hint: [`take`] looks again.
+#[inline(always)]
+pub(crate) fn is_ring_next<H: Rings>(h: &H) -> bool {
     let peer = h.end().peer();
     let until = h.load(Word::TcpUntil(peer));
     let drained = h.load(Word::Drained(peer));

@@ -113,8 +113,8 @@ fn within<T>(
     result
 }
 
-/// The accesses of a call. All that it uses while nobody sleeps is in it, so that the processor
-/// loads little else than the shared words.
+/// The accesses of a call. It holds copies of the fields of the connection that a call uses while
+/// no end sleeps, so that the call loads few cache lines beside those of the shared words.
 struct Call<'a> {
     connection: &'a Connection,
     memory: Memory,

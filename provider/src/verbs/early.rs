@@ -19,7 +19,8 @@ use urdma_kernel::Uverbs;
 const COMMAND_FILES: &str = "/dev/infiniband";
 
 /// Attaches to the urdmad of the device whose command file has this name, if the program is linked
-/// with librdmacm. Whoever opens the device tries again, and hears of a failure.
+/// with librdmacm. A failure has no effect: opening the device
+/// attaches again and reports it.
 pub(super) fn attach(command_file: &CStr) {
     if !is_linked_with_rdmacm() {
         return;
