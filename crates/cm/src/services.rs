@@ -4,13 +4,15 @@
 //! answered, further REQs go to its slot. Until then only [`ASKED_MAX`] REQs are sent in a retry
 //! period and the others are held: slot 0 and the listener have room for few, and a REQ that is
 //! lost costs a retry period.
+//!
+//! This program alone chooses the addresses, so that a cheap hash of them suffices.
 
-use std::collections::hash_map::{Entry, RandomState};
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use urdma_types::{SlotId, Time};
 
 use crate::conn::{ConnId, Service};
@@ -39,14 +41,13 @@ struct Asked {
 /// one that was used least recently gives way to another one.
 #[derive(Debug, Default)]
 struct Known {
-    hash: RandomState,
     /// Each in the order of use, the last one first. There are none before the first service.
     sets: Vec<Vec<(Service, SlotId)>>,
 }
 
 impl Known {
     fn set(&mut self, service: &Service) -> Option<&mut Vec<(Service, SlotId)>> {
-        let [last, ..] = self.hash.hash_one(service).to_le_bytes();
+        let [last, ..] = FxBuildHasher.hash_one(service).to_le_bytes();
         self.sets.get_mut(usize::from(last) % SETS)
     }
 
@@ -89,7 +90,7 @@ pub(crate) enum Dispatch {
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     known: Known,
-    asked: HashMap<Service, Asked>,
+    asked: FxHashMap<Service, Asked>,
 }
 
 impl Services {
@@ -148,7 +149,7 @@ impl Services {
 /// The addresses and ports to which this process has established connections, with their number.
 #[derive(Debug, Default)]
 pub(crate) struct Served {
-    counts: HashMap<SocketAddr, u32>,
+    counts: FxHashMap<SocketAddr, u32>,
 }
 
 impl Served {

@@ -17,6 +17,27 @@ pub(super) fn random_words(words: &mut [u32]) {
     }
 }
 
+/// Unpredictable numbers, many of which are drawn from the system at once. Each is given once.
+#[derive(Debug, Default)]
+pub(super) struct Seeds(Vec<u32>);
+
+impl Seeds {
+    /// Eight unpredictable octets; as [`random_u32`].
+    pub(super) fn next(&mut self) -> u64 {
+        #[cfg(test)]
+        if let Some(bits) = crate::check::random() {
+            return bits;
+        }
+        loop {
+            if let (Some(high), Some(low)) = (self.0.pop(), self.0.pop()) {
+                return u64::from(high) << 32 | u64::from(low);
+            }
+            self.0.resize(64, 0);
+            random_words(&mut self.0);
+        }
+    }
+}
+
 /// Eight unpredictable octets; as [`random_u32`].
 pub(super) fn random_u64() -> u64 {
     #[cfg(test)]

@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,6 +21,9 @@ use std::sync::Mutex;
 
 /// Octets from which on a slice is mapped: a page of the smallest size.
 const MAPPED_OCTETS: usize = 4096;
+/// Octets up to which a slice is a block of `malloc` that is written: `calloc` of glibc before 2.41
+/// takes none of the thread's cache.
+const WRITTEN_MAX: usize = 1024;
 
 /// A type of which zeroes are a value; [`zeroed!`](crate::zeroed!) implements it.
 ///
@@ -96,14 +99,26 @@ impl<T: Zeroed> ZeroedSlice<T> {
         } else {
             None
         };
-        // SAFETY: the layout has a size.
-        let first = mapped.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        let first = mapped.or_else(|| allocate(layout));
         Self {
             first: first.unwrap_or_else(|| handle_alloc_error(layout)).cast(),
             len,
             is_mapped: mapped.is_some(),
         }
     }
+}
+
+/// Zeroed memory of the allocator; the layout has a size.
+fn allocate(layout: Layout) -> Option<NonNull<u8>> {
+    if layout.size() > WRITTEN_MAX {
+        // SAFETY: the layout has a size.
+        return NonNull::new(unsafe { alloc_zeroed(layout) });
+    }
+    // SAFETY: the layout has a size.
+    let first = NonNull::new(unsafe { alloc(layout) })?;
+    // SAFETY: the block has as many octets.
+    unsafe { first.write_bytes(0, layout.size()) };
+    Some(first)
 }
 
 impl<T: Zeroed> Default for ZeroedSlice<T> {

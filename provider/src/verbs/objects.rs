@@ -28,8 +28,10 @@ use rdma_core_sys::verbs::{
 use super::errno::VerbsError;
 use urdma_engine::{Engine, EngineError};
 
-/// Number of destroyed objects per context whose memory is kept. The largest is less than 1 KB.
-const RETIRED_MAX: usize = 1024;
+/// Number of destroyed objects per context whose memory is kept. The largest is less than 1 KB. A
+/// program that makes connections all the time goes through all of that memory, which therefore is
+/// to fit into a processor's own caches beside what else the program uses.
+const RETIRED_MAX: usize = 64;
 
 /// Attempts of a forked child to take a lock that another of its threads may hold briefly.
 const TRIES_IN_CHILD: u32 = 1000;

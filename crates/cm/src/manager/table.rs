@@ -217,7 +217,7 @@ pub struct ConnectionManager {
     pub(super) listeners: HashMap<ListenId, Listener>,
     /// Passive connections by (peer, nonce).
     pub(super) requests: HashMap<(Peer, Nonce), ConnId>,
-    pub(super) by_qpn: HashMap<RawQpn, ConnId>,
+    pub(super) by_qpn: FxHashMap<RawQpn, ConnId>,
     pub(super) timers: BTreeSet<(Time, ConnId)>,
     /// Deadlines of connections that have ended, in order; one that no longer is the connection's
     /// is skipped. There are many, so that a tree would cost more.
@@ -244,7 +244,7 @@ impl ConnectionManager {
             conns: FxHashMap::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
-            by_qpn: HashMap::new(),
+            by_qpn: FxHashMap::default(),
             timers: BTreeSet::new(),
             endings: VecDeque::new(),
             out: VecDeque::new(),

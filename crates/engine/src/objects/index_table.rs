@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::spares::Spares;
+
 /// Number of freed indices above which one is used again, so that late packets find no queue pair.
 const REUSE_DELAY: usize = 256;
 /// Indices that are put in order at once.
@@ -112,6 +114,7 @@ fn low16(word: u32) -> u16 {
 pub(crate) struct IndexTable<T> {
     first: FirstIndex,
     entries: Vec<Option<Box<T>>>,
+    spares: Spares<T>,
 }
 
 impl<T> IndexTable<T> {
@@ -120,6 +123,7 @@ impl<T> IndexTable<T> {
         Self {
             first,
             entries: Vec::new(),
+            spares: Spares::default(),
         }
     }
 
@@ -143,13 +147,18 @@ impl<T> IndexTable<T> {
         if place >= self.entries.len() {
             self.entries.resize_with(place + 1, || None);
         }
-        self.entries[place] = Some(Box::new(entry));
+        self.entries[place] = Some(self.spares.place(entry));
     }
 
     /// Takes what has an index out.
     pub(crate) fn take(&mut self, index: u16) -> Option<Box<T>> {
         let place = usize::from(self.first.place(index));
         self.entries.get_mut(place)?.take()
+    }
+
+    /// Drops what was taken out, and keeps its memory for what is put in next.
+    pub(crate) fn discard(&mut self, entry: Box<T>) {
+        self.spares.drop(entry);
     }
 
     /// All that is in it.

@@ -17,6 +17,7 @@
 //! | `events` | asynchronous events and completion channels |
 //! | `note` | what the background thread delivers to connection management |
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
+//! | `spares` | memory of dropped values, for the next ones |
 //! | `trace` | what the flight recorder is told |
 
 pub(crate) mod cq;
@@ -32,6 +33,7 @@ pub(crate) mod qp;
 pub(crate) mod qp_host;
 pub(crate) mod qp_resources;
 pub(crate) mod rounds;
+mod spares;
 pub(crate) mod srq;
 pub(crate) mod timer;
 pub(crate) mod trace;

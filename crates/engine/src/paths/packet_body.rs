@@ -164,16 +164,13 @@ impl<'a> PacketBody<'a> {
 
     /// A copy of the whole datagram.
     pub(crate) fn to_boxed(self) -> Box<[u8]> {
-        let mut octets = vec![0; self.len].into_boxed_slice();
-        self.copy_to_slice(&mut octets);
-        octets
-    }
-
-    /// Copies the whole datagram to `out`, which is as long.
-    pub(super) fn copy_to_slice(&self, out: &mut [u8]) {
-        assert_eq!(out.len(), self.len, "a datagram is copied as a whole");
-        // SAFETY: `out` is writable for `len` octets.
-        unsafe { self.copy_to(0, out.as_mut_ptr(), self.len) };
+        let mut octets = Vec::with_capacity(self.len);
+        // SAFETY: there is room for `len` octets, all of which are written.
+        unsafe {
+            self.copy_to(0, octets.as_mut_ptr(), self.len);
+            octets.set_len(self.len);
+        }
+        octets.into_boxed_slice()
     }
 
     /// Where the `len` octets from `at` are.

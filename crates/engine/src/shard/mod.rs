@@ -33,7 +33,6 @@ use crate::paths::capture::Capture;
 use crate::paths::channels::{Channels, Watch};
 use crate::paths::lease::LeasedQueue;
 use crate::paths::path::PeerSource;
-use crate::random::random_u64;
 use crate::types::{EngineError, Pd, QpAttributes, QpCaps, LIMITS};
 
 /// See the module.
@@ -147,8 +146,9 @@ impl Shard {
             polled,
             recorder: &self.recorder,
         };
+        let seed = self.qps.seeds.next();
         let prepare = |number| {
-            let conn = Connection::new(conn_config(number, config));
+            let conn = Connection::new(conn_config(number, seed, config));
             let caps = caps_of(conn.config());
             (conn, caps)
         };
@@ -177,6 +177,7 @@ impl Shard {
         };
         self.process.regions.close_windows_of(qp.number().to_u32());
         self.published.keep(entry.conn.stats());
+        self.qps.connected.discard(entry);
         self.give_back(qp);
     }
 
@@ -261,7 +262,7 @@ fn sges(count: u32) -> u8 {
     u8::try_from(count.clamp(1, LIMITS.max_sge)).unwrap_or(1)
 }
 
-fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
+fn conn_config(number: Qpn, seed: u64, config: &QpConfig) -> ConnConfig {
     let is_target = matches!(config.xrc, XrcRole::Target(_));
     ConnConfig {
         sq_depth: config.max_send_wr,
@@ -282,7 +283,7 @@ fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
         }),
         max_inline: config.max_inline,
         max_dest_rd_atomic_cap: LIMITS.max_rd_atomic,
-        seed: random_u64(),
+        seed,
         ..ConnConfig::new(number)
     }
 }

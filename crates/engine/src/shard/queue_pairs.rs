@@ -24,7 +24,7 @@ use crate::objects::timer::Wheel;
 use crate::objects::xrc::XrcRole;
 use crate::paths::lease::RouteId;
 use crate::paths::path::{PeerPath, PeerSource};
-use crate::random::random_words;
+use crate::random::{random_words, Seeds};
 use crate::types::{EngineError, QpCaps};
 
 /// Silence after which a connection to another host probes its peer: the peer's urdmad answers at
@@ -49,6 +49,8 @@ pub(crate) struct QueuePairs {
     /// The number of all of them.
     pub(crate) count: u32,
     indices: IndexAllocator,
+    /// Of what their connections draw.
+    pub(super) seeds: Seeds,
     pub(crate) wheel: Wheel,
     pub(crate) ready: VecDeque<u16>,
     /// The queue pair that took the last datagrams of a burst, 0 for none: its timer is to be set
@@ -68,6 +70,7 @@ impl QueuePairs {
             kinds: Kinds::new(first),
             count: 0,
             indices,
+            seeds: Seeds::default(),
             wheel: Wheel::new(first, now),
             ready: VecDeque::new(),
             handled: 0,
