@@ -194,6 +194,24 @@ impl Conn {
         (self.req.dst, self.req.port_space)
     }
 
+    /// The attributes for the QP of an end at `local_ip`, from those of the other end and its own.
+    pub(crate) fn remote_qp(
+        &self,
+        peer: Peer,
+        local_ip: IpAddr,
+        [remote, local]: [QpInfo; 2],
+    ) -> RemoteQp {
+        RemoteQp {
+            peer,
+            local_ip,
+            qp: remote,
+            local_psn: local.psn,
+            retry_count: self.req.retry_count,
+            ack_timeout: self.req.ack_timeout,
+            path_mtu: self.req.path_mtu,
+        }
+    }
+
     /// Whether a server has accepted it and it has not ended.
     pub(crate) fn is_served(&self) -> bool {
         let is_up = matches!(self.state, ConnState::Established | ConnState::DreqSent);
@@ -208,5 +226,39 @@ impl Conn {
     /// Whether the peer's QP is known, so that the local QP can be set to RTR.
     pub(crate) fn knows_remote(&self) -> bool {
         self.role == Role::Passive || self.remote_id != CommId::NONE
+    }
+}
+
+/// What is remembered of a connection in `TimeWait` that the application has destroyed, for late
+/// messages. A process that connects all the time remembers some ten thousand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) role: Role,
+    pub(crate) remote_id: CommId,
+    pub(crate) nonce: Nonce,
+    pub(crate) peer: Peer,
+    /// The local QP.
+    pub(crate) qpn: RawQpn,
+    /// The service's.
+    pub(crate) port: u16,
+    /// When it is forgotten.
+    pub(crate) until: Time,
+}
+
+impl Ended {
+    /// Of a connection that is over and destroyed, no message of which is sent any more but
+    /// answers to late ones.
+    pub(crate) fn of(conn: &Conn) -> Option<Self> {
+        let is_over = conn.state == ConnState::TimeWait && !conn.owned;
+        let until = conn.deadline.filter(|_| is_over)?;
+        Some(Self {
+            role: conn.role,
+            remote_id: conn.remote_id,
+            nonce: conn.nonce,
+            peer: conn.peer,
+            qpn: conn.local.qpn,
+            port: conn.req.dst.port(),
+            until,
+        })
     }
 }

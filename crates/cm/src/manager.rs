@@ -13,7 +13,7 @@ use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::backlog::Backlog;
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, RemoteQp, Role};
-use crate::wire::{Body, CommId, Cookie, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req};
+use crate::wire::{Body, CommId, Cookie, Message, Nonce, Peer, QpInfo, RejReason, Req};
 
 use table::{info_of, Listener};
 pub use table::{
@@ -222,8 +222,8 @@ impl ConnectionManager {
                 let _ = self.disconnect(now, id);
             }
             ConnState::Closed | ConnState::Answered if conn.deadline.is_none() => self.forget(id),
-            ConnState::DreqSent | ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {
-            }
+            ConnState::TimeWait => self.settle(id),
+            ConnState::DreqSent | ConnState::Closed | ConnState::Answered => {}
         }
     }
 
@@ -281,15 +281,7 @@ impl ConnectionManager {
             Role::Active => conn.req.src,
             Role::Passive => conn.req.dst,
         };
-        Some(RemoteQp {
-            peer: conn.peer,
-            local_ip: local.ip(),
-            qp: conn.remote,
-            local_psn: conn.local.psn,
-            retry_count: conn.req.retry_count,
-            ack_timeout: conn.req.ack_timeout,
-            path_mtu: conn.req.path_mtu,
-        })
+        Some(conn.remote_qp(conn.peer, local.ip(), [conn.remote, conn.local]))
     }
 
     /// The other end of an accepted connection, if it is of this manager too and waits for the REP,
@@ -299,19 +291,12 @@ impl ConnectionManager {
         let other = ConnId::of(conn.remote_id);
         let is_it = |c: &&Conn| c.state == ConnState::ReqSent && c.nonce == conn.nonce;
         self.conns.get(&other).filter(is_it)?;
-        let remote = RemoteQp {
-            peer: Peer {
-                ip: conn.req.dst.ip(),
-                slot: self.config.slot,
-            },
-            local_ip: conn.req.src.ip(),
-            qp: conn.local,
-            local_psn: conn.remote.psn,
-            retry_count: conn.req.retry_count,
-            ack_timeout: conn.req.ack_timeout,
-            path_mtu: conn.req.path_mtu,
+        let this = Peer {
+            ip: conn.req.dst.ip(),
+            slot: self.config.slot,
         };
-        Some((other, remote))
+        let ends = [conn.local, conn.remote];
+        Some((other, conn.remote_qp(this, conn.req.src.ip(), ends)))
     }
 
     /// Whether the peer of a connection has a QP with this number and this first PSN.
@@ -324,7 +309,7 @@ impl ConnectionManager {
 
     /// Number of connections, ended ones included, for tests and status.
     pub fn connections(&self) -> usize {
-        self.conns.len()
+        self.conns.len() + self.ended.len()
     }
 
     /// Number of listeners, for tests and status.
@@ -346,16 +331,15 @@ impl ConnectionManager {
             return;
         }
         let id = ConnId::of(message.head.remote_id);
-        let known = self.conns.get(&id).is_some_and(|c| {
-            c.nonce == message.head.nonce
-                && (c.remote_id == CommId::NONE
-                    || c.remote_id == message.head.local_id
-                    || message.body.kind() == Kind::Rej)
-        });
+        let conn = self.conns.get(&id);
+        let is_known = conn.is_some_and(|conn| message.is_of(conn.nonce, conn.remote_id));
         // R9-7
         //# A message whose nonce and ids do not match a conversation MUST NOT change any
         //# conversation: it is dropped.
-        if !known {
+        if !is_known && self.handle_late(id, &message) {
+            return;
+        }
+        if !is_known {
             self.answer_stray(now, from, &message);
             return;
         }
@@ -389,6 +373,8 @@ impl ConnectionManager {
             if let Some(conn) = conn.filter(|conn| conn.deadline == Some(deadline)) {
                 conn.deadline = None;
                 self.fire(now, id);
+            } else {
+                self.forget_ended(id, deadline);
             }
         }
     }
@@ -398,6 +384,11 @@ impl ConnectionManager {
         let timer = self.timers.first().map(|&(deadline, _)| deadline);
         let ending = self.endings.front().map(|&(deadline, _)| deadline);
         timer.into_iter().chain(ending).min()
+    }
+
+    /// Whether there is a datagram to send.
+    pub fn has_transmit(&self) -> bool {
+        !self.out.is_empty()
     }
 
     /// Writes the next datagram to send into `buf`, which has at least [`MAX_MESSAGE`] octets.

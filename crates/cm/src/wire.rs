@@ -270,6 +270,13 @@ pub enum ParseError {
 }
 
 impl<'a> Message<'a> {
+    /// Whether it is of the conversation with this nonce, in which the sender has this id, if the
+    /// receiver knows it.
+    pub(crate) fn is_of(&self, nonce: Nonce, sender: CommId) -> bool {
+        let is_sender = sender == CommId::NONE || sender == self.head.local_id;
+        self.head.nonce == nonce && (is_sender || self.body.kind() == Kind::Rej)
+    }
+
     /// Parses one datagram.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::table::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::{RawQpn, SlotId, Time};
 
 use crate::backlog::Source;
-use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
+use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Cookie, Head, Message, Peer, QpInfo, RejReason, Req};
 
 /// REJs of a service that is known to exist that are ignored: 3.2 s at the default retry time.
@@ -160,12 +160,8 @@ impl ConnectionManager {
                 self.send(id, Body::Rtu);
             }
             ConnState::TimeWait | ConnState::Closed => {
-                let answer = self.answer_head(head);
-                let to = Peer {
-                    ip: self.conns[&id].peer.ip,
-                    slot: head.slot,
-                };
-                self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]);
+                let peer = conn.peer;
+                self.reject_late(peer, head);
             }
             ConnState::ReqRcvd
             | ConnState::RepGated
@@ -273,24 +269,27 @@ impl ConnectionManager {
             self.counters.stray += 1;
             return;
         }
+        let mut is_up = true;
         match conn.state {
-            ConnState::RepSent => {
-                self.reach_established(id);
-                self.end(now, id, false);
-            }
+            ConnState::RepSent => self.reach_established(id),
             ConnState::RepRcvd
             | ConnState::RtuGated
             | ConnState::Established
-            | ConnState::DreqSent => {
-                self.end(now, id, false);
+            | ConnState::DreqSent => {}
+            ConnState::ReqSent => {
+                is_up = false;
+                self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]);
             }
-            ConnState::ReqSent => self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]),
             ConnState::ReqRcvd | ConnState::RepGated => return,
             ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {
-                self.counters.duplicates += 1
+                is_up = false;
+                self.counters.duplicates += 1;
             }
         }
         self.send(id, Body::Drep);
+        if is_up {
+            self.end(now, id, false);
+        }
     }
 
     pub(super) fn handle_drep(&mut self, now: Time, id: ConnId) {
@@ -342,6 +341,46 @@ impl ConnectionManager {
         //# The answer to a COOKIE is the same REQ with its cookie, at once; a sender MUST answer at
         //# most one COOKIE for each transmission of the REQ otherwise.
         self.send_current(id);
+    }
+
+    /// Processes a message for a connection that is only remembered. False if there is none.
+    pub(super) fn handle_late(&mut self, id: ConnId, message: &Message<'_>) -> bool {
+        let ended = self.ended.get(&id).copied();
+        let is_its = |ended: &Ended| message.is_of(ended.nonce, ended.remote_id);
+        let Some(ended) = ended.filter(is_its) else {
+            return false;
+        };
+        self.trace_late_received(id, &ended, message);
+        match message.body {
+            Body::Dreq(qpn) if qpn == ended.qpn => {
+                self.counters.duplicates += 1;
+                self.trace_late_sent(id, &ended, &Body::Drep);
+                let head = Head {
+                    local_id: id.comm_id(),
+                    remote_id: ended.remote_id,
+                    nonce: ended.nonce,
+                    slot: self.config.slot,
+                };
+                self.push(ended.peer, head, Body::Drep, &[]);
+            }
+            Body::Rep(_) if ended.role == Role::Active => {
+                self.reject_late(ended.peer, &message.head);
+            }
+            Body::Dreq(_) | Body::Rep(_) => self.counters.stray += 1,
+            Body::Mra(_) => {}
+            _ => self.counters.duplicates += 1,
+        }
+        true
+    }
+
+    /// Answers a REP of a connection that has ended.
+    pub(super) fn reject_late(&mut self, peer: Peer, head: &Head) {
+        let answer = self.answer_head(head);
+        let to = Peer {
+            ip: peer.ip,
+            slot: head.slot,
+        };
+        self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]);
     }
 
     /// Answers a message for an unknown connection, so that the peer can end its connection.

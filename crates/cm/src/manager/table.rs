@@ -10,7 +10,7 @@ use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::backlog::Backlog;
-use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData};
+use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, LocalQp, PrivateData};
 use crate::cookie::KnownCookies;
 use crate::services::{Served, Services};
 use crate::wire::{Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
@@ -214,6 +214,8 @@ pub struct ConnectionManager {
     pub(super) next_id: u32,
     /// By numbers that this manager gives, so that no peer chooses what their hashes are.
     pub(crate) conns: FxHashMap<ConnId, Conn>,
+    /// Those that are over and destroyed, which are not in `conns`.
+    pub(super) ended: FxHashMap<ConnId, Ended>,
     pub(super) listeners: HashMap<ListenId, Listener>,
     /// Passive connections by (peer, nonce).
     pub(super) requests: HashMap<(Peer, Nonce), ConnId>,
@@ -242,6 +244,7 @@ impl ConnectionManager {
             random: 0,
             next_id: 0,
             conns: FxHashMap::default(),
+            ended: FxHashMap::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
             by_qpn: FxHashMap::default(),
@@ -263,7 +266,8 @@ impl ConnectionManager {
 
     /// The state of a connection; `None` if it does not exist any more.
     pub fn state(&self, id: ConnId) -> Option<ConnState> {
-        self.conns.get(&id).map(|c| c.state)
+        let ended = || self.ended.contains_key(&id).then_some(ConnState::TimeWait);
+        self.conns.get(&id).map(|c| c.state).or_else(ended)
     }
 
     /// A keyed hash of a counter: reproducible from the seed, hard to predict without it.

@@ -1,11 +1,13 @@
 //! What the flight recorder and the probes are told (doc/tracing.md): single calls where a message
 //! is sent or received and where a state changes.
 
+use std::net::IpAddr;
+
 use urdma_trace::recorder::Message as Traced;
 use urdma_trace::{CmMessage, CmState, Direction, End, Link};
 
-use crate::conn::{Conn, ConnId, ConnState, Role};
-use crate::manager::table::ConnectionManager;
+use super::table::ConnectionManager;
+use crate::conn::{Conn, ConnId, ConnState, Ended, Role};
 use crate::wire::{Body, Kind, Message};
 
 impl From<ConnState> for CmState {
@@ -46,19 +48,36 @@ fn traced(conn: &Conn, body: &Body, direction: Direction) -> Traced {
         (Direction::Sent, Kind::Req | Kind::Rep | Kind::Dreq) => conn.tries,
         _ => 0,
     };
+    let peer = match conn.role {
+        Role::Active => conn.req.dst.ip(),
+        Role::Passive => conn.req.src.ip(),
+    };
+    Traced {
+        tries,
+        ..untried(conn.req.dst.port(), peer, body, direction)
+    }
+}
+
+/// A message that repeats nothing.
+fn untried(port: u16, peer: IpAddr, body: &Body, direction: Direction) -> Traced {
     Traced {
         message: message_of(body.kind()),
         direction,
-        port: conn.req.dst.port(),
-        tries,
+        port,
+        tries: 0,
         reason: match body {
             Body::Rej(reason) => reason.0,
             _ => 0,
         },
-        peer: match conn.role {
-            Role::Active => conn.req.dst.ip(),
-            Role::Passive => conn.req.src.ip(),
-        },
+        peer,
+    }
+}
+
+/// The connection that is remembered.
+fn link_of(id: ConnId, ended: &Ended) -> Link {
+    Link {
+        conn: id.0,
+        qpn: ended.qpn.to_u32(),
     }
 }
 
@@ -118,6 +137,27 @@ impl ConnectionManager {
         if conn.filter(|conn| !is_over(conn)).is_some() {
             self.recorder.cm_end(link, End::PeerGone, 0);
         }
+    }
+
+    /// A connection that is only remembered has received a message, which it answers or drops.
+    pub(super) fn trace_late_received(&self, id: ConnId, ended: &Ended, message: &Message<'_>) {
+        self.trace_late(id, ended, &message.body, Direction::Received);
+    }
+
+    /// A connection that is only remembered answers.
+    pub(super) fn trace_late_sent(&self, id: ConnId, ended: &Ended, body: &Body) {
+        self.trace_late(id, ended, body, Direction::Sent);
+    }
+
+    fn trace_late(&self, id: ConnId, ended: &Ended, body: &Body, direction: Direction) {
+        let message = untried(ended.port, ended.peer.ip, body, direction);
+        self.recorder.cm_message(link_of(id, ended), &message);
+    }
+
+    /// A connection that was remembered is forgotten.
+    pub(super) fn trace_forgotten(&self, id: ConnId, ended: &Ended) {
+        let (from, to) = (ConnState::TimeWait.into(), ConnState::Closed.into());
+        self.recorder.cm_state(link_of(id, ended), from, to);
     }
 
     /// A connection that was established has ended.

@@ -4,7 +4,7 @@ use super::table::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
 use urdma_types::{Psn, RawQpn, SlotId, Time};
 
 use crate::backlog::Source;
-use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
+use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, LocalQp, PrivateData, Role};
 use crate::services::Dispatch;
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
@@ -147,6 +147,7 @@ impl ConnectionManager {
                 timed_out,
             },
         );
+        self.settle(id);
     }
 
     /// Ends a connection that was not established. A REQ keeps its place in the backlog, and its
@@ -173,6 +174,27 @@ impl ConnectionManager {
                 self.requests.remove(&(conn.peer, conn.nonce));
             }
             self.release_qpn(conn.local.qpn, id);
+        }
+    }
+
+    /// Keeps of a connection what its late messages need, if it is over and destroyed.
+    pub(super) fn settle(&mut self, id: ConnId) {
+        if let Some(ended) = self.conns.get(&id).and_then(Ended::of) {
+            self.conns.remove(&id);
+            self.ended.insert(id, ended);
+        }
+    }
+
+    /// Forgets a connection whose time is over at `deadline`.
+    pub(super) fn forget_ended(&mut self, id: ConnId, deadline: Time) {
+        let is_due = |ended: &&Ended| ended.until == deadline;
+        let Some(&ended) = self.ended.get(&id).filter(is_due) else {
+            return;
+        };
+        self.ended.remove(&id);
+        self.trace_forgotten(id, &ended);
+        if ended.role == Role::Passive {
+            self.requests.remove(&(ended.peer, ended.nonce));
         }
     }
 
@@ -384,8 +406,9 @@ impl ConnectionManager {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
             let id = self.next_id;
-            let is_taken =
-                self.conns.contains_key(&ConnId(id)) || self.listeners.contains_key(&ListenId(id));
+            let is_taken = self.conns.contains_key(&ConnId(id))
+                || self.ended.contains_key(&ConnId(id))
+                || self.listeners.contains_key(&ListenId(id));
             if id != 0 && !is_taken {
                 return id;
             }

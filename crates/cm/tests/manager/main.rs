@@ -1,10 +1,11 @@
 //! The connection manager in single situations: two managers, and the test delivers each datagram.
 //! `services` has listeners and where they are found, `cookies` requests that are asked for one,
-//! `backlog` those that wait for the application.
+//! `backlog` those that wait for the application, `over` connections that have ended.
 #![allow(clippy::unwrap_used)]
 
 mod backlog;
 mod cookies;
+mod over;
 mod services;
 
 use std::net::IpAddr;
@@ -501,24 +502,6 @@ fn flood_of_requests_without_a_listener_gets_a_limited_number_of_rejections() {
     assert_eq!(stranger.counters().stray, 1000);
     stranger.handle_datagram(at(S), ip(1), &request);
     assert_eq!(Pair::outgoing(&mut stranger).len(), 1);
-}
-
-#[test]
-fn time_wait_ends_and_everything_is_forgotten() {
-    let mut pair = Pair::new();
-    let (a, b) = pair.established();
-    pair.a.disconnect(pair.now, a).unwrap();
-    pair.carry();
-    assert!(is_disconnected(pair.a.poll_event()));
-    pair.b.destroy(pair.now, b);
-    assert_eq!(pair.b.connections(), 1);
-    pair.now = pair.now.plus(S);
-    pair.a.handle_timeout(pair.now);
-    pair.b.handle_timeout(pair.now);
-    assert!(matches!(pair.a.poll_event(), Some(Event::TimeWaitExit { conn }) if conn == a));
-    assert_eq!((pair.a.connections(), pair.b.connections()), (1, 0));
-    pair.a.destroy(pair.now, a);
-    assert_eq!(pair.a.connections(), 0);
 }
 
 #[test]
