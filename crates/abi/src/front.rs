@@ -9,7 +9,7 @@
 //!
 //! All functions return 0 or more on success and a negative errno on failure; the value of `errno`
 //! after a call is unspecified. All functions are thread-safe, and thread cancellation is disabled
-//! in them.
+//! in them; `cm_write`, of which a connection takes twenty, leaves that to its caller.
 
 use std::ffi::{c_int, c_void};
 

@@ -39,8 +39,11 @@ impl Outgoing {
     pub(crate) fn take(&mut self, now: Time, manager: &mut ConnectionManager) -> Self {
         let mut taken = std::mem::take(self);
         taken.packets.retain(|packet| now < packet.until);
-        let mut octets = [0; MAX_MESSAGE];
-        while let Some(transmit) = manager.poll_transmit(&mut octets) {
+        while manager.has_transmit() {
+            let mut octets = [0; MAX_MESSAGE];
+            let Some(transmit) = manager.poll_transmit(&mut octets) else {
+                break;
+            };
             if taken.packets.is_empty() {
                 // As a rule there is one; room for four would be no small block of the allocator.
                 taken.packets.reserve_exact(1);

@@ -5,9 +5,14 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use urdma_abi::cancel::Disabled;
 use urdma_ucma::Errno;
 
-/// Runs a call; an error becomes a negative errno, a panic `-EIO`.
+/// Runs a call without cancellation; an error becomes a negative errno, a panic `-EIO`.
 pub(super) fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
     let _uncancelled = Disabled::new();
+    answer_uncancelled(call)
+}
+
+/// The same for a caller that has disabled cancellation.
+pub(super) fn answer_uncancelled(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => value,
         Ok(Err(errno)) => -i64::from(errno),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use urdma_engine::{Driven, Engine, EngineError};
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
-use super::answer::answer;
+use super::answer::{answer, answer_uncancelled};
 use super::attach::attach;
 
 /// The engine that has connection management, with it. It is used until its urdmad has ended, which
@@ -19,7 +19,6 @@ static MANAGED: Mutex<(Weak<Engine>, Weak<Ucma>)> = Mutex::new((Weak::new(), Wea
 
 /// An open rdma_cm file. It stays with the engine for which it was opened, also after that engine
 /// has lost its urdmad.
-#[derive(Clone)]
 struct CmFile {
     engine: Weak<Engine>,
     ucma: Arc<Ucma>,
@@ -79,16 +78,19 @@ pub(super) unsafe extern "C" fn cm_open(set_fd: c_int) -> i64 {
 }
 
 pub(super) unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
-    answer(|| {
+    answer_uncancelled(|| {
         if command.is_null() {
             return Err(libc::EFAULT);
         }
         // SAFETY: the stand-in passes the application's buffer of `len` octets.
         let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
-        let file = cm_files().get(&handle).cloned().ok_or(libc::EBADF)?;
+        let file = cm_files()
+            .get(&handle)
+            .map(|file| (Arc::clone(&file.ucma), file.handle));
+        let (ucma, file) = file.ok_or(libc::EBADF)?;
         // SAFETY: the application is responsible for the addresses in the command, as it is with
         // the kernel.
-        let taken = unsafe { file.ucma.write(file.handle, octets)? };
+        let taken = unsafe { ucma.write(file, octets)? };
         i64::try_from(taken).map_err(|_| libc::EINVAL)
     })
 }
