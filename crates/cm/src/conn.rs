@@ -228,37 +228,3 @@ impl Conn {
         self.role == Role::Passive || self.remote_id != CommId::NONE
     }
 }
-
-/// What is remembered of a connection in `TimeWait` that the application has destroyed, for late
-/// messages. A process that connects all the time remembers some ten thousand.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) role: Role,
-    pub(crate) remote_id: CommId,
-    pub(crate) nonce: Nonce,
-    pub(crate) peer: Peer,
-    /// The local QP.
-    pub(crate) qpn: RawQpn,
-    /// The service's.
-    pub(crate) port: u16,
-    /// When it is forgotten.
-    pub(crate) until: Time,
-}
-
-impl Ended {
-    /// Of a connection that is over and destroyed, no message of which is sent any more but
-    /// answers to late ones.
-    pub(crate) fn of(conn: &Conn) -> Option<Self> {
-        let is_over = conn.state == ConnState::TimeWait && !conn.owned;
-        let until = conn.deadline.filter(|_| is_over)?;
-        Some(Self {
-            role: conn.role,
-            remote_id: conn.remote_id,
-            nonce: conn.nonce,
-            peer: conn.peer,
-            qpn: conn.local.qpn,
-            port: conn.req.dst.port(),
-            until,
-        })
-    }
-}

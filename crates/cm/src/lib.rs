@@ -2,9 +2,10 @@
 //! communication manager, and COOKIE, carried in TRP datagrams of type 7.
 //!
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
-//! and connections of one process; [`conn`] holds one connection's state; `services`
-//! remembers where listeners are; `backlog` has the places of a listener; [`cookie`] has both sides
-//! of cookies; `trace` is what the flight recorder is told.
+//! and connections of one process; [`conn`] holds one connection's state; `ended` what is
+//! remembered of those that are over; `services` remembers where listeners are; `backlog` has the
+//! places of a listener; [`cookie`] has both sides of cookies; `trace` is what the flight recorder
+//! is told.
 //!
 //! The manager has no clock, no socket and no thread. `now` is a time of a monotonic clock, passed
 //! in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each datagram that
@@ -21,6 +22,7 @@
 mod backlog;
 pub mod conn;
 pub mod cookie;
+mod ended;
 pub mod manager;
 mod services;
 pub mod wire;

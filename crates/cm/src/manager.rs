@@ -374,7 +374,9 @@ impl ConnectionManager {
                 conn.deadline = None;
                 self.fire(now, id);
             } else {
-                self.forget_ended(id, deadline);
+                if let Some(ended) = self.ended.forget(id, deadline) {
+                    self.trace_forgotten(id, &ended);
+                }
             }
         }
     }

@@ -6,7 +6,8 @@ use super::table::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::{RawQpn, SlotId, Time};
 
 use crate::backlog::Source;
-use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, PrivateData, Role};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
+use crate::ended::Ended;
 use crate::wire::{self, Body, CommId, Cookie, Head, Message, Peer, QpInfo, RejReason, Req};
 
 /// REJs of a service that is known to exist that are ignored: 3.2 s at the default retry time.
@@ -23,6 +24,10 @@ impl ConnectionManager {
         if let Some(&id) = self.requests.get(&(peer, head.nonce)) {
             self.counters.duplicates += 1;
             self.answer_again(now, id);
+            return;
+        }
+        if self.ended.has_request(peer, head.nonce) {
+            self.counters.duplicates += 1;
             return;
         }
         let Some(listener) = self.find_listener(req) else {
@@ -345,7 +350,7 @@ impl ConnectionManager {
 
     /// Processes a message for a connection that is only remembered. False if there is none.
     pub(super) fn handle_late(&mut self, id: ConnId, message: &Message<'_>) -> bool {
-        let ended = self.ended.get(&id).copied();
+        let ended = self.ended.get(id).copied();
         let is_its = |ended: &Ended| message.is_of(ended.nonce, ended.remote_id);
         let Some(ended) = ended.filter(is_its) else {
             return false;

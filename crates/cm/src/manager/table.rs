@@ -10,8 +10,9 @@ use urdma_trace::Recorder;
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::backlog::Backlog;
-use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, LocalQp, PrivateData};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData};
 use crate::cookie::KnownCookies;
+use crate::ended::EndedConns;
 use crate::services::{Served, Services};
 use crate::wire::{Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
 
@@ -215,9 +216,9 @@ pub struct ConnectionManager {
     /// By numbers that this manager gives, so that no peer chooses what their hashes are.
     pub(crate) conns: FxHashMap<ConnId, Conn>,
     /// Those that are over and destroyed, which are not in `conns`.
-    pub(super) ended: FxHashMap<ConnId, Ended>,
+    pub(super) ended: EndedConns,
     pub(super) listeners: HashMap<ListenId, Listener>,
-    /// Passive connections by (peer, nonce).
+    /// Passive connections of `conns` by (peer, nonce).
     pub(super) requests: HashMap<(Peer, Nonce), ConnId>,
     pub(super) by_qpn: FxHashMap<RawQpn, ConnId>,
     pub(super) timers: BTreeSet<(Time, ConnId)>,
@@ -244,7 +245,7 @@ impl ConnectionManager {
             random: 0,
             next_id: 0,
             conns: FxHashMap::default(),
-            ended: FxHashMap::default(),
+            ended: EndedConns::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
             by_qpn: FxHashMap::default(),
@@ -266,7 +267,7 @@ impl ConnectionManager {
 
     /// The state of a connection; `None` if it does not exist any more.
     pub fn state(&self, id: ConnId) -> Option<ConnState> {
-        let ended = || self.ended.contains_key(&id).then_some(ConnState::TimeWait);
+        let ended = || self.ended.contains(id).then_some(ConnState::TimeWait);
         self.conns.get(&id).map(|c| c.state).or_else(ended)
     }
 

@@ -7,7 +7,8 @@ use urdma_trace::recorder::Message as Traced;
 use urdma_trace::{CmMessage, CmState, Direction, End, Link};
 
 use super::table::ConnectionManager;
-use crate::conn::{Conn, ConnId, ConnState, Ended, Role};
+use crate::conn::{Conn, ConnId, ConnState, Role};
+use crate::ended::Ended;
 use crate::wire::{Body, Kind, Message};
 
 impl From<ConnState> for CmState {

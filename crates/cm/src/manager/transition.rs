@@ -4,7 +4,8 @@ use super::table::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
 use urdma_types::{Psn, RawQpn, SlotId, Time};
 
 use crate::backlog::Source;
-use crate::conn::{Conn, ConnId, ConnState, Ended, ListenId, LocalQp, PrivateData, Role};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
+use crate::ended::Ended;
 use crate::services::Dispatch;
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
@@ -179,23 +180,14 @@ impl ConnectionManager {
 
     /// Keeps of a connection what its late messages need, if it is over and destroyed.
     pub(super) fn settle(&mut self, id: ConnId) {
-        if let Some(ended) = self.conns.get(&id).and_then(Ended::of) {
-            self.conns.remove(&id);
-            self.ended.insert(id, ended);
-        }
-    }
-
-    /// Forgets a connection whose time is over at `deadline`.
-    pub(super) fn forget_ended(&mut self, id: ConnId, deadline: Time) {
-        let is_due = |ended: &&Ended| ended.until == deadline;
-        let Some(&ended) = self.ended.get(&id).filter(is_due) else {
+        let Some(ended) = self.conns.get(&id).and_then(Ended::of) else {
             return;
         };
-        self.ended.remove(&id);
-        self.trace_forgotten(id, &ended);
+        self.conns.remove(&id);
         if ended.role == Role::Passive {
             self.requests.remove(&(ended.peer, ended.nonce));
         }
+        self.ended.insert(id, ended);
     }
 
     pub(super) fn release_qpn(&mut self, qpn: RawQpn, id: ConnId) {
@@ -407,7 +399,7 @@ impl ConnectionManager {
             self.next_id = self.next_id.wrapping_add(1);
             let id = self.next_id;
             let is_taken = self.conns.contains_key(&ConnId(id))
-                || self.ended.contains_key(&ConnId(id))
+                || self.ended.contains(ConnId(id))
                 || self.listeners.contains_key(&ListenId(id));
             if id != 0 && !is_taken {
                 return id;
