@@ -15,6 +15,7 @@
 use std::alloc::{alloc, alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -114,8 +115,9 @@ fn allocate(layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the layout has a size.
         return NonNull::new(unsafe { alloc_zeroed(layout) });
     }
+    // The compiler makes `calloc` of a block that it sees zeroed.
     // SAFETY: the layout has a size.
-    let first = NonNull::new(unsafe { alloc(layout) })?;
+    let first = black_box(NonNull::new(unsafe { alloc(layout) })?);
     // SAFETY: the block has as many octets.
     unsafe { first.write_bytes(0, layout.size()) };
     Some(first)
