@@ -1,9 +1,13 @@
-/* `jump PORT JUMPS BEGIN...`: an end of one connection after the other to `echo PORT`, all with the
-   same descriptor. Each makes round trips until its file BEGIN is there, which says that the
-   connection has rings, and then looks at octets that it does not take, while handlers of signals
-   leave these calls by siglongjmp JUMPS times. */
+/* `jump PORT JUMPS BEGIN...`: an end of one connection after the other to `events PORT`, all with
+   the same descriptor. Three are without rings: handlers of signals leave their sleeps in the
+   kernel by siglongjmp, and a thread that sleeps there is cancelled. Each of the others makes round
+   trips until its file BEGIN is there, which says that the connection has rings, and then looks at
+   octets that it does not take, while handlers of signals leave these calls by siglongjmp JUMPS
+   times. */
 #include <arpa/inet.h>
 #include <err.h>
+#include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +17,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { OCTETS = 64, PERIOD_US = 50 };
+enum { OCTETS = 64, PERIOD_US = 50, SLEEP_US = 5000 };
 
 static sigjmp_buf before;
 static volatile sig_atomic_t jumps;
@@ -68,7 +72,7 @@ static void leave_calls(int fd, int count)
 	receive_some(fd);
 }
 
-static void use(struct sockaddr_in *at, const char *begin, int count)
+static int connected(struct sockaddr_in *at)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	static int first = -1;
@@ -78,6 +82,67 @@ static void use(struct sockaddr_in *at, const char *begin, int count)
 	first = fd;
 	if (connect(fd, (struct sockaddr *)at, sizeof(*at)))
 		err(1, "connect");
+	return fd;
+}
+
+static void sleep_in_recv(int fd)
+{
+	char octet;
+
+	recv(fd, &octet, 1, 0);
+	errx(1, "recv has returned");
+}
+
+static void sleep_in_poll(int fd)
+{
+	struct pollfd entry = { .fd = fd, .events = POLLIN };
+
+	poll(&entry, 1, -1);
+	errx(1, "poll has returned");
+}
+
+static void *sleep_in_thread(void *fd)
+{
+	sleep_in_recv(*(int *)fd);
+	return NULL;
+}
+
+static void leave_sleep(struct sockaddr_in *at, void (*asleep)(int fd))
+{
+	int fd = connected(at);
+
+	if (signal(SIGALRM, jump) == SIG_ERR)
+		err(1, "signal");
+	if (!sigsetjmp(before, 1)) {
+		set_timer(SLEEP_US);
+		asleep(fd);
+	}
+	set_timer(0);
+	if (close(fd))
+		err(1, "close");
+}
+
+static void cancel_sleep(struct sockaddr_in *at)
+{
+	int fd = connected(at);
+	pthread_t thread;
+	void *result;
+
+	if (pthread_create(&thread, NULL, sleep_in_thread, &fd))
+		errx(1, "pthread_create");
+	usleep(SLEEP_US);
+	if (pthread_cancel(thread) || pthread_join(thread, &result))
+		errx(1, "pthread_cancel");
+	if (result != PTHREAD_CANCELED)
+		errx(1, "the thread has ended before");
+	if (close(fd))
+		err(1, "close");
+}
+
+static void use(struct sockaddr_in *at, const char *begin, int count)
+{
+	int fd = connected(at);
+
 	while (access(begin, F_OK)) {
 		send_some(fd);
 		receive_some(fd);
@@ -97,6 +162,9 @@ int main(int argc, char **argv)
 		errx(1, "usage: jump PORT JUMPS BEGIN...");
 	at.sin_port = htons(atoi(argv[1]));
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	leave_sleep(&at, sleep_in_recv);
+	leave_sleep(&at, sleep_in_poll);
+	cancel_sleep(&at);
 	for (int i = 3; i < argc; i++)
 		use(&at, argv[i], atoi(argv[2]));
 	puts("done");

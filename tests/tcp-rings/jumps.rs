@@ -1,4 +1,4 @@
-//! Calls on connections with rings that handlers of signals leave by siglongjmp.
+//! Calls that handlers of signals leave by siglongjmp, and sleeps in which threads are cancelled.
 
 use std::fs::File;
 
@@ -11,6 +11,8 @@ use crate::ENDS;
 /// Octets by rings before the calls that are left: each end uses them.
 const OCTETS: u64 = 1 << 17;
 const JUMPS: u32 = 1000;
+/// Connections without rings, whose sleeps are left.
+const LEFT: u64 = 3;
 
 /// A call that a handler has left does not count as in progress: the next connection with the
 /// descriptor gets rings too.
@@ -21,9 +23,10 @@ fn calls_that_handlers_leave_end_with_their_connection() {
     let one = OneHost::up();
     let program = compile(one.scratch.path(), "jump");
     let port = ports();
+    let connections = LEFT + CONNECTIONS;
     let mut server = shell(
         &one,
-        &format!("python3 {ENDS} events {port} {CONNECTIONS} level"),
+        &format!("python3 {ENDS} events {port} {connections} level"),
     );
     server.wait_for_text("ready", SHORT).unwrap();
     let begin = |number: u64| one.scratch.path().join(format!("begin-{number}"));

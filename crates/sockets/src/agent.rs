@@ -550,7 +550,7 @@ impl Watched {
             return;
         }
         let refusals = connection.load(Word::Refusals(connection.end.peer()));
-        cell.enter();
+        let entered = cell.enter();
         if cell.has(connection) {
             connection.settle_cork();
             if refusals < leave::FOR_GOOD {
@@ -560,7 +560,7 @@ impl Watched {
                 sets::part(connection.fd, cell, false);
             }
         }
-        cell.leave();
+        cell.leave_since(entered);
     }
 
     /// The peer has closed its socket, or was killed: what the outgoing ring has is given to TCP,

@@ -11,9 +11,22 @@ use crate::sets;
 use crate::table::{Cell, Seen, State};
 
 /// Who does a call that has begun.
+#[derive(Clone, Copy)]
 pub(crate) enum Begun {
-    Kernel,
+    /// The word from before the call.
+    Kernel(Seen),
     Rings(&'static Connection),
+}
+
+impl Begun {
+    /// Ends the call.
+    #[inline]
+    pub(crate) fn leave(self, cell: &Cell) {
+        match self {
+            Self::Kernel(entered) => cell.leave_since(entered),
+            Self::Rings(_) => cell.leave(),
+        }
+    }
 }
 
 /// Begins a call, which uses rings from now on if they are there and no other call is in progress.
@@ -22,41 +35,43 @@ pub(crate) fn begin(cell: &'static Cell) -> Begun {
     if seen.state() == State::Ready && seen.users() == 0 {
         use_rings(cell);
     }
-    begun(cell, cell.seen().state() == State::Rings)
+    begun(cell, seen, cell.seen().state() == State::Rings)
 }
 
-/// Begins a call on a socket that has no rings, and gets none until the call leaves; false, and
-/// nothing has begun, on others. `seen` is its word. Most calls of short connections are such.
+/// Begins a call on a socket that has no rings, and gets none until the call leaves; `None`, and
+/// nothing has begun, on others. `seen` is its word, and the result that from before the call. Most
+/// calls of short connections are such.
 #[inline]
-pub(crate) fn begin_without_rings(cell: &'static Cell, seen: Seen) -> bool {
+pub(crate) fn begin_without_rings(cell: &'static Cell, seen: Seen) -> Option<Seen> {
     let has_none =
         |seen: Seen| matches!(seen.state(), State::Alone | State::Offered | State::Waits);
     if !has_none(seen) {
-        return false;
+        return None;
     }
     // Rings are used first while no call is in progress.
-    let is_begun = has_none(cell.enter());
-    if !is_begun {
-        cell.leave();
+    let entered = cell.enter();
+    if has_none(entered) {
+        return Some(entered);
     }
-    is_begun
+    cell.leave_since(entered);
+    None
 }
 
 /// Begins a call without a change of what is used.
 pub(crate) fn begin_as_is(cell: &'static Cell) -> Begun {
     let seen = cell.enter();
-    begun(cell, seen.state() == State::Rings)
+    begun(cell, seen, seen.state() == State::Rings)
 }
 
-fn begun(cell: &'static Cell, has_rings: bool) -> Begun {
+fn begun(cell: &'static Cell, entered: Seen, has_rings: bool) -> Begun {
     if !has_rings {
-        return Begun::Kernel;
+        return Begun::Kernel(entered);
     }
     // SAFETY: the state was `Rings` after this call had entered, so the connection stays until it
     // leaves.
     match unsafe { cell.connection().as_ref() } {
         Some(connection) => Begun::Rings(connection),
-        None => Begun::Kernel,
+        None => Begun::Kernel(entered),
     }
 }
 
@@ -64,7 +79,7 @@ fn begun(cell: &'static Cell, has_rings: bool) -> Begun {
 fn use_rings(cell: &'static Cell) {
     let seen = cell.seen();
     if seen.state() == State::Ready && seen.users() == 1 && cell.change(seen, State::Rings) {
-        if let Begun::Rings(connection) = begun(cell, true) {
+        if let Begun::Rings(connection) = begun(cell, seen, true) {
             joined(cell, connection);
         }
     }

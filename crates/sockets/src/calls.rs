@@ -187,8 +187,8 @@ pub(crate) unsafe fn transfer(
         return kernel();
     };
     if let Some(octets) = octets.filter(|_| way.is_known()) {
-        if begin_without_rings(cell, seen) {
-            return transfer_by_kernel(fd, cell, way, kernel);
+        if let Some(entered) = begin_without_rings(cell, seen) {
+            return transfer_by_kernel(fd, (cell, entered), way, kernel);
         }
         // SAFETY: as for the caller.
         if let Some(result) = unsafe { transfer_at_once(cell, seen, octets, way) } {
@@ -247,7 +247,7 @@ pub(crate) unsafe fn transfer_in_call(
 #[inline]
 fn transfer_by_kernel(
     fd: c_int,
-    cell: &'static Cell,
+    (cell, entered): (&'static Cell, Seen),
     way: Way,
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
@@ -255,7 +255,7 @@ fn transfer_by_kernel(
     if result > 0 {
         count(fd, cell, way);
     }
-    cell.leave();
+    cell.leave_since(entered);
     result
 }
 
@@ -280,22 +280,25 @@ unsafe fn transfer_by(
         if !way.is_look() {
             leave::retire(fd, Reason::Flags);
         }
-        while let Begun::Rings(_) = begin(cell) {
-            cell.leave();
+        let entered = loop {
+            match begin(cell) {
+                Begun::Kernel(entered) => break entered,
+                Begun::Rings(_) => cell.leave(),
+            }
             leave::retire(fd, Reason::Flags);
-        }
+        };
         let result = kernel();
-        cell.leave();
+        cell.leave_since(entered);
         return result;
     };
     // SAFETY: as for the caller.
     match unsafe { transfer_by_rings(fd, cell, octets, (way, has_begun)) } {
-        Some(result) => result,
-        None => transfer_by_kernel(fd, cell, way, kernel),
+        Ok(result) => result,
+        Err(entered) => transfer_by_kernel(fd, (cell, entered), way, kernel),
     }
 }
 
-/// The transfer of a connection that has rings; `None` if it has none: the call has entered then.
+/// The transfer of a connection that has rings; `Err` if it has none: the call has entered then.
 /// What it needs is not saved by calls of connections that stay with TCP.
 ///
 /// # Safety
@@ -306,20 +309,21 @@ unsafe fn transfer_by_rings(
     cell: &'static Cell,
     octets: Octets,
     (way, mut has_begun): (Way, bool),
-) -> Option<ssize_t> {
+) -> Result<ssize_t, Seen> {
     let (mut done, mut limit, mut has_spun) = (0, way.limit(), false);
     loop {
         let masked = Masked::new();
         let connection = match begin(cell) {
             Begun::Rings(connection) => connection,
-            Begun::Kernel if done == 0 => return None,
-            Begun::Kernel => {
-                leave_attempt(cell, masked);
+            Begun::Kernel(entered) if done == 0 => return Err(entered),
+            Begun::Kernel(entered) => {
+                cell.leave_since(entered);
+                drop(masked);
                 if matches!(way, Way::Recv(flags) if flags & libc::MSG_WAITALL == 0) {
-                    return Some(moved_so_far(done));
+                    return Ok(moved_so_far(done));
                 }
                 // SAFETY: as for the caller.
-                return Some(unsafe { rest_by_kernel(fd, octets, done, way) });
+                return Ok(unsafe { rest_by_kernel(fd, octets, done, way) });
             }
         };
         if !std::mem::replace(&mut has_begun, true) {
@@ -335,7 +339,7 @@ unsafe fn transfer_by_rings(
             connection.reset();
             leave_attempt(cell, masked);
             leave::retire(fd, Reason::Violated);
-            return Some(failed(libc::ECONNRESET));
+            return Ok(failed(libc::ECONNRESET));
         }
         let pause = match attempt {
             Attempt::Moved(moved) => {
@@ -343,18 +347,18 @@ unsafe fn transfer_by_rings(
                 let goes_on = done < octets.len() && way.goes_on(connection);
                 leave_attempt(cell, masked);
                 if !goes_on {
-                    return Some(moved_so_far(done));
+                    return Ok(moved_so_far(done));
                 }
                 has_spun = false;
                 continue;
             }
             Attempt::End => {
                 leave_attempt(cell, masked);
-                return Some(moved_so_far(done));
+                return Ok(moved_so_far(done));
             }
             Attempt::Failed(errno) => {
                 leave_attempt(cell, masked);
-                return Some(ended(done, errno));
+                return Ok(ended(done, errno));
             }
             Attempt::Broken => {
                 leave_attempt(cell, masked);
@@ -363,12 +367,12 @@ unsafe fn transfer_by_rings(
             }
             Attempt::Nothing | Attempt::Waits(_) if connection.does_not_wait(way.flags()) => {
                 leave_attempt(cell, masked);
-                return Some(ended(done, libc::EAGAIN));
+                return Ok(ended(done, libc::EAGAIN));
             }
             // Another thread has taken them.
             Attempt::Nothing | Attempt::Waits(_) if done > 0 && !way.waits_for_all(connection) => {
                 leave_attempt(cell, masked);
-                return Some(moved_so_far(done));
+                return Ok(moved_so_far(done));
             }
             Attempt::Nothing => Pause::Spin,
             Attempt::Waits(event) => Pause::Sleep(event, taken),
@@ -378,8 +382,8 @@ unsafe fn transfer_by_rings(
         match unsafe { wait((cell, masked), connection, pause, &mut limit) } {
             Slept::Again => {}
             Slept::Never => leave::retire(fd, Reason::NoDescriptor),
-            Slept::Ended(errno) => return Some(ended(done, errno)),
-            Slept::Closed => return Some(failed(libc::EBADF)),
+            Slept::Ended(errno) => return Ok(ended(done, errno)),
+            Slept::Closed => return Ok(failed(libc::EBADF)),
         }
     }
 }

@@ -128,12 +128,12 @@ pub(crate) unsafe fn send_file(
     let (count, before) = (count.min(COUNT_MAX), real::errno());
     let mut sent = 0;
     let last = loop {
-        if matches!(begin(cell), Begun::Kernel) {
+        if let Begun::Kernel(entered) = begin(cell) {
             let last = kernel(count - sent);
             if last > 0 {
                 calls::count(fd, cell, Way::Send(0));
             }
-            cell.leave();
+            cell.leave_since(entered);
             break last;
         }
         cell.leave();

@@ -104,7 +104,7 @@ fn retire_cell(fd: c_int, cell: &'static Cell, reason: Reason) {
         count(state, reason);
     }
     sets::part(fd, cell, false);
-    cell.leave();
+    begun.leave(cell);
     if let Begun::Rings(_) = begun {
         // If the program closes the socket next, the agent does not hold the end back.
         bell::notice_closed();
@@ -160,12 +160,13 @@ pub(crate) fn pause_all() {
         let Some(cell) = table::hit(fd).filter(|cell| cell.seen().state() != State::Alone) else {
             continue;
         };
-        if let Begun::Rings(connection) = begin_as_is(cell) {
+        let begun = begin_as_is(cell);
+        if let Begun::Rings(connection) = begun {
             move_to_tcp(connection, 0);
             reasons::count(Reason::Fork);
         }
         pause_cell(fd, cell);
-        cell.leave();
+        begun.leave(cell);
     }
     bell::notice();
     real::set_errno(before);
@@ -245,9 +246,10 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
         State::Alone => Masked::new(),
         _ => Masked::sleeping(),
     };
-    let closing = match begin_as_is(cell) {
+    let begun = begin_as_is(cell);
+    let closing = match begun {
         Begun::Rings(connection) => closing_of(connection),
-        Begun::Kernel => Closing::End,
+        Begun::Kernel(_) => Closing::End,
     };
     if is_known_to_urdmad(state) {
         end_now(fd, closing);
@@ -259,10 +261,10 @@ fn close_cell(fd: c_int, cell: &'static Cell) {
     }
     if state == State::Alone {
         sets::forget(fd, cell);
-        cell.leave();
+        begun.leave(cell);
     } else {
         sets::part(fd, cell, true);
-        cell.leave();
+        begun.leave(cell);
         bell::notice();
     }
     real::set_errno(before);
@@ -353,14 +355,15 @@ pub(crate) fn settle_all() {
         if waiting.any(|state| cell.advance(generation, state, State::Kernel).is_some()) {
             reasons::count(Reason::PeerAbsent);
         }
-        if let Begun::Rings(connection) = begin_as_is(cell) {
+        let begun = begin_as_is(cell);
+        if let Begun::Rings(connection) = begun {
             let nothing = Window::NONE;
             let closing = close(&Call::new(connection, &nothing, 0));
             if closing == Ok(Closing::Reset) {
                 connection.reset();
             }
         }
-        cell.leave();
+        begun.leave(cell);
     }
 }
 

@@ -101,6 +101,7 @@ urdma_abi::next! {
     pthread_create(
         thread: *mut pthread_t, attributes: *const pthread_attr_t, main: Main, argument: *mut c_void
     ) -> c_int, libc::ENOSYS;
+    pthread_cancel(thread: pthread_t) -> c_int, libc::ENOSYS;
     pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int, libc::ENOSYS;
     sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int, -1;
 }

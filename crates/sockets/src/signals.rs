@@ -43,6 +43,20 @@ struct Place {
     ended: AtomicU32,
 }
 
+/// What may have left calls without their end: handlers that have not returned, and threads that
+/// were cancelled.
+static CALL_LEAVERS: AtomicU32 = AtomicU32::new(0);
+
+/// A thread is about to be cancelled.
+pub(crate) fn note_cancelled() {
+    CALL_LEAVERS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Whether calls that were in progress may have been left without their end.
+pub(crate) fn has_left_calls() -> bool {
+    CALL_LEAVERS.load(Ordering::SeqCst) != 0 || HANDLERS.has_direct()
+}
+
 /// None; those whose time has a limit, which each handler ends (signal(7)); all, which a handler
 /// ends that was installed without `SA_RESTART`.
 const NONE: u32 = 0;
@@ -162,8 +176,10 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, conte
             EACH
         };
         place.ended.fetch_max(ended, Ordering::Relaxed);
+        CALL_LEAVERS.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the arguments of the handler.
         unsafe { HANDLERS.call(signal, info, context) };
+        CALL_LEAVERS.fetch_sub(1, Ordering::SeqCst);
         // A call of the handler has begun anew.
         place.ended.fetch_max(ended, Ordering::Relaxed);
     });

@@ -4,7 +4,9 @@
 //! A call on a descriptor that may get rings is counted in the word from its begin to its end, so
 //! that no call of the kernel's is in progress when rings are used first, and so that a connection
 //! stays as long as a call uses it. A thread that sleeps until a ring changes is not counted: it
-//! may end there, by a handler of a signal that does not return or by pthread_cancel.
+//! may end there, by a handler of a signal that does not return or by pthread_cancel. So may one in
+//! a call of the kernel's, which is counted: the next socket of the number begins an era, in which
+//! the calls of earlier ones do not count.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 use crate::connection::Connection;
 use crate::lent;
 use crate::link::Link;
+use crate::signals;
 
 /// Descriptors from this number on use TCP.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
@@ -42,7 +45,9 @@ pub(crate) enum State {
 }
 
 const ONE_USER: u64 = 1;
-const USERS: u64 = 0xffff_ffff;
+const USERS: u64 = (1 << ERA_SHIFT) - 1;
+const ERA_SHIFT: u32 = 20;
+const ERA: u64 = (1 << STATE_SHIFT) - 1 - USERS;
 const STATE_SHIFT: u32 = 32;
 const GENERATION_SHIFT: u32 = 40;
 
@@ -79,6 +84,20 @@ impl Seen {
 
     fn with_one_more(self) -> Self {
         Self(self.0.wrapping_add(ONE_USER))
+    }
+
+    fn with_one_less(self) -> Self {
+        Self(self.0.wrapping_sub(ONE_USER))
+    }
+
+    /// Without calls in progress: those that have begun before do not count any more.
+    fn with_next_era(self) -> Self {
+        let era = self.0.wrapping_add(1 << ERA_SHIFT) & ERA;
+        Self(self.0 & !(ERA | USERS) | era)
+    }
+
+    fn is_of_era(self, other: Self) -> bool {
+        self.0 & ERA == other.0 & ERA
     }
 
     fn next_generation(self) -> Self {
@@ -259,9 +278,20 @@ impl Cell {
         HIGHEST.fetch_max(highest, SeqCst);
         // Not while a call on an earlier file is in progress: this one is the kernel's then.
         let seen = self.seen();
-        if seen.state() == State::Kernel {
-            self.exchange(seen, seen.with(State::Alone).next_generation());
+        let new = seen.with(State::Alone).next_generation();
+        if self.is_left(seen) {
+            self.exchange(seen, new.with_next_era());
+        } else if seen.state() == State::Kernel {
+            self.exchange(seen, new);
         }
+    }
+
+    /// Whether the calls in progress on an earlier file may have ended without saying so. They do
+    /// not use a connection.
+    fn is_left(&self, seen: Seen) -> bool {
+        let is_ended = matches!(seen.state(), State::Kernel | State::Ending | State::Pausing);
+        let is_plain = is_ended && self.connection().is_null();
+        is_plain && seen.users() > 0 && signals::has_left_calls()
     }
 
     /// Begins a call; the word is that from before it.
@@ -269,10 +299,30 @@ impl Cell {
         Seen(self.word.fetch_add(ONE_USER, SeqCst))
     }
 
-    /// Ends a call. The last one ends the use of a connection that is ending.
+    /// Ends a call that uses the connection. The last one ends the use of a connection that is
+    /// ending.
     #[inline]
     pub(crate) fn leave(&self) {
-        let seen = self.count_out();
+        self.has_left(self.count_out());
+    }
+
+    /// Ends another call, which has `entered`.
+    #[inline]
+    pub(crate) fn leave_since(&self, entered: Seen) {
+        loop {
+            let seen = self.seen();
+            if !seen.is_of_era(entered) {
+                return;
+            }
+            let left = seen.with_one_less();
+            if self.exchange(seen, left) {
+                return self.has_left(left);
+            }
+        }
+    }
+
+    #[inline]
+    fn has_left(&self, seen: Seen) {
         if matches!(seen.state(), State::Ending | State::Pausing) {
             self.end_if_last(seen);
         }
@@ -350,6 +400,7 @@ impl Cell {
                 new
             };
             if self.exchange(seen, new) {
+                self.has_ended(seen);
                 return seen.state();
             }
         }
@@ -369,9 +420,20 @@ impl Cell {
         loop {
             let seen = self.seen();
             let has_more = !matches!(seen.state(), State::Kernel | State::Alone | State::Ending);
-            if !has_more || self.change(seen, State::Pausing) {
+            if !has_more {
                 return;
             }
+            if self.change(seen, State::Pausing) {
+                return self.has_ended(seen);
+            }
+        }
+    }
+
+    /// The word was `seen` before the use of the connection began to end. No call has used one that
+    /// was ready.
+    fn has_ended(&self, seen: Seen) {
+        if seen.state() == State::Ready {
+            self.drop_connection();
         }
     }
 

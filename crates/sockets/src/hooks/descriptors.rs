@@ -252,7 +252,8 @@ fn count_octets(
     kernel: impl Fn() -> c_int,
 ) -> c_int {
     let masked = Masked::new();
-    let result = match (begin(cell), count) {
+    let begun = begin(cell);
+    let result = match (begun, count) {
         (Begun::Rings(connection), Some(count)) => {
             let octets = if request == libc::FIONREAD {
                 connection.readable()
@@ -264,7 +265,7 @@ fn count_octets(
         }
         _ => kernel(),
     };
-    cell.leave();
+    begun.leave(cell);
     drop(masked);
     result
 }
@@ -341,7 +342,7 @@ fn with_rings(fd: c_int, use_it: impl FnOnce(&Connection)) -> bool {
     if let Begun::Rings(connection) = begun {
         use_it(connection);
     }
-    cell.leave();
+    begun.leave(cell);
     drop(masked);
     has_rings
 }

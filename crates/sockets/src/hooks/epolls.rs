@@ -87,16 +87,17 @@ unsafe fn control(
 ) -> c_int {
     let _uncancelled = Disabled::new();
     let masked = Masked::new();
-    let connection = match begin(cell) {
+    let begun = begin(cell);
+    let connection = match begun {
         Begun::Rings(connection) => Some(connection),
-        Begun::Kernel => None,
+        Begun::Kernel(_) => None,
     };
     // SAFETY: the arguments of the caller.
     let (result, is_ours) = unsafe { set.control((op, fd), cell, connection, event) };
     if let Some(connection) = connection.filter(|_| is_ours) {
         joined(cell, connection);
     }
-    cell.leave();
+    begun.leave(cell);
     drop(masked);
     if !is_ours {
         leave::retire(fd, Reason::Epoll);

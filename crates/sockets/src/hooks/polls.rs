@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::readiness::{self, is_out_of_ring, of_rings, OUT};
 use crate::reasons::Reason;
 use crate::spins::spin;
-use crate::table::{self, Cell};
+use crate::table::{self, Cell, Seen};
 use crate::{bell, leave, limits, real, sets, signals};
 
 /// Entries of a list that is copied, and bells: one for each connection with rings among the
@@ -118,7 +118,7 @@ struct Lists<const ENTRIES: usize, const BELLS: usize> {
     ringed: [Option<Ringed>; BELLS],
     ringed_count: usize,
     /// Cells of entries that may get rings: a call on each is in progress.
-    others: [Option<&'static Cell>; ENTRIES],
+    others: [Option<(&'static Cell, Seen)>; ENTRIES],
     asked: Asked<ENTRIES, BELLS>,
     /// The bell of this thread, if it sleeps.
     mine: Option<c_int>,
@@ -243,9 +243,12 @@ impl<const ENTRIES: usize, const BELLS: usize> Lists<ENTRIES, BELLS> {
             let Some(cell) = table::hit(entry.fd) else {
                 continue;
             };
-            let Begun::Rings(connection) = begin(cell) else {
-                self.others[index] = Some(cell);
-                continue;
+            let connection = match begin(cell) {
+                Begun::Rings(connection) => connection,
+                Begun::Kernel(entered) => {
+                    self.others[index] = Some((cell, entered));
+                    continue;
+                }
             };
             // One bell is the thread's.
             if self.ringed_count + 1 == BELLS {
@@ -269,8 +272,8 @@ impl<const ENTRIES: usize, const BELLS: usize> Lists<ENTRIES, BELLS> {
 
     /// Ends what `enter` and `arm` have begun.
     fn leave(&mut self) {
-        for cell in self.others.iter_mut().filter_map(Option::take) {
-            cell.leave();
+        for (cell, entered) in self.others.iter_mut().filter_map(Option::take) {
+            cell.leave_since(entered);
         }
         for ringed in self.ringed.iter_mut().filter_map(Option::take) {
             if let Some(mine) = self.mine {

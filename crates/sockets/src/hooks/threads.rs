@@ -1,11 +1,11 @@
-//! Functions by which threads begin and block signals, for [`crate::diagnosis`].
+//! Functions by which threads begin and block signals, for [`crate::diagnosis`], and are cancelled.
 
 use std::ffi::{c_int, c_void};
 
 use libc::{pthread_attr_t, pthread_t, sigset_t};
 
 use crate::real::Main;
-use crate::{diagnosed, diagnosis, real};
+use crate::{diagnosed, diagnosis, real, signals};
 
 /// A thread's function and argument.
 struct Begun(Main, *mut c_void);
@@ -38,6 +38,13 @@ unsafe extern "C-unwind" fn begin(begun: *mut c_void) -> *mut c_void {
     diagnosis::begin_thread();
     // SAFETY: what the program has given to pthread_create.
     unsafe { main(argument) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
+    signals::note_cancelled();
+    // SAFETY: the argument of the caller.
+    unsafe { real::pthread_cancel(thread) }
 }
 
 #[cfg_attr(not(test), no_mangle)]

@@ -107,6 +107,48 @@ fn new_socket_is_the_kernels_while_a_call_on_the_earlier_one_is_in_progress() {
 }
 
 #[test]
+fn calls_of_earlier_eras_do_not_count_in_a_later_one() {
+    let cell = alone();
+    let generation = cell.seen().generation();
+    // More eras than their number has.
+    for _ in 0..1 << 13 {
+        let earlier = cell.enter();
+        let seen = cell.seen();
+        assert!(cell.exchange(seen, seen.with_next_era()));
+        assert_eq!(cell.seen().users(), 0);
+        let now = cell.enter();
+        cell.leave_since(earlier);
+        assert_eq!(cell.seen().users(), 1);
+        cell.leave_since(now);
+        assert_eq!(cell.seen().users(), 0);
+    }
+    assert_eq!(cell.seen().state(), State::Alone);
+    assert_eq!(cell.seen().generation(), generation);
+}
+
+#[test]
+fn connection_that_no_call_has_used_ends_before_the_calls_in_progress() {
+    for is_paused in [false, true] {
+        let cell = alone();
+        let [connection, _peer] = ends().map(Arc::new);
+        cell.enter();
+        let generation = cell.seen().generation();
+        give(&cell, &connection, State::Ready);
+        cell.enter();
+        if is_paused {
+            cell.pause();
+        } else {
+            cell.end(true);
+        }
+        cell.leave();
+        assert!(connection.with_socket(|| ()).is_none());
+        assert_eq!(cell.seen().users(), 1);
+        let closings = u64::from(!is_paused);
+        assert_eq!(cell.seen().generation(), generation + closings);
+    }
+}
+
+#[test]
 fn generations_do_not_reach_into_the_state() {
     let cell = alone();
     let before = cell.seen().generation();
@@ -139,14 +181,16 @@ fn socket_has_another_generation_than_one_that_was_the_kernels_when_it_was_close
 
 /// Offers a socket whose cell is alone, and gives it rings.
 fn give_rings(cell: &Cell, connection: &Arc<Connection>) {
+    give(cell, connection, State::Rings);
+}
+
+fn give(cell: &Cell, connection: &Arc<Connection>, state: State) {
     let generation = cell.seen().generation();
     let offered = cell.advance(generation, State::Alone, State::Offered);
     assert!(offered.is_some());
     let before = cell.set_connection(Connection::into_raw(Arc::clone(connection)));
     assert!(before.is_null());
-    assert!(cell
-        .advance(generation, State::Offered, State::Rings)
-        .is_some());
+    assert!(cell.advance(generation, State::Offered, state).is_some());
 }
 
 #[test]
