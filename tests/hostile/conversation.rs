@@ -81,7 +81,7 @@ impl Conversation {
     /// The next packet of urdmad; `None` once it has ended the connection.
     pub(crate) fn next(&self) -> Result<Option<FromDaemon>, String> {
         self.wait_for(PollFlags::POLLIN)?;
-        match self.0.recv(PACKET_OCTETS_MAX) {
+        match self.0.recv(&mut vec![0; PACKET_OCTETS_MAX]) {
             Ok(Some(packet)) => packet.parse().map(Some).map_err(|error| error.to_string()),
             Ok(None) | Err(Errno::ECONNRESET) => Ok(None),
             Err(errno) => Err(errno.to_string()),

@@ -180,7 +180,7 @@ fn client_that_sends_descriptors_with_a_request_is_disconnected_and_none_stays()
         };
         let fds = vec![file.as_fd(); copies];
         socket.send(&FromClient { id: 1, request }, &fds).unwrap();
-        assert!(socket.recv(4096).unwrap().is_none(), "{copies}");
+        assert!(socket.recv(&mut [0; 4096]).unwrap().is_none(), "{copies}");
     }
     eventually("no descriptor is left", || open_files(&daemon) <= before);
     daemon.stop();
@@ -380,9 +380,10 @@ fn statuses_are_asked_for_together() {
         }
     }
     assert!(daemon.client().status().is_ok());
+    let mut room = vec![0; PACKET_OCTETS_MAX];
     for client in &clients {
         for id in 0..=OF_CLIENT {
-            let packet = client.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
+            let packet = client.recv(&mut room).unwrap().unwrap();
             let answer = packet.parse::<FromDaemon>().unwrap();
             let FromDaemon::Answer { id: of, result } = answer else {
                 panic!("{answer:?}");

@@ -205,7 +205,7 @@ fn place_of_a_client_stays_taken_until_what_it_has_sent_is_closed() {
             drop(socket);
         });
         for client in clients {
-            assert!(client.recv(4096).unwrap().is_none());
+            assert!(client.recv(&mut [0; 4096]).unwrap().is_none());
         }
         peer
     };

@@ -235,7 +235,12 @@ fn other_version_is_told_which_one_urdmad_has() {
         program: "old".into(),
     };
     socket.send(&FromClient { id: 1, request }, &[]).unwrap();
-    let answer: FromDaemon = socket.recv(4096).unwrap().unwrap().parse().unwrap();
+    let answer: FromDaemon = socket
+        .recv(&mut [0; 4096])
+        .unwrap()
+        .unwrap()
+        .parse()
+        .unwrap();
     let FromDaemon::Answer {
         result: Err(refusal),
         ..
@@ -259,7 +264,7 @@ fn garbage_on_the_control_socket_ends_only_that_connection() {
     let socket =
         urdma_ipc::packet::PacketSocket::connect(&daemon.run_dir.control_socket()).unwrap();
     socket.send(&"what?", &[]).unwrap();
-    assert!(matches!(socket.recv(4096), Ok(None) | Err(_)));
+    assert!(matches!(socket.recv(&mut [0; 4096]), Ok(None) | Err(_)));
     assert!(good.status().is_ok());
 }
 

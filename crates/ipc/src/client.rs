@@ -14,7 +14,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::capture::{CaptureCounts, CaptureOptions};
 use crate::error::{ControlError, Refusal, RefusalKind};
@@ -30,6 +29,8 @@ use crate::PROTOCOL_VERSION;
 
 /// Time limit of an answer from urdmad.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The limit of a wait without one, after which the thread waits again.
+const ENDLESS: Duration = Duration::from_secs(3600);
 /// Capacity of the queue for [`ControlClient::next_event`]; when it is full, the oldest event is
 /// dropped. Each process of an instance can cause a few events at a time.
 const EVENTS_MAX: usize = 2048;
@@ -45,10 +46,10 @@ pub struct ControlClient {
     arrived: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inbox {
-    /// Whether a thread is in recvmsg; the others wait on the condition variable.
-    has_reader: bool,
+    /// None while a thread is in recvmsg; the others wait on the condition variable.
+    reader: Option<Reader>,
     /// How many wait on the condition variable.
     waiting: u32,
     is_closed: bool,
@@ -58,6 +59,53 @@ struct Inbox {
     /// an entry.
     answers: HashMap<u64, Option<Reply>>,
     events: VecDeque<(Event, Vec<OwnedFd>)>,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self {
+            reader: Some(Reader {
+                room: vec![0; PACKET_OCTETS_MAX],
+                limit: Duration::ZERO,
+            }),
+            waiting: 0,
+            is_closed: false,
+            refused: None,
+            answers: HashMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+}
+
+/// What a thread that reads the socket has for itself.
+#[derive(Debug)]
+struct Reader {
+    /// Room for the longest packet. Only the pages that packets were written to take memory.
+    room: Vec<u8>,
+    /// The limit of waits that the socket has; zero for none.
+    limit: Duration,
+}
+
+impl Reader {
+    /// Reads a packet, and waits for it up to `left`, or less.
+    fn receive(
+        &mut self,
+        socket: &PacketSocket,
+        left: Option<Duration>,
+    ) -> Result<Received<'_>, Errno> {
+        let left = left.unwrap_or(ENDLESS);
+        // A system call, so the limit is one for waits that are somewhat shorter or longer too: the
+        // caller waits again.
+        if self.limit > left || self.limit < left / 2 {
+            self.limit = left / 4 * 3;
+            socket.limit_waits(self.limit)?;
+        }
+        match socket.recv(&mut self.room) {
+            Ok(packet) => Ok(packet.map_or(Received::Closed, Received::Packet)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Received::Nothing),
+            Err(errno) => Err(errno),
+        }
+    }
 }
 
 /// An answer and its descriptors, or EMFILE if this process cannot open those.
@@ -145,7 +193,7 @@ impl ControlClient {
             instance: String::new(),
             daemon_pid: 0,
             next_id: AtomicU64::new(1),
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox::new()),
             arrived: Condvar::new(),
         };
         let hello = client.ask(Request::Hello {
@@ -575,10 +623,9 @@ impl ControlClient {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
-            inbox = if inbox.has_reader {
-                self.wait_for_reader(inbox, left)
-            } else {
-                self.read_one(inbox, left)?
+            inbox = match inbox.reader.take() {
+                None => self.wait_for_reader(inbox, left),
+                Some(reader) => self.read_one(inbox, reader, left)?,
             };
         }
     }
@@ -608,14 +655,13 @@ impl ControlClient {
     /// Reads one packet before the deadline, if any, and stores it for its receiver.
     fn read_one<'a>(
         &'a self,
-        mut inbox: MutexGuard<'a, Inbox>,
+        inbox: MutexGuard<'a, Inbox>,
+        mut reader: Reader,
         left: Option<Duration>,
     ) -> Result<MutexGuard<'a, Inbox>, ControlError> {
-        inbox.has_reader = true;
         drop(inbox);
-        let received = self.receive(left);
+        let received = reader.receive(&self.socket, left);
         let mut inbox = self.lock();
-        inbox.has_reader = false;
         let outcome = match received {
             Ok(Received::Packet(packet)) => file_packet(&mut inbox, packet),
             Ok(Received::Closed) | Err(Errno::ECONNRESET) => {
@@ -625,26 +671,12 @@ impl ControlClient {
             Ok(Received::Nothing) => Ok(()),
             Err(errno) => Err(errno.into()),
         };
+        inbox.reader = Some(reader);
         // A system call, also if no thread waits.
         if inbox.waiting > 0 {
             self.arrived.notify_all();
         }
         outcome.map(|()| inbox)
-    }
-
-    fn receive(&self, left: Option<Duration>) -> Result<Received, Errno> {
-        if let Some(left) = left {
-            let mut waiting = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            let milliseconds = left.as_millis().saturating_add(1);
-            let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
-            match poll(&mut waiting, timeout) {
-                Ok(0) | Err(Errno::EINTR) => return Ok(Received::Nothing),
-                Ok(_) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        let packet = self.socket.recv(PACKET_OCTETS_MAX)?;
-        Ok(packet.map_or(Received::Closed, Received::Packet))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -658,13 +690,13 @@ impl AsFd for ControlClient {
     }
 }
 
-enum Received {
-    Packet(Packet),
+enum Received<'a> {
+    Packet(Packet<&'a [u8]>),
     Nothing,
     Closed,
 }
 
-fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
+fn file_packet(inbox: &mut Inbox, packet: Packet<&[u8]>) -> Result<(), ControlError> {
     let message = packet
         .parse()
         .map_err(|error| ControlError::Malformed(error.to_string()))?;

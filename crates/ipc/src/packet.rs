@@ -5,6 +5,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{open, OFlag};
@@ -15,6 +16,7 @@ use nix::sys::socket::{
     UnixAddr, UnixCredentials,
 };
 use nix::sys::stat::Mode;
+use nix::sys::time::{TimeSpec, TimeVal};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use urdma_abi::spared::raised;
@@ -27,24 +29,24 @@ const SEND_BUFFER_OCTETS: usize = 208 * 1024;
 /// Words of the control buffer of one packet: a `cmsghdr` and four descriptors.
 const CONTROL_WORDS: usize = 4;
 
-/// One received packet.
+/// One received packet; `Octets` holds what it says.
 #[derive(Debug)]
-pub struct Packet {
+pub struct Packet<Octets = Vec<u8>> {
     /// The octets.
-    pub octets: Vec<u8>,
+    pub octets: Octets,
     /// The file descriptors in the packet, close-on-exec; none if `lacks_fds`.
     pub fds: Vec<OwnedFd>,
     /// Whether it had more than four descriptors, or more than this process may open.
     pub lacks_fds: bool,
 }
 
-impl Packet {
+impl<Octets: AsRef<[u8]>> Packet<Octets> {
     /// Parses the packet as a JSON message.
     ///
     /// # Errors
     /// The packet is not valid JSON, or not a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.octets)
+        serde_json::from_slice(self.octets.as_ref())
     }
 }
 
@@ -130,31 +132,40 @@ impl PacketSocket {
         }
     }
 
-    /// Waits for a packet; `None` if the other side has closed the connection.
+    /// Limits the waits of [`Self::recv`] from now on, to a few milliseconds at least.
     ///
     /// # Errors
-    /// Those of recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`.
-    pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        // The buffer is allocated for this packet, since one for the longest takes 50 pages.
-        let waiting = self.wait_for_packet()?;
-        let mut octets = vec![0; waiting.min(octets_max)];
+    /// Those of setsockopt(2).
+    pub fn limit_waits(&self, limit: Duration) -> Result<(), Errno> {
+        // Zero would be no limit.
+        let limit = TimeSpec::from(limit.max(Duration::from_millis(1)));
+        let limit = TimeVal::new(limit.tv_sec(), limit.tv_nsec() / 1000);
+        setsockopt(&self.0, sockopt::ReceiveTimeout, &limit)
+    }
+
+    /// Waits for a packet, and writes it to `room`; `None` if the other side has closed the
+    /// connection.
+    ///
+    /// # Errors
+    /// EAGAIN at the end of the limit ([`Self::limit_waits`]); EINTR; EMSGSIZE if the packet is
+    /// longer than `room`; else those of recvmsg(2).
+    pub fn recv<'a>(&self, room: &'a mut [u8]) -> Result<Option<Packet<&'a [u8]>>, Errno> {
         let mut control = [0; CONTROL_WORDS];
         let flags = MsgFlags::empty();
-        let received = past_reset(|| recvmsg(self.0.as_fd(), &mut octets, &mut control, flags))?;
+        let received = past_reset(|| recvmsg(self.0.as_fd(), room, &mut control, flags))?;
         if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
         if received.length_octets == 0 {
             return Ok(None);
         }
-        octets.truncate(received.length_octets);
         let mut fds = received.fds;
         let lacks_fds = received.flags.contains(MsgFlags::MSG_CTRUNC);
         if lacks_fds {
             fds.clear();
         }
         Ok(Some(Packet {
-            octets,
+            octets: &room[..received.length_octets],
             fds,
             lacks_fds,
         }))
@@ -173,7 +184,7 @@ impl PacketSocket {
         let mut control = [0; CONTROL_WORDS];
         let flags = MsgFlags::MSG_DONTWAIT;
         let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-        let waiting = past_reset(|| recvmsg(self.0.as_fd(), &mut [], &mut control, peek))?;
+        let waiting = receive_at_once(|| recvmsg(self.0.as_fd(), &mut [], &mut control, peek))?;
         let (len, fds) = (waiting.length_octets, waiting.fds);
         if waiting.flags.contains(MsgFlags::MSG_CTRUNC) {
             return Err(NotReceived {
@@ -199,7 +210,7 @@ impl PacketSocket {
         let mut octets = vec![0; len];
         // Without a control buffer the kernel closes the descriptors of the packet itself, of which
         // `fds` are copies, so this is the last close of none.
-        match past_reset(|| recv(self.0.as_raw_fd(), &mut octets, flags)) {
+        match receive_at_once(|| recv(self.0.as_raw_fd(), &mut octets, flags)) {
             Ok(_) => Ok(Some(Packet {
                 octets,
                 fds,
@@ -207,12 +218,6 @@ impl PacketSocket {
             })),
             Err(errno) => Err(NotReceived { errno, fds }),
         }
-    }
-
-    /// The length of the next packet, which stays in the queue; 0 if the other side has closed.
-    fn wait_for_packet(&self) -> Result<usize, Errno> {
-        let peek = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-        past_reset(|| recv(self.0.as_raw_fd(), &mut [], peek))
     }
 
     /// Ends the connection, while the socket stays open: the other side receives what was sent to
@@ -315,17 +320,23 @@ fn with_short_path(
     action(&UnixAddr::new(&short)?)
 }
 
-/// Receives, and repeats the call after EINTR and once after ECONNRESET: if the other side has
-/// closed without reading all packets, one call fails, but packets it sent before can be received.
+/// Receives, and repeats the call once after ECONNRESET: if the other side has closed without
+/// reading all packets, one call fails, but packets it sent before can be received.
 fn past_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    let mut was_reset = false;
-    loop {
+    match receive() {
+        Err(Errno::ECONNRESET) => receive(),
+        other => other,
+    }
+}
+
+/// Receives without blocking, past signals and a reset.
+fn receive_at_once<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    past_reset(|| loop {
         match receive() {
             Err(Errno::EINTR) => {}
-            Err(Errno::ECONNRESET) if !was_reset => was_reset = true,
             other => return other,
         }
-    }
+    })
 }
 
 /// The result of recvmsg(2).
@@ -433,7 +444,8 @@ mod tests {
     fn descriptors_that_fit_come_with_their_packet() {
         let (one, other) = pair();
         let pipe = send_pipe(&one, 4);
-        let packet = other.recv(64).unwrap().unwrap();
+        let mut room = [0; 64];
+        let packet = other.recv(&mut room).unwrap().unwrap();
         assert_eq!(packet.parse::<String>().unwrap(), "hello");
         assert_eq!(packet.fds.len(), 4);
         drop(packet);
@@ -445,7 +457,8 @@ mod tests {
     fn packet_with_too_many_descriptors_leaves_none() {
         let (one, other) = pair();
         let pipe = send_pipe(&one, 9);
-        let packet = other.recv(64).unwrap().unwrap();
+        let mut room = [0; 64];
+        let packet = other.recv(&mut room).unwrap().unwrap();
         assert_eq!(packet.parse::<String>().unwrap(), "hello");
         assert!(packet.fds.is_empty() && packet.lacks_fds);
         assert!(is_closed(pipe));
@@ -490,9 +503,10 @@ mod tests {
         let (one, other) = pair();
         one.send(&"farewell", &[]).unwrap();
         one.end();
-        let packet = other.recv(64).unwrap().unwrap();
+        let mut room = [0; 64];
+        let packet = other.recv(&mut room).unwrap().unwrap();
         assert_eq!(packet.parse::<String>().unwrap(), "farewell");
-        assert!(other.recv(64).unwrap().is_none());
+        assert!(other.recv(&mut room).unwrap().is_none());
         assert_eq!(other.send(&"late", &[]), Err(Errno::EPIPE));
     }
 
@@ -502,8 +516,9 @@ mod tests {
         other.send(&"unread", &[]).unwrap();
         one.send(&"farewell", &[]).unwrap();
         drop(one);
-        let packet = other.recv(64).unwrap().unwrap();
+        let mut room = [0; 64];
+        let packet = other.recv(&mut room).unwrap().unwrap();
         assert_eq!(packet.parse::<String>().unwrap(), "farewell");
-        assert!(other.recv(64).unwrap().is_none());
+        assert!(other.recv(&mut room).unwrap().is_none());
     }
 }

@@ -98,7 +98,8 @@ fn attach_to_an_urdmad_of_another_version_says_so() {
     // Both requests have arrived before either is answered.
     let (attaching, daemon) = attaching("version");
     let [hello, attach] = [(); 2].map(|()| {
-        let packet = daemon.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
+        let mut room = [0; 1024];
+        let packet = daemon.recv(&mut room).unwrap().unwrap();
         packet.parse::<FromClient>().unwrap()
     });
     assert!(matches!(hello.request, Request::Hello { .. }));
