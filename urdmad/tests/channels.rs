@@ -123,10 +123,10 @@ fn offer_that_comes_after_the_end_of_its_process_is_not_one_to_the_next() {
         assert_eq!(outcome(&a), Some(refused));
     }
     offer_in(&a, slot, Some(generation + 1));
-    let passed = outcome(&a);
+    let offered = outcome(&next);
     assert!(
-        matches!(passed, Some(Event::ChannelPassed { slot: to, .. }) if to == slot),
-        "{passed:?}"
+        matches!(offered, Some(Event::ChannelOffered { slot, .. }) if slot == a.attached.slot),
+        "{offered:?}"
     );
 }
 

@@ -105,8 +105,9 @@ pub enum Request {
     /// Offers a channel to the process in another slot; with two descriptors: the region that this
     /// process writes and the other reads, and this process' page, both sealed. To slot 0, which is
     /// urdmad, directly after [`Answer::Attached`], with a third one: the delivery records. Answer:
-    /// none; the outcome of an offer to another process is [`Event::ChannelPassed`] or
-    /// [`Event::ChannelRefused`]. A process offers one channel to each process.
+    /// none; [`Event::ChannelRefused`] if an offer to another process is not passed on, and
+    /// [`Event::ChannelPassed`] if one is that names no generation. A process offers one channel to
+    /// each process.
     OfferChannel {
         /// The other's slot.
         slot: u8,
@@ -246,7 +247,7 @@ pub enum Event {
         /// The slot's generation.
         generation: u32,
     },
-    /// An offer of this process was passed on.
+    /// An offer of this process, which named no generation, was passed on.
     ChannelPassed {
         /// The slot.
         slot: u8,

@@ -77,19 +77,17 @@ impl Control {
         let offer = FromDaemon::Event(offer);
         let reads = to.is_some_and(|to| reads_offers(&mut self.clients, to));
         let to_peer = self.client_in(to.filter(|_| reads));
-        let outcome = if to_peer.is_some_and(|peer| peer.send(&offer, &fds)) {
-            Event::ChannelPassed {
-                slot,
-                generation: self.directory.0.generation(slot),
-            }
-        } else {
-            Event::ChannelRefused { slot, generation }
+        let is_passed = to_peer.is_some_and(|peer| peer.send(&offer, &fds));
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
         };
-        if let Some(client) = self.clients.get_mut(&token) {
-            if matches!(outcome, Event::ChannelRefused { .. }) {
-                client.offered.remove(slot);
-            }
-            client.tell(outcome);
+        if !is_passed {
+            client.offered.remove(slot);
+            client.tell(Event::ChannelRefused { slot, generation });
+        } else if generation.is_none() {
+            // A client that has named it knows it, and would wake for nothing.
+            let generation = self.directory.0.generation(slot);
+            client.tell(Event::ChannelPassed { slot, generation });
         }
     }
 
