@@ -64,6 +64,8 @@ struct Ready {
     signals: bool,
     bell: bool,
     listener: bool,
+    /// The kernel module has requests.
+    kernel: bool,
     kernel_hung_up: bool,
     counters: bool,
     clients: Vec<ReadyClient>,
@@ -128,6 +130,9 @@ impl Control {
         if ready.listener {
             self.accept_from(acceptor);
         }
+        if ready.kernel {
+            self.take_from_kernel();
+        }
         self.serve_kernel();
         self.answer_resolved();
         self.offers().answer_closed();
@@ -189,6 +194,7 @@ impl Control {
             events.is_some_and(|events| events.contains(flag))
         };
         let has_hung_up = |place| has(place, PollFlags::POLLHUP);
+        let has_request = |place| has(place, PollFlags::POLLIN);
         let has_reader = |place| has(place, PollFlags::POLLPRI);
         let clients = places
             .into_iter()
@@ -205,6 +211,7 @@ impl Control {
             signals: is_set(SIGNALS),
             bell: is_set(BELL),
             listener: is_set(LISTENER),
+            kernel: kernel_place.is_some_and(has_request),
             kernel_hung_up: kernel_place.is_some_and(has_hung_up),
             counters: counters_place.is_some_and(is_set) || kernel_place.is_some_and(has_reader),
             clients,

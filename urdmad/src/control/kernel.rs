@@ -18,12 +18,18 @@ use crate::listeners::RequestTarget;
 use crate::slots::Token;
 
 impl Control {
-    /// Handles the requests, datagrams and timers of the kernel module.
-    pub(super) fn serve_kernel(&mut self) {
+    /// Takes the requests of the kernel module, of which poll(2) has reported that there are some.
+    pub(super) fn take_from_kernel(&mut self) {
         let now = self.now();
         while let Some(message) = self.kernel.receive() {
             self.kernel.cm.take(now, &message, &self.shared);
         }
+    }
+
+    /// Handles the datagrams and timers of connection management for the kernel module, and all
+    /// that follows from them and from the module's requests.
+    pub(super) fn serve_kernel(&mut self) {
+        let now = self.now();
         for (from, datagram) in self.shared.take_cm_datagrams() {
             self.kernel.cm.handle_datagram(now, from, &datagram);
         }

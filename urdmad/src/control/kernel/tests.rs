@@ -105,6 +105,7 @@ impl Rig {
 
     fn say(&mut self, message: &CmMessage) {
         self.module.send(message).unwrap();
+        self.control.take_from_kernel();
         self.control.serve_kernel();
     }
 
