@@ -369,26 +369,40 @@ static __poll_t urdma_agent_poll(struct file *file, poll_table *table)
 	return events;
 }
 
-/* Reads one message; -EAGAIN if there is none. */
-static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octets, loff_t *offset)
+/* The next unread message, which the caller frees; NULL if there is none. */
+static struct urdma_note *urdma_agent_next(struct urdma_agent *agent)
 {
-	struct urdma_agent *agent = file->private_data;
 	struct urdma_note *note;
-	ssize_t ret = sizeof(note->message);
 
-	if (octets < sizeof(note->message))
-		return -EINVAL;
 	spin_lock(&urdma_agents_lock);
 	note = list_first_entry_or_null(&agent->notes, struct urdma_note, list);
 	if (note)
 		list_del(&note->list);
 	spin_unlock(&urdma_agents_lock);
-	if (!note)
-		return -EAGAIN;
-	if (copy_to_user(to, &note->message, sizeof(note->message)))
-		ret = -EFAULT;
-	kfree(note);
-	return ret;
+	return note;
+}
+
+/* Reads the messages that there are, as many as there is room for; -EAGAIN if there is none. */
+static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octets, loff_t *offset)
+{
+	const size_t each = sizeof(struct urdma_cm_message);
+	struct urdma_note *note;
+	ssize_t done = 0;
+	bool failed;
+
+	if (octets < each)
+		return -EINVAL;
+	while (octets - done >= each) {
+		note = urdma_agent_next(file->private_data);
+		if (!note)
+			break;
+		failed = copy_to_user(to + done, &note->message, each);
+		kfree(note);
+		if (failed)
+			return done ? done : -EFAULT;
+		done += each;
+	}
+	return done ? done : -EAGAIN;
 }
 
 /*
@@ -407,24 +421,30 @@ static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
 	return dev;
 }
 
-/* Writes one message. */
+/* Writes messages; says how many octets it has taken, up to the first that it refuses. */
 static ssize_t urdma_agent_write(struct file *file, const char __user *from, size_t octets,
 				 loff_t *offset)
 {
 	struct urdma_cm_message message;
 	struct urdma_dev *dev;
-	int ret;
+	ssize_t done = 0;
+	int ret = 0;
 
-	if (octets != sizeof(message))
+	if (!octets || octets % sizeof(message))
 		return -EINVAL;
-	if (copy_from_user(&message, from, sizeof(message)))
-		return -EFAULT;
 	dev = urdma_agent_dev(file->private_data);
 	if (!dev)
 		return -ENODEV;
-	ret = urdma_cm_take(dev, &message);
+	while (!ret && done < octets) {
+		if (copy_from_user(&message, from + done, sizeof(message)))
+			ret = -EFAULT;
+		else
+			ret = urdma_cm_take(dev, &message);
+		if (!ret)
+			done += sizeof(message);
+	}
 	ib_device_put(&dev->ib);
-	return ret ? ret : octets;
+	return done ? done : ret;
 }
 
 static const struct file_operations urdma_agent_fops = {

@@ -15,7 +15,7 @@
  * Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse
  * it.
  */
-#define URDMA_KERNEL_ABI 8
+#define URDMA_KERNEL_ABI 9
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61

@@ -97,7 +97,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
         r#"{"id":1,"request":"detach"}"#,
         r#"{"id":1,"request":{"offer_channel":{"slot":0}}}"#,
         r#"{"id":1,"request":{"offer_channel":{"slot":256}}}"#,
-        r#"{"id":1,"request":{"qp_is_set":{"qpn":4294967295,"succeeded":true}}}"#,
+        r#"{"id":1,"request":{"qps_are_set":[{"qpn":4294967295,"succeeded":true}]}}"#,
         r#"{"id":1,"request":"no such request"}"#,
         r#"{"id":1,"request":"status","more":1}"#,
         "null",

@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     let outcome = control.run(&listener, &signals);
     notify("STOPPING=1");
     tracing::info!("instance \"{}\" ends", control.instance);
-    control.tell_all(Event::Shutdown);
+    control.tell_all(&Event::Shutdown);
     // First no new clients; then the data thread ends and with it the port; then the files are
     // removed. The clients' sockets close last, which shows that the instance has ended.
     drop(listener);

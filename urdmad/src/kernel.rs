@@ -122,10 +122,11 @@ impl KernelDevice {
         self.wait("the device is gone".to_owned(), now);
     }
 
-    /// The next message of the module.
-    pub(crate) fn receive(&self) -> Option<CmMessage> {
+    /// The next messages of the module.
+    pub(crate) fn receive(&self) -> Vec<CmMessage> {
         // The descriptor of a device that is gone has also hung up.
-        self.agent()?.receive().ok().flatten()
+        let received = self.agent().map(Agent::receive);
+        received.and_then(Result::ok).unwrap_or_default()
     }
 
     fn wait(&mut self, because: String, now: Instant) {

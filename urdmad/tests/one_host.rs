@@ -379,11 +379,14 @@ fn killed_process_gives_everything_back() {
         child.wait().unwrap();
         // A request for the status makes urdmad request a report from the peer, too.
         let next = || peer.next_event();
-        let event = std::iter::repeat_with(next).find(|e| *e != Some(Event::ReportWanted));
+        let mut events = std::iter::repeat_with(next);
+        let event = events.find(|event| *event != Some(Event::ReportWanted));
+        let event = event.flatten();
         let slot = from.number();
-        let is_of_slot =
-            |event| matches!(event, Event::SlotGone { slot: gone, .. } if gone == slot);
-        assert!(event.flatten().is_some_and(is_of_slot), "{event:?}");
+        assert!(
+            matches!(event, Some(Event::SlotGone { slot: gone, .. }) if gone == slot),
+            "{event:?}"
+        );
         while peer.poll().is_some() {}
         let after = daemon.status();
         assert_eq!(after.slots.len(), 1);

@@ -18,7 +18,9 @@ use nix::errno::Errno;
 use crate::capture::{CaptureCounts, CaptureOptions};
 use crate::error::{ControlError, Refusal, RefusalKind};
 use crate::fault::{Direction, Impairment};
-use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, Resolution};
+use crate::message::{
+    Answer, Attached, Event, FromClient, FromDaemon, QpOutcome, Request, Resolution,
+};
 use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
 use crate::paths::{RunDir, DEFAULT_INSTANCE};
 use crate::port_table::{CmPort, PortSharing};
@@ -408,14 +410,14 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
-    /// Reports the result of [`Event::SetQp`] to urdmad.
+    /// Reports results of [`Event::SetQps`] to urdmad.
     ///
     /// # Errors
     /// urdmad has ended or does not read.
-    pub fn qp_is_set(&self, qpn: u32, succeeded: bool) -> Result<(), ControlError> {
+    pub fn qps_are_set(&self, outcomes: Vec<QpOutcome>) -> Result<(), ControlError> {
         let message = FromClient {
             id: self.take_id(),
-            request: Request::QpIsSet { qpn, succeeded },
+            request: Request::QpsAreSet(outcomes),
         };
         Ok(self.socket.try_send(&message, &[])?)
     }

@@ -173,13 +173,8 @@ pub enum Request {
         /// The seed of both directions; `None`: unchanged.
         seed: Option<u64>,
     },
-    /// The result of [`Event::SetQp`]. Answer: none.
-    QpIsSet {
-        /// The queue pair.
-        qpn: u32,
-        /// It is in RTS.
-        succeeded: bool,
-    },
+    /// The results of [`Event::SetQps`]. Answer: none.
+    QpsAreSet(Vec<QpOutcome>),
     /// Stops urdmad. Answer: [`Answer::Done`]; the socket is closed after all files are removed.
     Shutdown,
 }
@@ -217,7 +212,7 @@ pub enum Answer {
 }
 
 /// Events of urdmad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The process of this slot has ended and its slot may be assigned to
@@ -271,9 +266,9 @@ pub enum Event {
     ReportWanted,
     /// The counters of the port are read: store the totals and answer with [`Request::Counted`].
     CountWanted,
-    /// A connection of the kernel's rdma_cm needs a queue pair in RTS; the client answers with
-    /// [`Request::QpIsSet`].
-    SetQp(QpTarget),
+    /// Connections of the kernel's rdma_cm need queue pairs in RTS, at most [`QPS_AT_ONCE`]; the
+    /// client answers with [`Request::QpsAreSet`].
+    SetQps(Vec<QpTarget>),
     /// A connection of the kernel's rdma_cm has ended: the queue pair goes to ERR, as on an RNIC.
     EndQp {
         /// The queue pair.
@@ -306,6 +301,18 @@ pub struct JoinedSocket {
     pub process: u64,
     /// That of the process of the other end.
     pub peer_process: u64,
+}
+
+/// Queue pairs that one message names at most.
+pub const QPS_AT_ONCE: usize = 64;
+
+/// Whether a process has set a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpOutcome {
+    /// The queue pair.
+    pub qpn: u32,
+    /// It is in RTS.
+    pub succeeded: bool,
 }
 
 /// Parameters of the queue pair of a connection that urdmad manages.

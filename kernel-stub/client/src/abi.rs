@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of all layouts here that are not the kernel's own.
-pub const KERNEL_ABI: u32 = 8;
+pub const KERNEL_ABI: u32 = 9;
 /// `URDMA_DRIVER_ID`: the driver number that libibverbs reads for a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, including the terminating zero.

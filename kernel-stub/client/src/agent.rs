@@ -15,6 +15,9 @@ use crate::abi::{
     IOC_SERVE, IOC_SLOT, KERNEL_ABI, RUN_DIR_OCTETS,
 };
 
+/// Requests that are read at a time.
+const MESSAGES_AT_ONCE: usize = 32;
+
 /// The module's character device.
 pub const AGENT_FILE: &str = "/dev/urdma";
 
@@ -90,27 +93,33 @@ impl Agent {
         check(unsafe { libc::ioctl(fd, IOC_PORT_COUNTERS, &raw const *counters) })
     }
 
-    /// The module's next request; `None` if there is none.
+    /// The module's next requests, by one system call; none if there are none.
     ///
     /// # Errors
     /// Errors of the kernel; `InvalidData` for a truncated message.
-    pub fn receive(&self) -> io::Result<Option<CmMessage>> {
-        let mut message = CmMessage::default();
-        match (&self.file).read(message.as_mut_bytes()) {
-            Ok(octets) if octets == size_of::<CmMessage>() => Ok(Some(message)),
-            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
+    pub fn receive(&self) -> io::Result<Vec<CmMessage>> {
+        let mut messages = vec![CmMessage::default(); MESSAGES_AT_ONCE];
+        let octets = match (&self.file).read(messages.as_mut_slice().as_mut_bytes()) {
+            Ok(octets) => octets,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        if octets % size_of::<CmMessage>() != 0 {
+            return Err(io::ErrorKind::InvalidData.into());
         }
+        messages.truncate(octets / size_of::<CmMessage>());
+        Ok(messages)
     }
 
-    /// Reports a result or an event to the module.
+    /// Reports results and events to the module, by one system call; returns how many it has taken,
+    /// up to one that it refuses.
     ///
     /// # Errors
-    /// ENOENT for a listener or connection that has ended, ENOMEM if a listener's backlog is full,
-    /// ENODEV without the device.
-    pub fn send(&self, message: &CmMessage) -> io::Result<()> {
-        (&self.file).write(message.as_bytes()).map(drop)
+    /// Of the first: ENOENT for a listener or connection that has ended, ENOMEM if a listener's
+    /// backlog is full, ENODEV without the device.
+    pub fn send(&self, messages: &[CmMessage]) -> io::Result<usize> {
+        let octets = (&self.file).write(messages.as_bytes())?;
+        Ok(octets / size_of::<CmMessage>())
     }
 }
 

@@ -1,10 +1,12 @@
 //! The kernel module's requests, and the outputs of connection management for it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
+use urdma_ipc::message::{QpOutcome, QpTarget, QPS_AT_ONCE};
 use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
 use urdma_types::{Qpn, RawQpn, SlotId, Time};
@@ -17,11 +19,28 @@ use crate::kernel_cm::Output;
 use crate::listeners::RequestTarget;
 use crate::slots::Token;
 
+/// What is told when all outputs that there are have been handled.
+#[derive(Default)]
+struct Told {
+    /// To the module.
+    kernel: Vec<CmMessage>,
+    /// To the owners of queue pairs.
+    to_set: Vec<(RawQpn, QpTarget)>,
+    /// To the process of a listener and that of a request.
+    askers: Vec<(u32, (IpAddr, SlotId))>,
+}
+
+impl Told {
+    fn is_empty(&self) -> bool {
+        self.kernel.is_empty() && self.to_set.is_empty() && self.askers.is_empty()
+    }
+}
+
 impl Control {
     /// Takes the requests of the kernel module, of which poll(2) has reported that there are some.
     pub(super) fn take_from_kernel(&mut self) {
         let now = self.now();
-        while let Some(message) = self.kernel.receive() {
+        for message in self.kernel.receive() {
             self.kernel.cm.take(now, &message, &self.shared);
         }
     }
@@ -39,21 +58,61 @@ impl Control {
             owner.is_none_or(Client::is_dying)
         };
         self.kernel.cm.handle_timeout(now, is_dying);
+        loop {
+            let told = self.handle_outputs(now);
+            if told.is_empty() {
+                return;
+            }
+            self.tell_batch(now, told);
+        }
+    }
+
+    /// Handles the outputs that there are; gives what is to be told, which may lead to others.
+    fn handle_outputs(&mut self, now: Time) -> Told {
+        let mut told = Told::default();
         while let Some(output) = self.kernel.cm.next_output(now) {
             match output {
-                Output::Kernel(message) => self.tell_kernel(now, &message),
-                Output::Requested(pid, asker) => self.introduce_to(pid, &[asker]),
-                Output::SetQp(qpn, target) => {
-                    if !self.tell_owner(qpn, Event::SetQp(target)) {
-                        self.kernel.cm.qp_is_set(now, qpn, false);
-                    }
-                }
+                Output::Kernel(message) => told.kernel.push(*message),
+                Output::Requested(pid, asker) => told.askers.push((pid, asker)),
+                Output::SetQp(qpn, target) => told.to_set.push((qpn, target)),
                 Output::EndQp(qpn) => {
+                    // After it is set, if that is still to be told.
+                    self.set_qps(now, std::mem::take(&mut told.to_set));
                     // The queue pair of a process that has ended has ended with it.
                     let event = Event::EndQp { qpn: qpn.to_u32() };
                     self.tell_owner(qpn, event);
                 }
                 Output::Send(to, datagram) => self.send_cm(now, to, &datagram),
+            }
+        }
+        told
+    }
+
+    /// Tells the module by one system call, and each process by one message.
+    fn tell_batch(&mut self, now: Time, told: Told) {
+        self.tell_kernel(now, &told.kernel);
+        self.set_qps(now, told.to_set);
+        for (pid, asker) in told.askers {
+            self.introduce_to(pid, &[asker]);
+        }
+    }
+
+    /// Has the owners of queue pairs set them.
+    fn set_qps(&mut self, now: Time, to_set: Vec<(RawQpn, QpTarget)>) {
+        let mut of_slots: BTreeMap<Option<SlotId>, Vec<(RawQpn, QpTarget)>> = BTreeMap::new();
+        for (qpn, target) in to_set {
+            let slot = qpn.to_qpn().map(Qpn::slot);
+            of_slots.entry(slot).or_default().push((qpn, target));
+        }
+        for to_set in of_slots.values().flat_map(|all| all.chunks(QPS_AT_ONCE)) {
+            let targets = to_set.iter().map(|(_, target)| *target).collect();
+            let is_told = to_set
+                .first()
+                .is_some_and(|(qpn, _)| self.tell_owner(*qpn, Event::SetQps(targets)));
+            if !is_told {
+                for (qpn, _) in to_set {
+                    self.kernel.cm.qp_is_set(now, *qpn, false);
+                }
             }
         }
     }
@@ -99,13 +158,17 @@ impl Control {
         self.kernel.device_is_gone(Instant::now());
     }
 
-    /// A process has set its queue pair, or failed to.
-    pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
-        let (Some(client), Some(qpn)) = (self.clients.get(&token), RawQpn::new(qpn)) else {
-            return;
-        };
-        if is_owner(client, qpn) {
-            self.kernel.cm.qp_is_set(self.now(), qpn, succeeded);
+    /// A process has set queue pairs, or failed to.
+    pub(super) fn qps_are_set(&mut self, token: Token, outcomes: &[QpOutcome]) {
+        let now = self.now();
+        for outcome in outcomes {
+            let (Some(client), Some(qpn)) = (self.clients.get(&token), RawQpn::new(outcome.qpn))
+            else {
+                continue;
+            };
+            if is_owner(client, qpn) {
+                self.kernel.cm.qp_is_set(now, qpn, outcome.succeeded);
+            }
         }
     }
 
@@ -113,14 +176,21 @@ impl Control {
         Time::ZERO.plus(self.ready_at.elapsed())
     }
 
-    fn tell_kernel(&mut self, now: Time, message: &CmMessage) {
-        let told = match self.kernel.agent() {
-            Some(agent) => agent.send(message),
-            None => Err(std::io::Error::from_raw_os_error(libc::ENODEV)),
-        };
-        if let Err(error) = told {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            self.kernel.cm.not_taken(now, message, errno);
+    fn tell_kernel(&mut self, now: Time, messages: &[CmMessage]) {
+        let mut rest = messages;
+        while let Some((first, others)) = rest.split_first() {
+            let taken = match self.kernel.agent() {
+                Some(agent) => agent.send(rest),
+                None => Err(std::io::Error::from_raw_os_error(libc::ENODEV)),
+            };
+            match taken {
+                Ok(taken) => rest = rest.get(taken.max(1)..).unwrap_or_default(),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    self.kernel.cm.not_taken(now, first, errno);
+                    rest = others;
+                }
+            }
         }
     }
 

@@ -65,7 +65,7 @@ impl Control {
                 slot: slot.number(),
                 generation: detached.generation,
             };
-            self.tell_all(gone);
+            self.tell_all(&gone);
             if let Some(id) = detached.request {
                 self.answer(token, id, Ok(Answer::Done));
             }

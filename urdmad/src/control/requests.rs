@@ -96,9 +96,7 @@ impl Control {
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),
             Request::Counted => return self.take_count(token),
-            Request::QpIsSet { qpn, succeeded } => {
-                return self.qp_is_set(token, qpn, succeeded);
-            }
+            Request::QpsAreSet(outcomes) => return self.qps_are_set(token, &outcomes),
             Request::CaptureStart { file, options } => self.capture_start(token, &file, options),
             Request::CaptureStop => self.capture_stop(token),
             Request::SetFaults {

@@ -114,10 +114,10 @@ impl Control {
     }
 
     /// Sends an event to every attached process.
-    pub(crate) fn tell_all(&mut self, event: Event) {
+    pub(crate) fn tell_all(&mut self, event: &Event) {
         let attached = self.clients.values_mut();
         for client in attached.filter(|client| client.attached.is_some()) {
-            client.tell(event);
+            client.tell(event.clone());
         }
     }
 

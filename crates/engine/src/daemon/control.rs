@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use proto_trp::conn::QpState;
-use urdma_ipc::message::QpTarget;
+use urdma_ipc::message::{QpOutcome, QpTarget};
 use urdma_ipc::Event;
 use urdma_types::{Qpn, SlotId};
 
@@ -98,8 +98,8 @@ impl Engine {
                 let _ = control.counted();
                 true
             }
-            Ok(Some((Event::SetQp(target), _))) => {
-                self.set_qp_for_daemon(target);
+            Ok(Some((Event::SetQps(targets), _))) => {
+                self.set_qps_for_daemon(targets);
                 true
             }
             Ok(Some((Event::EndQp { qpn }, _))) => {
@@ -115,24 +115,33 @@ impl Engine {
         }
     }
 
-    /// Sets a queue pair of a connection made through the kernel, and confirms to urdmad; in a
-    /// thread of its own if the address has to be resolved.
-    fn set_qp_for_daemon(&self, target: QpTarget) {
-        if self.is_own(target.remote_ip) {
-            return self.set_qp_and_tell(&target);
+    /// Sets queue pairs of connections made through the kernel, and confirms to urdmad; in threads
+    /// of their own those whose addresses have to be resolved.
+    fn set_qps_for_daemon(&self, targets: Vec<QpTarget>) {
+        let (near, far): (Vec<_>, Vec<_>) = targets
+            .into_iter()
+            .partition(|target| self.is_own(target.remote_ip));
+        for target in far {
+            let Some(engine) = self.myself.upgrade() else {
+                return;
+            };
+            // urdmad treats a missing confirmation as a failure.
+            let _ = spawn_quiet("urdma-connect", move || engine.set_qps_and_tell(&[target]));
         }
-        let Some(engine) = self.myself.upgrade() else {
-            return;
-        };
-        // urdmad treats a missing confirmation as a failure.
-        let _ = spawn_quiet("urdma-connect", move || engine.set_qp_and_tell(&target));
+        if !near.is_empty() {
+            self.set_qps_and_tell(&near);
+        }
     }
 
-    fn set_qp_and_tell(&self, target: &QpTarget) {
-        let outcome = self.set_qp(target);
+    fn set_qps_and_tell(&self, targets: &[QpTarget]) {
+        let set = |target: &QpTarget| QpOutcome {
+            qpn: target.qpn,
+            succeeded: self.set_qp(target).is_ok(),
+        };
+        let outcomes = targets.iter().map(set).collect();
         if let Some(control) = self.daemon() {
             // If it cannot be sent, urdmad is gone.
-            let _ = control.qp_is_set(target.qpn, outcome.is_ok());
+            let _ = control.qps_are_set(outcomes);
         }
     }
 

@@ -73,7 +73,12 @@ impl Daemon {
 
     /// Has a queue pair set, connected to `remote_qpn`; gives what came of it.
     fn set(&self, qpn: u32, remote_qpn: u32) -> bool {
-        self.tell(Event::SetQp(QpTarget {
+        self.set_all(&[qpn], remote_qpn) == [true]
+    }
+
+    /// Has queue pairs set by one message; gives what came of them.
+    fn set_all(&self, qpns: &[u32], remote_qpn: u32) -> Vec<bool> {
+        let target = |&qpn: &u32| QpTarget {
             qpn,
             remote_ip: "127.0.0.1".parse().unwrap(),
             local_ip: "127.0.0.1".parse().unwrap(),
@@ -86,11 +91,13 @@ impl Daemon {
             ack_timeout: 16,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
-        }));
-        match self.hear().request {
-            Request::QpIsSet { qpn: of, succeeded } if of == qpn => succeeded,
-            other => panic!("{other:?}"),
-        }
+        };
+        self.tell(Event::SetQps(qpns.iter().map(target).collect()));
+        let Request::QpsAreSet(outcomes) = self.hear().request else {
+            panic!("no answer");
+        };
+        assert!(outcomes.iter().map(|outcome| &outcome.qpn).eq(qpns));
+        outcomes.iter().map(|outcome| outcome.succeeded).collect()
     }
 }
 
@@ -107,6 +114,15 @@ fn two_ends() -> [(Daemon, End); 2] {
 
 fn number_of(end: &End) -> u32 {
     end.qp.number().to_u32()
+}
+
+// As connections that are made at once need them.
+#[test]
+fn queue_pairs_that_one_message_names_are_all_set() {
+    let [(daemon, end), (_other, peer)] = two_ends();
+    let (own, missing) = (number_of(&end), number_of(&end) + 1);
+    let outcomes = daemon.set_all(&[missing, own], number_of(&peer));
+    assert_eq!(outcomes, [false, true]);
 }
 
 #[test]

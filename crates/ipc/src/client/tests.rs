@@ -78,8 +78,10 @@ fn descriptors_that_cannot_be_opened_concern_their_message_only() {
     };
     let gone = Event::SlotGone { slot, generation };
     let many = [daemon.as_fd(); 9];
-    daemon.send(&FromDaemon::Event(offer), &many).unwrap();
-    daemon.send(&FromDaemon::Event(gone), &[]).unwrap();
+    daemon
+        .send(&FromDaemon::Event(offer.clone()), &many)
+        .unwrap();
+    daemon.send(&FromDaemon::Event(gone.clone()), &[]).unwrap();
     for expected in [offer, gone] {
         let (event, fds) = client.next_event(Some(PATIENCE)).unwrap().unwrap();
         assert_eq!((event, fds.len()), (expected, 0));

@@ -355,14 +355,16 @@ fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
         return;
     };
     let asked = agent.receive().unwrap();
-    message.id = asked.map_or(u32::from(random.below(100)), |asked| asked.id);
+    message.id = asked
+        .first()
+        .map_or(u32::from(random.below(100)), |asked| asked.id);
     message.listener = u32::from(random.below(100));
     message.kind = cm_kind::LISTENING + u32::from(random.below(6));
     if message.kind == cm_kind::REQUEST {
         message.id |= u32::from(random.below(2)) << 31;
     }
     message.status = -i32::from(random.below(3) * 111);
-    let _ = agent.send(&message);
+    let _ = agent.send(&[message]);
 }
 
 /// Random input on all interfaces, while the kernel listens now and then.

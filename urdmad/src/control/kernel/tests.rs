@@ -1,5 +1,7 @@
 //! An instance between a module and processes, all three played by the test.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -44,11 +46,12 @@ impl Process {
         }
     }
 
-    /// The number of the queue pair that it is asked to set.
-    fn is_asked_to_set(&self) -> Option<u32> {
-        match self.hears()? {
-            Event::SetQp(target) => Some(target.qpn),
-            event => panic!("{event:?}"),
+    /// The numbers of the queue pairs that it is asked to set, by one message.
+    fn is_asked_to_set(&self) -> Vec<u32> {
+        match self.hears() {
+            None => Vec::new(),
+            Some(Event::SetQps(targets)) => targets.iter().map(|target| target.qpn).collect(),
+            Some(event) => panic!("{event:?}"),
         }
     }
 }
@@ -57,6 +60,8 @@ struct Rig {
     control: Control,
     /// The module's end: it says and hears the same kind of messages.
     module: Agent,
+    /// What it has heard and the test has not taken.
+    heard: RefCell<VecDeque<CmMessage>>,
     run_dir: PathBuf,
     _owned: OwnedRunDir,
 }
@@ -77,11 +82,12 @@ impl Rig {
         let mut control = daemon::start(&options, &owned).unwrap();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, module) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+            socketpair(AddressFamily::Unix, SockType::Stream, None, flags).unwrap();
         control.kernel.serve_over(Agent::over(File::from(ours)));
         Self {
             control,
             module: Agent::over(File::from(module)),
+            heard: RefCell::default(),
             run_dir,
             _owned: owned,
         }
@@ -104,14 +110,26 @@ impl Rig {
     }
 
     fn say(&mut self, message: &CmMessage) {
-        self.module.send(message).unwrap();
+        self.say_all(&[*message]);
+    }
+
+    fn say_all(&mut self, messages: &[CmMessage]) {
+        assert_eq!(self.module.send(messages).unwrap(), messages.len());
         self.control.take_from_kernel();
         self.control.serve_kernel();
     }
 
     /// What the module is told next.
     fn told(&self) -> Option<CmMessage> {
-        self.module.receive().unwrap()
+        let mut heard = self.heard.borrow_mut();
+        heard.extend(self.module.receive().unwrap());
+        heard.pop_front()
+    }
+
+    /// A process says what became of a queue pair.
+    fn set(&mut self, token: Token, qpn: u32, succeeded: bool) {
+        let outcome = QpOutcome { qpn, succeeded };
+        self.control.qps_are_set(token, &[outcome]);
     }
 
     fn told_kinds(&self) -> Vec<(u32, u32)> {
@@ -128,11 +146,7 @@ impl Rig {
     }
 
     fn connect(&mut self) {
-        let mut connect = message(cm_kind::CONNECT, ACTIVE);
-        connect.qpn = ACTIVE_QPN;
-        (connect.local, connect.local_port) = (Ip16::new(HOST).0, 50_000);
-        (connect.remote, connect.remote_port) = (Ip16::new(HOST).0, PORT);
-        self.say(&connect);
+        self.say(&connect(0));
     }
 
     /// Accepts the request that the module is told of next, and says its number.
@@ -165,6 +179,15 @@ fn message(kind: u32, id: u32) -> CmMessage {
     }
 }
 
+/// The connect of one of the queue pairs of the process in slot 1.
+fn connect(nth: u16) -> CmMessage {
+    let mut connect = message(cm_kind::CONNECT, ACTIVE + u32::from(nth));
+    connect.qpn = ACTIVE_QPN + u32::from(nth);
+    (connect.local, connect.local_port) = (Ip16::new(HOST).0, 50_000 + nth);
+    (connect.remote, connect.remote_port) = (Ip16::new(HOST).0, PORT);
+    connect
+}
+
 /// Whether a queue pair has a process, and which one says what of it.
 #[test]
 fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
@@ -173,18 +196,18 @@ fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
     rig.listen();
     rig.connect();
     let request = rig.accept();
-    assert_eq!(passive.is_asked_to_set(), Some(PASSIVE_QPN));
-    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
+    assert_eq!(passive.is_asked_to_set(), [PASSIVE_QPN]);
+    assert_eq!(active.is_asked_to_set(), [ACTIVE_QPN]);
 
-    rig.control.qp_is_set(active.token, PASSIVE_QPN, true);
-    rig.control.qp_is_set(99, PASSIVE_QPN, false);
-    rig.control.qp_is_set(active.token, ACTIVE_QPN, true);
+    rig.set(active.token, PASSIVE_QPN, true);
+    rig.set(99, PASSIVE_QPN, false);
+    rig.set(active.token, ACTIVE_QPN, true);
     rig.control.serve_kernel();
     assert_eq!(rig.told_kinds(), []);
 
-    rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
+    rig.set(passive.token, PASSIVE_QPN, true);
     rig.control.serve_kernel();
-    assert_eq!(active.is_asked_to_set(), None);
+    assert!(active.is_asked_to_set().is_empty());
     let mut kinds = rig.told_kinds();
     kinds.sort_unstable();
     assert_eq!(
@@ -247,8 +270,42 @@ fn queue_pair_of_no_process_ends_the_connection_at_once() {
         rig.told_kinds(),
         [(cm_kind::CLOSED, request), (cm_kind::REPLY, ACTIVE)]
     );
-    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
+    assert_eq!(active.is_asked_to_set(), [ACTIVE_QPN]);
     assert_eq!(active.hears(), Some(Event::EndQp { qpn: ACTIVE_QPN }));
+}
+
+#[test]
+fn queue_pairs_that_are_due_at_once_are_set_by_one_message() {
+    let mut rig = Rig::new("batch");
+    let (active, passive) = (rig.attach(1), rig.attach(2));
+    rig.listen();
+    rig.say_all(&[0, 1].map(connect));
+    let requests = [0, 1].map(|nth| {
+        let request = rig.told().unwrap();
+        let mut accept = message(cm_kind::ACCEPT, request.id);
+        accept.qpn = PASSIVE_QPN + nth;
+        accept
+    });
+    rig.say_all(&requests);
+    assert_eq!(passive.is_asked_to_set(), [PASSIVE_QPN, PASSIVE_QPN + 1]);
+    assert_eq!(active.is_asked_to_set(), [ACTIVE_QPN, ACTIVE_QPN + 1]);
+
+    for (process, qpn) in [(&active, ACTIVE_QPN), (&passive, PASSIVE_QPN)] {
+        let succeeded = true;
+        let outcomes = [0, 1].map(|nth| QpOutcome {
+            qpn: qpn + nth,
+            succeeded,
+        });
+        rig.control.qps_are_set(process.token, &outcomes);
+    }
+    rig.control.serve_kernel();
+    let mut kinds = rig.told_kinds();
+    kinds.sort_unstable();
+    let established = requests.map(|request| (cm_kind::ESTABLISHED, request.id));
+    let replies = [0, 1].map(|nth| (cm_kind::REPLY, ACTIVE + nth));
+    let mut expected = [replies, established].concat();
+    expected.sort_unstable();
+    assert_eq!(kinds, expected);
 }
 
 #[test]
@@ -310,7 +367,7 @@ fn device_that_goes_away_takes_its_listeners_and_connections_along() {
     assert!(rig.control.kernel.next_try().is_some());
 
     // What processes still say of it does no harm.
-    rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
+    rig.set(passive.token, PASSIVE_QPN, true);
     rig.control.serve_kernel();
     assert_eq!(rig.service(), RequestTarget::Unbound);
 }
