@@ -86,13 +86,11 @@ impl Seen {
         Self(self.0.wrapping_add(ONE_USER))
     }
 
-    fn with_one_less(self) -> Self {
-        Self(self.0.wrapping_sub(ONE_USER))
-    }
-
-    /// Without calls in progress: those that have begun before do not count any more.
+    /// Without calls in progress: those that have begun before do not count any more. No era after
+    /// the first one is 0, so that a count below 0 does not reach into the state.
     fn with_next_era(self) -> Self {
-        let era = self.0.wrapping_add(1 << ERA_SHIFT) & ERA;
+        let next = self.0.wrapping_add(1 << ERA_SHIFT) & ERA;
+        let era = if next == 0 { 1 << ERA_SHIFT } else { next };
         Self(self.0 & !(ERA | USERS) | era)
     }
 
@@ -254,12 +252,12 @@ impl Cell {
         }
     }
 
-    /// Counts a call that moved octets; returns how many did in this direction. Of calls that
-    /// several threads make at once, one may count alone, which spares each call a locked
-    /// instruction.
+    /// Counts a call that moved octets; returns how many did in this direction, modulo 2^32. Of
+    /// calls that several threads make at once, one may count alone, which spares each call a
+    /// locked instruction.
     pub(crate) fn count_call(&self, is_send: bool) -> u32 {
         let calls = &self.calls[usize::from(is_send)];
-        let count = calls.load(Relaxed).saturating_add(1);
+        let count = calls.load(Relaxed).wrapping_add(1);
         calls.store(count, Relaxed);
         count
     }
@@ -275,11 +273,13 @@ impl Cell {
         self.is_accepted.store(u32::from(is_accepted), SeqCst);
         self.set.replace(None);
         let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
-        HIGHEST.fetch_max(highest, SeqCst);
+        if HIGHEST.load(SeqCst) < highest {
+            HIGHEST.fetch_max(highest, SeqCst);
+        }
         // Not while a call on an earlier file is in progress: this one is the kernel's then.
         let seen = self.seen();
         let new = seen.with(State::Alone).next_generation();
-        if self.is_left(seen) {
+        if seen.users() > 0 && self.is_left(seen) {
             self.exchange(seen, new.with_next_era());
         } else if seen.state() == State::Kernel {
             self.exchange(seen, new);
@@ -288,10 +288,11 @@ impl Cell {
 
     /// Whether the calls in progress on an earlier file may have ended without saying so. They do
     /// not use a connection.
+    #[cold]
     fn is_left(&self, seen: Seen) -> bool {
         let is_ended = matches!(seen.state(), State::Kernel | State::Ending | State::Pausing);
         let is_plain = is_ended && self.connection().is_null();
-        is_plain && seen.users() > 0 && signals::has_left_calls()
+        is_plain && signals::has_left_calls()
     }
 
     /// Begins a call; the word is that from before it.
@@ -303,28 +304,18 @@ impl Cell {
     /// ending.
     #[inline]
     pub(crate) fn leave(&self) {
-        self.has_left(self.count_out());
-    }
-
-    /// Ends another call, which has `entered`.
-    #[inline]
-    pub(crate) fn leave_since(&self, entered: Seen) {
-        loop {
-            let seen = self.seen();
-            if !seen.is_of_era(entered) {
-                return;
-            }
-            let left = seen.with_one_less();
-            if self.exchange(seen, left) {
-                return self.has_left(left);
-            }
+        let seen = self.count_out();
+        if matches!(seen.state(), State::Ending | State::Pausing) {
+            self.end_if_last(seen);
         }
     }
 
+    /// Ends another call, which has `entered`. If an era begins meanwhile, the word names an
+    /// earlier one with the most calls from then on, and the next socket begins another.
     #[inline]
-    fn has_left(&self, seen: Seen) {
-        if matches!(seen.state(), State::Ending | State::Pausing) {
-            self.end_if_last(seen);
+    pub(crate) fn leave_since(&self, entered: Seen) {
+        if self.seen().is_of_era(entered) {
+            self.leave();
         }
     }
 
