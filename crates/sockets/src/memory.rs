@@ -88,35 +88,10 @@ impl Memory {
     /// It is mapped, and `from` has `len` octets.
     #[inline(always)]
     pub(crate) unsafe fn copy_in(self, sender: End, at: u64, from: *const u8, len: usize) {
-        // SAFETY: as for the caller.
-        let (to, room) = unsafe { self.place(sender, at) };
-        let step = room.min(len);
         // SAFETY: `step` octets of the caller's, and of the ring.
-        unsafe { copy_nonoverlapping(from, to, step) };
-        if step < len {
-            // SAFETY: as for the caller.
-            unsafe { self.copy_rest_in(sender, (at, step), from, len) };
-        }
-    }
-
-    /// The same but for the octets that are `done`.
-    #[cold]
-    #[inline(never)]
-    unsafe fn copy_rest_in(
-        self,
-        sender: End,
-        (at, mut done): (u64, usize),
-        from: *const u8,
-        len: usize,
-    ) {
-        while done < len {
-            // SAFETY: as for the caller.
-            let (to, room) = unsafe { self.place(sender, at.wrapping_add(done as u64)) };
-            let step = room.min(len - done);
-            // SAFETY: `step` octets of the caller's, and of the ring.
-            unsafe { copy_nonoverlapping(from.add(done), to, step) };
-            done += step;
-        }
+        let copy = |place, done, step| unsafe { copy_nonoverlapping(from.add(done), place, step) };
+        // SAFETY: as for the caller.
+        unsafe { self.each_piece(sender, at, len, copy) };
     }
 
     /// Copies octets out of the ring of `sender`, from position `at` on.
@@ -125,33 +100,52 @@ impl Memory {
     /// It is mapped, and `to` has room for `len` octets.
     #[inline(always)]
     pub(crate) unsafe fn copy_out(self, sender: End, at: u64, to: *mut u8, len: usize) {
-        // SAFETY: as for the caller.
-        let (from, room) = unsafe { self.place(sender, at) };
-        let step = room.min(len);
         // SAFETY: `step` octets of the ring, and of the caller's buffer.
-        unsafe { copy_nonoverlapping(from, to, step) };
+        let copy = |place: *mut u8, done, step| unsafe {
+            copy_nonoverlapping(place.cast_const(), to.add(done), step);
+        };
+        // SAFETY: as for the caller.
+        unsafe { self.each_piece(sender, at, len, copy) };
+    }
+
+    /// Calls `copy` for each piece of the ring that has some of the `len` octets from position `at`
+    /// on: its place, how many octets were before it, and how many it has. As a rule there is one.
+    ///
+    /// # Safety
+    /// It is mapped.
+    #[inline(always)]
+    unsafe fn each_piece(
+        self,
+        sender: End,
+        at: u64,
+        len: usize,
+        copy: impl Fn(*mut u8, usize, usize),
+    ) {
+        // SAFETY: as for the caller.
+        let (place, room) = unsafe { self.place(sender, at) };
+        let step = room.min(len);
+        copy(place, 0, step);
         if step < len {
             // SAFETY: as for the caller.
-            unsafe { self.copy_rest_out(sender, (at, step), to, len) };
+            unsafe { self.each_further_piece(sender, (at, step), len, copy) };
         }
     }
 
-    /// The same but for the octets that are `done`.
+    /// The same without the octets that are `done`.
     #[cold]
     #[inline(never)]
-    unsafe fn copy_rest_out(
+    unsafe fn each_further_piece(
         self,
         sender: End,
         (at, mut done): (u64, usize),
-        to: *mut u8,
         len: usize,
+        copy: impl Fn(*mut u8, usize, usize),
     ) {
         while done < len {
             // SAFETY: as for the caller.
-            let (from, room) = unsafe { self.place(sender, at.wrapping_add(done as u64)) };
+            let (place, room) = unsafe { self.place(sender, at.wrapping_add(done as u64)) };
             let step = room.min(len - done);
-            // SAFETY: `step` octets of the ring, and of the caller's buffer.
-            unsafe { copy_nonoverlapping(from, to.add(done), step) };
+            copy(place, done, step);
             done += step;
         }
     }
