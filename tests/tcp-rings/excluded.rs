@@ -62,6 +62,18 @@ fn threads(words: &str) -> Vec<usize> {
     processes.filter_map(of).collect()
 }
 
+/// An end of `ends.py`, all of whose connections are excluded.
+fn excluded(one: &OneHost, words: &str) -> Process {
+    let mut command = one.host.subcommand("run").unwrap();
+    command.args(["--sockets", "--sockets-exclude", "0.0.0.0/0"]);
+    command.args(["--", "python3", ENDS]).args(words.split(' '));
+    let mut process = Process::start(&mut command).unwrap();
+    if words.starts_with("echo") || words.starts_with("serve") {
+        process.wait_for_text("ready", SHORT).unwrap();
+    }
+    process
+}
+
 #[test]
 fn program_whose_connections_are_excluded_has_no_other_thread() {
     let _alone = alone();
@@ -73,22 +85,7 @@ fn program_whose_connections_are_excluded_has_no_other_thread() {
         format!("echo {port}"),
         format!("ping {port} 20 {} {}", begin.display(), again.display()),
     ];
-    let [server, user] = words.clone().map(|words| {
-        let mut command = one.host.subcommand("run").unwrap();
-        command.args([
-            "--sockets",
-            "--sockets-exclude",
-            "0.0.0.0/0",
-            "--",
-            "python3",
-        ]);
-        command.arg(ENDS).args(words.split(' '));
-        let mut process = Process::start(&mut command).unwrap();
-        if words.starts_with("echo") {
-            process.wait_for_text("ready", SHORT).unwrap();
-        }
-        process
-    });
+    let [server, user] = words.each_ref().map(|words| excluded(&one, words));
     let observer = client(&one);
     let is_told = || status(&observer).reasons[&SocketReason::Excluded] == 2;
     File::create(&begin).unwrap();
@@ -100,6 +97,44 @@ fn program_whose_connections_are_excluded_has_no_other_thread() {
     assert!(output(user).contains("done"));
     output(server);
     assert!(is_told());
+    one.down();
+}
+
+/// Regression: what a process without an agent's thread counted after the end of urdmad was lost.
+#[test]
+fn next_urdmad_knows_what_is_excluded_after_the_end_of_one() {
+    const CONNECTIONS: u64 = 5;
+    /// Those of the urdmad that is killed.
+    const BEFORE: u64 = 2;
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let dir = one.scratch.path();
+    let words = [
+        format!("serve {port} {CONNECTIONS}"),
+        format!("reasons {port} {}", dir.display()),
+    ];
+    let [server, user] = words.each_ref().map(|words| excluded(&one, words));
+    let mut observer = client(&one);
+    let mut known = 0;
+    for number in 0..CONNECTIONS {
+        if number == BEFORE {
+            one.host.kill_and_restart().unwrap();
+            (observer, known) = (client(&one), 0);
+        }
+        // The one before ends, and this one begins.
+        if number > 0 {
+            File::create(dir.join((number - 1).to_string())).unwrap();
+        }
+        known += 2;
+        let are_known = || status(&observer).reasons[&SocketReason::Excluded] == known;
+        wait_until("the counts", SHORT, are_known).unwrap();
+        wait_until("one thread", SHORT, || threads(&words[1]) == [1]).unwrap();
+    }
+    File::create(dir.join((CONNECTIONS - 1).to_string())).unwrap();
+    output(user);
+    output(server);
+    assert_eq!(status(&observer).reasons[&SocketReason::Excluded], known);
     one.down();
 }
 

@@ -113,6 +113,7 @@ fn is_running() -> bool {
         .is_ok()
     {
         let parked = ASKED.with(|asked| asked.parked.take());
+        reasons::set_parked(-1);
         let agent = parked.or_else(|| Own::bell().map(Agent::new));
         let started = agent.is_some_and(|agent| {
             bell::set(agent.bell.as_raw_fd());
@@ -208,7 +209,7 @@ struct Agent {
     /// The processes of peers, by the numbers of the urdmad that runs.
     peers: HashMap<u64, Weak<Peer>>,
     /// The memory in which reasons are counted.
-    reasons: Option<Own>,
+    reasons: Option<reasons::Memory>,
     has_offered: bool,
 }
 
@@ -256,10 +257,14 @@ impl Agent {
     }
 
     /// An agent that has offered nothing ends its thread when urdmad knows the counts: in a process
-    /// of one thread, system calls on files are shorter. The next offer starts it again; it notices
-    /// the end of urdmad then. Returns the agent if it stays.
+    /// of one thread, system calls on files are shorter. The next offer starts it again, and the
+    /// next reason after the end of urdmad. Returns the agent if it stays.
     fn park(self) -> Option<Self> {
-        if self.has_offered || self.urdmad.is_none() || reasons::has_early() {
+        let urdmad = self.urdmad.as_ref();
+        let Some(urdmad) = urdmad.map(|urdmad| urdmad.client.as_fd().as_raw_fd()) else {
+            return Some(self);
+        };
+        if self.has_offered || reasons::has_early() {
             return Some(self);
         }
         // The thread that has started this one has not said so yet.
@@ -271,6 +276,7 @@ impl Agent {
                 return Some(self);
             }
             bell::set(-1);
+            reasons::set_parked(urdmad);
             asked.parked = Some(self);
             PHASE.store(NONE, SeqCst);
             None
@@ -319,13 +325,14 @@ impl Agent {
             let dir = RunDir::at(process::run_dir()?);
             let client = ControlClient::connect(&dir, &program()).ok()?;
             let _marked = Marked::new(client.as_fd().as_raw_fd());
-            self.reasons = self.reasons.take().or_else(reasons::share);
+            self.reasons = self.reasons.take().or_else(reasons::Memory::new);
             if let Some(memory) = &self.reasons {
-                // SAFETY: open as long as `self` has it.
-                let memory = unsafe { BorrowedFd::borrow_raw(memory.as_raw_fd()) };
-                client.offer_reasons(memory).ok()?;
+                client.offer_reasons(memory.as_fd()).ok()?;
             }
             self.urdmad = Some(Urdmad { _marked, client });
+        }
+        if let (Some(_), Some(memory)) = (&self.urdmad, &self.reasons) {
+            memory.share();
         }
         self.urdmad.as_ref().map(|urdmad| &urdmad.client)
     }
@@ -369,6 +376,7 @@ impl Agent {
     /// Connections go on; sockets that wait stay with TCP.
     fn lose_urdmad(&mut self) {
         self.urdmad = None;
+        self.tried = None;
         // The next one gives their numbers to other processes.
         self.peers.clear();
         reasons::restart();

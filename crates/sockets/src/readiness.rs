@@ -1,7 +1,7 @@
 //! What a connection with rings is ready for, in the events of poll(2), which are those of
 //! epoll(7).
 
-use std::ffi::c_short;
+use std::ffi::{c_int, c_short};
 use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -45,10 +45,15 @@ fn has_room(connection: &Connection) -> bool {
     ring_len.wrapping_sub(connection.in_ring(connection.end)) >= ring_len / ROOM_PART
 }
 
-/// Which of some events the socket is ready for. No cancellation point, as poll(2) is one.
+/// Which of some events the socket is ready for.
 pub(crate) fn of_socket(connection: &Connection, events: c_short) -> c_short {
+    of_file(connection.socket(), events)
+}
+
+/// Which of some events a file is ready for. No cancellation point, as poll(2) is one.
+pub(crate) fn of_file(fd: c_int, events: c_short) -> c_short {
     let mut list = libc::pollfd {
-        fd: connection.socket(),
+        fd,
         events,
         revents: 0,
     };
