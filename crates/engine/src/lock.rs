@@ -23,6 +23,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use urdma_abi::cancel::Disabled;
+
 use crate::thread::{this_thread, NO_THREAD};
 
 /// Pauses of the processor before the first look and the longest, a few microseconds; where threads
@@ -168,6 +170,8 @@ fn leave_processor(since: Instant) {
     if since.elapsed() < YIELDING {
         std::thread::yield_now();
     } else {
+        // A cancellation point, and calls of the data path do not disable cancellation.
+        let _uncancelled = Disabled::new();
         std::thread::sleep(SLEEP);
     }
 }
@@ -270,20 +274,52 @@ mod tests {
                 say.send(unsafe { libc::gettid() }).unwrap();
                 *lock.lock()
             });
-            let status = format!("/proc/self/task/{}/status", hear.recv().unwrap());
-            // A yield is none.
-            let sleeps = || {
-                let status = std::fs::read_to_string(&status).unwrap();
-                let line = |line: &&str| line.starts_with("voluntary_ctxt_switches");
-                status.lines().find(line).unwrap().to_owned()
-            };
-            while !lock.is_claimed.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            let before = sleeps();
-            while sleeps() == before {
-                std::thread::yield_now();
-            }
+            wait_for_a_sleep(&lock, hear.recv().unwrap());
+            drop(held);
+            assert_eq!(waiting.join().unwrap(), 1);
+        });
+    }
+
+    /// Waits until a thread sleeps for the lock.
+    fn wait_for_a_sleep(lock: &SpinLock<i32>, thread: libc::pid_t) {
+        let status = format!("/proc/self/task/{thread}/status");
+        // A yield is none.
+        let sleeps = || {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let line = |line: &&str| line.starts_with("voluntary_ctxt_switches");
+            status.lines().find(line).unwrap().to_owned()
+        };
+        while !lock.is_claimed.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        let before = sleeps();
+        while sleeps() == before {
+            std::thread::yield_now();
+        }
+    }
+
+    // Calls of the data path do not disable cancellation: the process ended when a cancelled thread
+    // slept here.
+    #[test]
+    fn waiter_that_sleeps_is_not_cancelled() {
+        let lock = SpinLock::new(1);
+        let held = lock.lock();
+        let (say, hear) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                // SAFETY: both have no arguments.
+                say.send(unsafe { (libc::gettid(), libc::pthread_self()) })
+                    .unwrap();
+                let value = *lock.lock();
+                // Until the thread has ended.
+                std::mem::forget(Disabled::new());
+                value
+            });
+            let (id, thread) = hear.recv().unwrap();
+            wait_for_a_sleep(&lock, id);
+            // SAFETY: the thread waits for the lock.
+            assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+            wait_for_a_sleep(&lock, id);
             drop(held);
             assert_eq!(waiting.join().unwrap(), 1);
         });
