@@ -293,14 +293,50 @@ fn terminate(pid: i32) -> Result<u32, Error> {
         })
 }
 
-/// Whether `pid` runs; an unreaped zombie does not.
+/// Whether `pid` runs; an unreaped zombie does not. While it ends, its first thread is a zombie
+/// before others have given the memory of the process back.
 fn is_running(pid: u32) -> bool {
+    /// Behind the name of the program: the state, and the number of threads.
+    const FIELDS: [usize; 2] = [0, 17];
     let mut stat = String::new();
-    File::open(Path::new("/proc").join(pid.to_string()).join("stat"))
-        .and_then(|mut file| file.read_to_string(&mut stat))
-        .is_ok()
-        && !stat
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    let file = File::open(Path::new("/proc").join(pid.to_string()).join("stat"));
+    let read = file.and_then(|mut file| file.read_to_string(&mut stat));
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let field = |at| fields.split_whitespace().nth(at).unwrap_or_default();
+    let [state, threads] = FIELDS.map(field);
+    read.is_ok() && (state != "Z" || threads.parse().is_ok_and(|threads: u32| threads > 1))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    // `urdma down` returned while urdmad still had its huge pages.
+    #[test]
+    fn process_runs_until_its_last_thread_has_ended() {
+        let program = "import ctypes, sys, threading\n\
+            threading.Thread(target=sys.stdin.read).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = Command::new("python3")
+            .args(["-c", program])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        while !state().contains(") Z ") {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        assert!(is_running(pid));
+        drop(child.stdin.take());
+        while is_running(pid) {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        assert!(state().contains(") Z "));
+        child.wait().unwrap();
+        assert!(!is_running(pid));
+    }
 }
