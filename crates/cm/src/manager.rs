@@ -336,11 +336,10 @@ impl ConnectionManager {
         // R9-7
         //# A message whose nonce and ids do not match a conversation MUST NOT change any
         //# conversation: it is dropped.
-        if !is_known && self.handle_late(id, &message) {
-            return;
-        }
         if !is_known {
-            self.answer_stray(now, from, &message);
+            if !self.handle_late(id, &message) {
+                self.answer_stray(now, from, &message);
+            }
             return;
         }
         self.trace_received(id, &message);
@@ -373,10 +372,8 @@ impl ConnectionManager {
             if let Some(conn) = conn.filter(|conn| conn.deadline == Some(deadline)) {
                 conn.deadline = None;
                 self.fire(now, id);
-            } else {
-                if let Some(ended) = self.ended.forget(id, deadline) {
-                    self.trace_forgotten(id, &ended);
-                }
+            } else if let Some(ended) = self.ended.forget(id, deadline) {
+                self.trace_forgotten(id, &ended);
             }
         }
     }

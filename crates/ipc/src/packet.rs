@@ -132,7 +132,7 @@ impl PacketSocket {
         }
     }
 
-    /// Limits the waits of [`Self::recv`] from now on, to a few milliseconds at least.
+    /// Limits the waits of [`Self::recv`] from now on, to a millisecond at least.
     ///
     /// # Errors
     /// Those of setsockopt(2).

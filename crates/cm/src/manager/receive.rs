@@ -360,13 +360,8 @@ impl ConnectionManager {
             Body::Dreq(qpn) if qpn == ended.qpn => {
                 self.counters.duplicates += 1;
                 self.trace_late_sent(id, &ended, &Body::Drep);
-                let head = Head {
-                    local_id: id.comm_id(),
-                    remote_id: ended.remote_id,
-                    nonce: ended.nonce,
-                    slot: self.config.slot,
-                };
-                self.push(ended.peer, head, Body::Drep, &[]);
+                let answer = self.answer_head(&message.head);
+                self.push(ended.peer, answer, Body::Drep, &[]);
             }
             Body::Rep(_) if ended.role == Role::Active => {
                 self.reject_late(ended.peer, &message.head);
