@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use sha2::{Digest, Sha256};
-use urdma_exs::{Buffer, Socket};
+use urdma_exs::{Buffer, Event, Outcome, Socket};
 
-use crate::end::{self, StreamArguments};
+use crate::end::{self, StreamArguments, SILENCE};
 use crate::error::Error;
 use crate::meter::{print_stats, Meter};
 use crate::octets::{number, Sum, DIGEST};
@@ -107,7 +107,15 @@ fn send_all(
     let mut left = arguments.octets;
     while left > 0 {
         let Some(mut buffer) = free.pop() else {
-            free.push(end::sent(end::next(socket)?)?);
+            // An event is matched where it is: to move it takes as long as a send.
+            match socket.wait(Some(SILENCE)) {
+                Ok(Some(Event::Sent {
+                    buffer,
+                    outcome: Outcome::Done,
+                    ..
+                })) => free.push(buffer),
+                other => free.push(end::sent(end::next_after(other?, socket)?)?),
+            }
             continue;
         };
         let len = match arguments.fixed {

@@ -74,18 +74,27 @@ fn take(request: &Request, socket: &mut Socket) -> Result<(), Error> {
     println!("receiving");
     let (mut hash, mut count, meter) = (Sha256::new(), 0, Meter::begin());
     loop {
-        let (buffer, octets, outcome) = match end::next(socket)? {
-            Event::Received {
+        // Most events are matched where they are: to move one takes as long as a receive.
+        let (buffer, octets, outcome) = match socket.wait(Some(SILENCE)) {
+            Ok(Some(Event::Received {
                 buffer,
                 octets,
-                outcome,
+                outcome: outcome @ Outcome::Done,
                 ..
-            } => (buffer, octets, outcome),
-            Event::Closed => break,
-            event => {
-                end::sent(event)?;
-                continue;
-            }
+            })) => (buffer, octets, outcome),
+            other => match end::next_after(other?, socket)? {
+                Event::Received {
+                    buffer,
+                    octets,
+                    outcome,
+                    ..
+                } => (buffer, octets, outcome),
+                Event::Closed => break,
+                event => {
+                    end::sent(event)?;
+                    continue;
+                }
+            },
         };
         if request.mode == Mode::Blast {
             hash.update(&buffer[..usize::try_from(octets).unwrap_or(usize::MAX)]);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use urdma_stream::{
-    CallError, Clock as _, Failure, Lone, Outcome, Part, Piece, RecvId, RingCopy, RingNo, SendId,
-    Stats, Stream, Transmit,
+    CallError, Clock as _, Failure, Lone, Outcome, Piece, RecvId, RingNo, SendId, Stats, Stream,
+    Transmit,
 };
 
 use crate::clock::Clock;
@@ -23,7 +23,7 @@ use crate::ffi::queue_pair::{Batch, Local, Operation};
 use crate::ffi::verbs::{Completion, Found};
 use crate::link::{of, Link, Of};
 use crate::registrations::{Posted, Registrations};
-use crate::rings::Rings;
+use crate::rings::{copy_from, Rings};
 use crate::spins::Spins;
 use crate::told::ToldStream;
 
@@ -32,6 +32,10 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// How many times a turn looks for completions.
 const TURN: usize = 64;
+
+/// The longest receive that may be filled late: as many as are queued are a small part of a ring,
+/// of which the peer waits for no less than an eighth.
+const LATE_OCTETS: usize = 512;
 
 /// Slots that are posted again, once they are this many, when nothing has come; fewer where there
 /// are few, so that a message without a credit arrives, too, and is refused.
@@ -233,8 +237,14 @@ impl Driver {
             rkey: posted.key,
         };
         let id = self.stream.recv(advertised, posted, waitall)?;
-        if self.stream.as_told().is_receive_due() {
-            self.settle();
+        let stream = self.stream.as_told();
+        if stream.is_receive_due() {
+            // The user takes the events first, and posts receives for them. Those get what the ring
+            // holds by one turn then, before an event is missed.
+            let may_wait = len_octets <= LATE_OCTETS && !stream.is_transmit_due();
+            if !(may_wait && self.has_event()) {
+                self.settle();
+            }
         }
         Ok(id)
     }
@@ -279,6 +289,7 @@ impl Driver {
     fn wait_for_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
         // What the stream has not been told of may have an event.
         self.stream.tell(&mut self.clock);
+        self.copy_late();
         let mut idle_since = None;
         let may_spin = !self.poll.is_zero() && limit != Some(Duration::ZERO);
         let mut looks = None;
@@ -363,18 +374,30 @@ impl Driver {
         }
     }
 
-    /// An event of what the stream has not been told of, or the last one.
+    /// An event of what the stream has not been told of or what is not copied, or the last one.
     #[inline(never)]
     fn pop_late_event(&mut self) -> Option<Event> {
-        match self.stream.tell(&mut self.clock) {
+        let is_told = self.stream.tell(&mut self.clock);
+        match self.copy_late() || is_told {
             true => self.pop_event(),
             false => self.failed.take().map(Event::Failed),
         }
     }
 
+    /// Makes the copies that have waited for events to be taken; whether there were any.
+    #[inline]
+    fn copy_late(&mut self) -> bool {
+        let has_copy = self.stream.as_told().has_copy();
+        if has_copy {
+            self.settle();
+        }
+        has_copy
+    }
+
     /// Executes the protocol without sleeping, as far as a turn permits. `true`: nothing is left to
     /// be done until a descriptor can be read or the deadline has passed.
     pub(crate) fn turn(&mut self) -> bool {
+        self.copy_late();
         for _ in 0..TURN {
             self.stream.tell(&mut self.clock);
             if self.link.is_none() {
@@ -586,7 +609,7 @@ impl Driver {
     fn drain(&mut self) {
         let rings = self.link.as_ref().map_or(&self.rings, Link::rings);
         let stream = self.stream.told(&mut self.clock);
-        while stream.poll_copy(copy_from(rings)) {}
+        stream.poll_copies(copy_from(rings));
         self.change_rings();
         if self.stream.as_told().is_transmit_due() {
             self.transmit();
@@ -659,22 +682,12 @@ impl Driver {
                 self.batch.push(id, Operation::Send, signaled);
             }
             Transmit::Write(piece) => {
-                // Most have no others.
-                self.carry(&piece.parts.first());
-                for part in piece.parts.others() {
-                    self.carry(&part);
-                }
+                let parts = self.stream.as_told().memory_of(piece);
+                self.batch
+                    .carry_all(parts.map(|(part, posted)| posted.octets(&part)));
                 self.batch.push(id, write_of(piece), signaled);
             }
         }
-    }
-
-    /// The next work request carries a part.
-    #[inline]
-    fn carry(&mut self, part: &Part) {
-        let posted = self.stream.as_told().memory_of(part.send);
-        let posted = posted.expect("a part is of a send in progress");
-        self.batch.carry(octets_of(part, posted));
     }
 
     /// Posts the slots of receives that are complete again.
@@ -756,29 +769,6 @@ impl Driver {
                 None => return,
             }
         }
-    }
-}
-
-/// What copies octets out of one of the rings.
-#[inline]
-fn copy_from(rings: &Rings) -> impl FnOnce(&RingCopy, &mut Posted) + use<'_> {
-    |copy, posted| {
-        let ring = rings.buffer(copy.ring);
-        let ring = ring.expect("a copy is from a ring that is in use");
-        let in_memory = |number| usize::try_from(number).expect("a place in memory");
-        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
-        posted.buffer.copy_from(at, ring, from_at, len);
-    }
-}
-
-fn octets_of(part: &Part, posted: &Posted) -> Local {
-    let end = part.offset + u64::from(part.len_octets);
-    let buffer = &posted.buffer;
-    assert!(end <= buffer.len() as u64, "a part is in its buffer");
-    Local {
-        addr: buffer.addr() + part.offset,
-        len_octets: part.len_octets,
-        lkey: posted.key,
     }
 }
 

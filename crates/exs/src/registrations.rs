@@ -7,8 +7,11 @@
 
 use std::sync::Arc;
 
+use urdma_stream::Part;
+
 use crate::error::Error;
 use crate::ffi::memory::{Buffer, Pages};
+use crate::ffi::queue_pair::Local;
 use crate::ffi::verbs::{Access, Domain, Region};
 
 /// What a stream keeps of a send or receive while it is in progress.
@@ -17,6 +20,20 @@ pub(crate) struct Posted {
     pub(crate) buffer: Buffer,
     /// The key by which a work request, or the peer, names the buffer.
     pub(crate) key: u32,
+}
+
+impl Posted {
+    /// The octets of a part in a work request.
+    #[inline]
+    pub(crate) fn octets(&self, part: &Part) -> Local {
+        let end = part.offset + u64::from(part.len_octets);
+        assert!(end <= self.buffer.len() as u64, "a part is in its buffer");
+        Local {
+            addr: self.buffer.addr() + part.offset,
+            len_octets: part.len_octets,
+            lkey: self.key,
+        }
+    }
 }
 
 /// The regions of one allocation.

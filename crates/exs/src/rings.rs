@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use urdma_stream::RingNo;
+use urdma_stream::{RingCopy, RingNo};
 
 use crate::error::Error;
 use crate::ffi::memory::Buffer;
 use crate::ffi::verbs::{Access, Domain, Region};
+use crate::registrations::Posted;
 
 #[derive(Debug)]
 struct Ring {
@@ -65,5 +66,24 @@ impl Rings {
         for ring in &mut self.0 {
             ring.region = None;
         }
+    }
+}
+
+/// What copies octets out of one of the rings.
+#[inline]
+pub(crate) fn copy_from(rings: &Rings) -> impl FnMut(&RingCopy, &mut Posted) + use<'_> {
+    let mut last = None;
+    move |copy, posted| {
+        let ring = match last {
+            Some((number, ring)) if number == copy.ring => ring,
+            _ => {
+                let ring = rings.buffer(copy.ring);
+                ring.expect("a copy is from a ring that is in use")
+            }
+        };
+        last = Some((copy.ring, ring));
+        let in_memory = |number| usize::try_from(number).expect("a place in memory");
+        let [at, from_at, len] = [copy.offset, copy.ring_offset, copy.len_octets].map(in_memory);
+        posted.buffer.copy_from(at, ring, from_at, len);
     }
 }

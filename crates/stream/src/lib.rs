@@ -4,9 +4,9 @@
 //!
 //! [`Stream`] is one end. Files, each of which uses only those before it: `types`, `error` and
 //! `fault`; [`wire`], the layout of greetings, control messages and immediate data; `config`,
-//! `credit`, `adverts`, `resync`, `sojourn`; `own_ring` and `peer_ring`, the ring of either end;
-//! `sender` and `receiver`, the two halves; `stream`, which joins them. `check` holds the checker:
-//! both ends under random schedules against a model of a byte stream.
+//! `credit`, `adverts`, `queue`, `resync`, `sojourn`; `own_ring` and `peer_ring`, the ring of
+//! either end; `sender` and `receiver`, the two halves; `stream`, which joins them. `check` holds
+//! the checker: both ends under random schedules against a model of a byte stream.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
@@ -19,6 +19,7 @@ mod error;
 mod fault;
 mod own_ring;
 mod peer_ring;
+mod queue;
 mod receiver;
 mod resync;
 mod sender;

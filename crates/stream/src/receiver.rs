@@ -8,10 +8,9 @@ use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
 use crate::own_ring::{OwnRing, Place};
+use crate::queue::Queue;
 use crate::sojourn::mean;
-use crate::types::{
-    place_of, remove_at, AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq,
-};
+use crate::types::{AdvertNo, Buffer, Choice, Event, Kind, Outcome, Phase, RecvId, RingNo, Seq};
 use crate::wire::{Advert, Hello};
 
 /// So many receives in the queue on average are of a flow, in which receives of up to twice the
@@ -69,6 +68,17 @@ impl<M> Recv<M> {
         }
     }
 
+    /// It ends so.
+    #[inline]
+    fn end(self, outcome: Outcome) -> Event<M> {
+        Event::Received {
+            id: self.id,
+            memory: self.memory,
+            octets: self.filled,
+            outcome,
+        }
+    }
+
     /// The least number of octets that it still takes.
     fn promise(&self) -> u64 {
         if self.waitall {
@@ -121,7 +131,7 @@ pub(crate) struct RecvHalf<M> {
     /// P_r.
     phase: Phase,
     ring: OwnRing,
-    recvs: VecDeque<Recv<M>>,
+    recvs: Queue<Recv<M>>,
     /// How many receives have an advert: the first ones of the queue.
     advertised: usize,
     /// How many receives are canceled and not returned.
@@ -154,7 +164,7 @@ impl<M> RecvHalf<M> {
             estimate: Seq(0),
             phase: Phase(0),
             ring: OwnRing::new(own.ring.len_octets, config.ring_max_octets, faults),
-            recvs: VecDeque::new(),
+            recvs: Queue::new(),
             advertised: 0,
             canceled: 0,
             next_recv: 0,
@@ -210,7 +220,7 @@ impl<M> RecvHalf<M> {
 
     /// What the receives were posted with.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
-        self.recvs.iter().map(|recv| &recv.memory)
+        self.recvs.rest(0).map(|recv| &recv.memory)
     }
 
     /// Whether a receive may be advertised if ring and phase permit it.
@@ -233,7 +243,13 @@ impl<M> RecvHalf<M> {
 
     /// Whether a copy or an advert can follow from the receives that are posted.
     pub(crate) fn is_due(&self) -> bool {
-        self.ring.held() > 0 || self.may_advertise()
+        !self.is_drained() || self.may_advertise()
+    }
+
+    /// Whether octets of the ring can be copied to a receive.
+    #[inline]
+    pub(crate) fn has_copy(&self) -> bool {
+        !self.is_drained() && !self.recvs.is_empty()
     }
 
     /// Whether a message of this half can follow from what has arrived or was copied.
@@ -250,7 +266,7 @@ impl<M> RecvHalf<M> {
         let index = self.advertised;
         // k_b: the receives with adverts come first, so this one is the oldest without.
         let index = if out_of_order {
-            self.recvs.iter().rposition(|recv| recv.advert.is_none())?
+            self.recvs.rest(0).rposition(|recv| recv.advert.is_none())?
         } else {
             index
         };
@@ -315,7 +331,7 @@ impl<M> RecvHalf<M> {
             self.phase = self.phase.next();
         }
         self.retire_canceled(events);
-        for recv in &mut self.recvs {
+        for recv in self.recvs.rest_mut(0) {
             if recv.advert.take().is_some() {
                 self.estimate = Seq(self.estimate.0 - recv.promise());
             }
@@ -360,7 +376,7 @@ impl<M> RecvHalf<M> {
             self.estimate = Seq((self.estimate.0 + len_octets) - 1);
         }
         if !recv.waitall || recv.left() == 0 {
-            self.complete_first(Outcome::Done, events);
+            self.complete_first(events);
         }
         Ok(())
     }
@@ -388,11 +404,6 @@ impl<M> RecvHalf<M> {
             self.drop_ring();
         }
         Ok(())
-    }
-
-    /// Whether octets of the ring can be copied to a receive.
-    pub(crate) fn has_copy(&self) -> bool {
-        self.ring.held() > 0 && !self.recvs.is_empty()
     }
 
     /// The next copy out of the ring is made by `copy`; whether there is one. The octets count as
@@ -429,7 +440,7 @@ impl<M> RecvHalf<M> {
             Some(_) => {}
         }
         if complete {
-            self.complete_first(Outcome::Done, events);
+            self.complete_first(events);
         }
         self.end_of_stream(events);
         true
@@ -478,7 +489,7 @@ impl<M> RecvHalf<M> {
         id: RecvId,
         events: &mut VecDeque<Event<M>>,
     ) -> Result<(), CallError> {
-        let index = place_of(&self.recvs, id.0, |recv| recv.id.0);
+        let index = self.recvs.place_of(id.0, |recv| recv.id.0);
         let index = index.ok_or(CallError::NoSuchOperation)?;
         let was_canceled = std::mem::replace(&mut self.recvs[index].canceled, true);
         self.canceled += usize::from(!was_canceled);
@@ -503,7 +514,7 @@ impl<M> RecvHalf<M> {
         }
         let oldest = self
             .recvs
-            .iter()
+            .rest(0)
             .find(|recv| recv.canceled && self.is_live(recv));
         if let Some((from, _)) = oldest.and_then(|recv| recv.advert) {
             self.withdrawal = Some(Withdrawal { from, said: false });
@@ -533,7 +544,7 @@ impl<M> RecvHalf<M> {
             return Err(PeerError::UnexpectedWithdrawn);
         }
         self.withdrawal = None;
-        for recv in &mut self.recvs {
+        for recv in self.recvs.rest_mut(0) {
             if recv.advert.is_some_and(|(number, _)| number >= from) {
                 recv.advert = None;
                 self.advertised -= 1;
@@ -577,21 +588,37 @@ impl<M> RecvHalf<M> {
         self.remove(index, outcome, events);
     }
 
+    /// The first receive has all that it gets. Its event follows those that are queued.
     #[inline]
-    fn complete_first(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
-        self.remove(0, outcome, events);
-    }
-
-    fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
-        let recv = remove_at(&mut self.recvs, index).expect("the index is of a queued receive");
+    fn complete_first(&mut self, events: &mut VecDeque<Event<M>>) {
+        if !events.is_empty() {
+            return self.remove(0, Outcome::Done, events);
+        }
+        let recv = &self.recvs[0];
         self.advertised -= usize::from(recv.advert.is_some());
         self.canceled -= usize::from(recv.canceled);
-        events.push_back(Event::Received {
-            id: recv.id,
-            memory: recv.memory,
-            octets: recv.filled,
-            outcome,
-        });
+        self.recvs.complete_front();
+    }
+
+    /// Whether a receive is complete, the event of which precedes those that are queued.
+    #[inline]
+    pub(crate) fn has_complete(&self) -> bool {
+        self.recvs.has_complete()
+    }
+
+    /// The event of the oldest of these.
+    #[inline]
+    pub(crate) fn take_complete(&mut self) -> Option<Event<M>> {
+        Some(self.recvs.take_complete()?.end(Outcome::Done))
+    }
+
+    #[inline(never)]
+    fn remove(&mut self, index: usize, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
+        let recv = self.recvs.remove(index);
+        let recv = recv.expect("the index is of a queued receive");
+        self.advertised -= usize::from(recv.advert.is_some());
+        self.canceled -= usize::from(recv.canceled);
+        events.push_back(recv.end(outcome));
     }
 
     /// No more octets are wanted: what the ring holds is dropped, and receives end when the peer
@@ -599,7 +626,7 @@ impl<M> RecvHalf<M> {
     pub(crate) fn stop(&mut self, events: &mut VecDeque<Event<M>>) {
         self.stopped = true;
         self.drop_ring();
-        for recv in &mut self.recvs {
+        for recv in self.recvs.rest_mut(0) {
             recv.canceled = true;
         }
         self.canceled = self.recvs.len();
@@ -662,7 +689,7 @@ impl<M> RecvHalf<M> {
     /// S_r, and S_r as the estimate and the queue give it; the same in a correct end.
     #[cfg(test)]
     pub(crate) fn positions(&self) -> (u64, u64) {
-        let advertised = self.recvs.iter().filter(|recv| recv.advert.is_some());
+        let advertised = self.recvs.rest(0).filter(|recv| recv.advert.is_some());
         let promised: u64 = advertised.map(Recv::promise).sum();
         (self.delivered.0, self.estimate.0.wrapping_sub(promised))
     }

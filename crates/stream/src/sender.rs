@@ -9,12 +9,13 @@ use crate::config::{Config, Stats};
 use crate::error::{CallError, PeerError};
 use crate::fault::{Fault, Faults};
 use crate::peer_ring::PeerRing;
+use crate::queue::Queue;
 use crate::resync::{Pause, Resync};
 use crate::sojourn::{Sojourn, SHORT_OCTETS};
 use crate::transfer::{Gathering, Piece, Send, Target, Transfer};
 use crate::types::{
-    place_of, AdvertNo, Buffer, Choice, Clock, Event, Kind, Outcome, Parts, Phase, RingNo, SendId,
-    Seq, GATHER_MAX,
+    AdvertNo, Buffer, Choice, Clock, Event, Kind, Outcome, Part, Parts, Phase, RingNo, SendId, Seq,
+    GATHER_MAX,
 };
 use crate::wire::{Advert, Hello, Immediate, TRANSFER_MAX_OCTETS};
 
@@ -62,7 +63,7 @@ pub(crate) struct SendHalf<M> {
     /// Phase and estimate of the last advert, unless adverts were withdrawn since.
     last_advert: Option<(Phase, Seq)>,
     last_phase: Phase,
-    sends: VecDeque<Send<M>>,
+    sends: Queue<Send<M>>,
     /// Index of the first send of which octets are still to be taken.
     cursor: usize,
     next_send: u64,
@@ -74,8 +75,8 @@ pub(crate) struct SendHalf<M> {
     gathers_until: Option<u64>,
     /// Transfers since the last one that has carried several; at most [`LONE_MAX`] are counted.
     lone: usize,
-    /// Those that wait, if the next transfer waits for others.
-    gathering: Option<Gathering>,
+    /// What those that wait may be joined by, if the next transfer waits for others.
+    gathering: Gathering,
     withdraw: Option<AdvertNo>,
     resync: Resync,
     sojourn: Sojourn,
@@ -107,7 +108,7 @@ impl<M> SendHalf<M> {
             next_advert: AdvertNo(0),
             last_advert: None,
             last_phase: Phase(0),
-            sends: VecDeque::new(),
+            sends: Queue::new(),
             cursor: 0,
             next_send: 0,
             transfer: None,
@@ -115,7 +116,7 @@ impl<M> SendHalf<M> {
             pieces_complete: 0,
             gathers_until: None,
             lone: LONE_MAX,
-            gathering: None,
+            gathering: Gathering::NONE,
             withdraw: None,
             resync: Resync::new(config.pause_every),
             sojourn: Sojourn::new(),
@@ -154,27 +155,27 @@ impl<M> SendHalf<M> {
             last_piece: 0,
             ended: None,
         });
-        self.gathering = self.gathering.and_then(|waiting| {
-            let more = Gathering {
-                count: waiting.count + 1,
-                octets: waiting.octets.saturating_add(len_octets),
-                ..waiting
-            };
-            self.may_grow(&more).then_some(more)
-        });
+        if self.gathering.sends > 0 {
+            self.gathering.add(len_octets);
+        }
         id
     }
 
     /// What the sends were posted with.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &M> {
-        self.sends.iter().map(|send| &send.memory)
+        self.sends.rest(0).map(|send| &send.memory)
     }
 
-    /// What a send was posted with.
+    /// The parts of a work request that is not complete, with what their sends were posted with.
     #[inline]
-    pub(crate) fn memory_of(&self, id: SendId) -> Option<&M> {
-        let send = self.sends.get(self.index_of(id)?)?;
-        Some(&send.memory)
+    pub(crate) fn memory_of<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = (Part, &'a M)> {
+        // Sends that were canceled before left no gaps in the queue, and none can be since.
+        let place = self.index_of(parts.first().send);
+        let sends = self.sends.rest(place.unwrap_or(self.sends.len()));
+        parts.iter().zip(sends).map(|(part, send)| {
+            debug_assert_eq!(part.send, send.id);
+            (part, &send.memory)
+        })
     }
 
     /// Ends a send after the transfer in progress, if it is a part of it.
@@ -185,6 +186,7 @@ impl<M> SendHalf<M> {
     ) -> Result<(), CallError> {
         let index = self.index_of(id).ok_or(CallError::NoSuchOperation)?;
         if index >= self.cursor {
+            self.gathering = Gathering::NONE;
             self.end_from(index, index + 1, Outcome::Canceled, events);
         }
         Ok(())
@@ -192,6 +194,7 @@ impl<M> SendHalf<M> {
 
     /// No more sends are taken; the end is announced when those queued have been sent.
     pub(crate) fn finish(&mut self) {
+        self.gathering = Gathering::NONE;
         if self.finish == Finish::Open {
             self.finish = Finish::Asked;
         }
@@ -227,7 +230,7 @@ impl<M> SendHalf<M> {
         self.transfer = None;
         self.finish = Finish::Said;
         self.cursor = 0;
-        events.extend(self.sends.drain(..).map(|send| send.end(outcome)));
+        events.extend(self.sends.drain().map(|send| send.end(outcome)));
     }
 
     pub(crate) fn handle_emptied(
@@ -448,7 +451,7 @@ impl<M> SendHalf<M> {
     /// A transfer is chosen: what the last choice has said of a wait is over.
     fn begun(&mut self) {
         self.waits_until = None;
-        self.gathering = None;
+        self.gathering = Gathering::NONE;
     }
 
     /// Begins the next transfer (algorithm 1).
@@ -467,16 +470,11 @@ impl<M> SendHalf<M> {
         let contiguous = contiguous.min(GATHER_OCTETS).min(self.piece_max);
         let (parts, len_octets) = self.gather([room, contiguous]);
         let is_possible = advert.is_some() || (self.uses_ring && len_octets > 0);
-        let gathered = Gathering {
-            count: parts.count(),
-            octets: len_octets,
-            room: contiguous,
-        };
         if !is_possible {
             self.ring.wait();
             return None;
         }
-        if self.waits_for_sends(gathered, clock) {
+        if self.waits_for_sends(parts.count(), contiguous.saturating_sub(len_octets), clock) {
             return None;
         }
         let to = if let Some((advert, _)) = advert {
@@ -520,7 +518,7 @@ impl<M> SendHalf<M> {
         let mut parts = Parts::one(first.id, first.taken, octets);
         // Most sends are the last: a range takes longer to make than that to see.
         if octets == first.left() && self.cursor + 1 < self.sends.len() {
-            let others = self.sends.range(self.cursor + 1..);
+            let others = self.sends.rest(self.cursor + 1);
             for send in others.take(self.gather_max.saturating_sub(1)) {
                 if octets + send.len_octets > contiguous || !parts.push(send.id, send.len_octets) {
                     break;
@@ -533,15 +531,21 @@ impl<M> SendHalf<M> {
 
     /// Whether short sends, of which more can follow, wait for those to be carried with them. While
     /// transfers are in progress they lose little by it.
-    fn waits_for_sends(&mut self, gathered: Gathering, clock: &mut impl Clock) -> bool {
-        if self.in_flight() < self.gathers_after() || !self.may_grow(&gathered) {
+    fn waits_for_sends(&mut self, count: usize, room: u64, clock: &mut impl Clock) -> bool {
+        if self.in_flight() < self.gathers_after() {
+            return false;
+        }
+        let more = self.may_join(count, room);
+        if more.sends == 0 {
             return false;
         }
         let now_ns = clock.now_ns();
         let until = *self.gathers_until.get_or_insert(now_ns + GATHER_NS);
         self.waits_until = (now_ns < until).then_some(until);
-        self.gathering = self.waits_until.map(|_| gathered);
-        self.gathering.is_some()
+        if self.waits_until.is_some() {
+            self.gathering = more;
+        }
+        self.waits_until.is_some()
     }
 
     /// Pieces posted and not complete.
@@ -557,13 +561,16 @@ impl<M> SendHalf<M> {
         }
     }
 
-    /// Whether a transfer of short sends can carry a later one.
-    fn may_grow(&self, gathered: &Gathering) -> bool {
-        self.finish == Finish::Open
-            && gathered.count < self.gather_max
-            && gathered.octets < gathered.room
-            && self.cursor + gathered.count == self.sends.len()
-            && self.sends.len() < self.max_sends
+    /// What a transfer of the next `count` sends, with room for so many octets, can carry besides.
+    fn may_join(&self, count: usize, room: u64) -> Gathering {
+        let are_all = self.cursor + count == self.sends.len();
+        let may_join = self.finish == Finish::Open && are_all && room > 0;
+        let sends = self.gather_max.saturating_sub(count);
+        let sends = sends.min(self.max_sends.saturating_sub(self.sends.len()));
+        match may_join {
+            true => Gathering { sends, room },
+            false => Gathering::NONE,
+        }
     }
 
     /// Whether octets of sends are still to be transmitted.
@@ -574,29 +581,31 @@ impl<M> SendHalf<M> {
     /// Whether short sends wait for others: unless that has changed with a send, nothing follows
     /// from the send.
     pub(crate) fn is_gathering(&self) -> bool {
-        self.gathering.is_some()
+        self.gathering.sends > 0
     }
 
     /// The next transfer waits for no other sends.
     pub(crate) fn stop_gathering(&mut self) {
         self.gathers_until = Some(0);
-        self.gathering = None;
+        self.gathering = Gathering::NONE;
     }
 
     /// Takes octets from their sends.
     fn take(&mut self, parts: &Parts, len_octets: u64) {
         self.taken(parts.count(), len_octets);
         self.ring.reached(self.position);
-        let mut left = len_octets;
-        for _ in 0..parts.count() {
-            let send = &mut self.sends[self.cursor];
-            let octets = send.left().min(left);
-            send.taken += octets;
-            left -= octets;
-            if send.left() == 0 {
-                self.cursor += 1;
+        if parts.count() > 1 {
+            // One piece, the next, carries them as a whole.
+            let piece = self.pieces_posted + 1;
+            for send in self.sends.rest_mut(self.cursor).take(parts.count()) {
+                (send.taken, send.last_piece) = (send.len_octets, piece);
             }
+            self.cursor += parts.count();
+            return;
         }
+        let send = &mut self.sends[self.cursor];
+        send.taken += len_octets;
+        self.cursor += usize::from(send.left() == 0);
     }
 
     /// A transfer has taken octets of this number of sends.
@@ -696,13 +705,14 @@ impl<M> SendHalf<M> {
         self.complete(events);
     }
 
-    /// The sends of these parts are carried by the last piece.
+    /// The last piece carries these parts. Of several, their transfer has told the sends.
     fn carried(&mut self, parts: &Parts) {
-        let [first, last] = parts.sends();
-        let mut index = self.index_of(first).unwrap_or(self.sends.len());
-        while let Some(send) = self.sends.get_mut(index).filter(|send| send.id <= last) {
+        if parts.count() > 1 {
+            return;
+        }
+        let place = self.index_of(parts.first().send);
+        if let Some(send) = place.and_then(|place| self.sends.rest_mut(place).next()) {
             send.last_piece = self.pieces_posted;
-            index += 1;
         }
     }
 
@@ -728,12 +738,26 @@ impl<M> SendHalf<M> {
     #[inline(always)]
     fn complete(&mut self, events: &mut VecDeque<Event<M>>) {
         while self.cursor > 0 && self.is_first_complete() {
-            let Some(send) = self.sends.pop_front() else {
-                return;
-            };
-            events.push_back(send.end(Outcome::Done));
             self.cursor -= 1;
+            if events.is_empty() {
+                self.sends.complete_front();
+            } else {
+                let send = self.sends.remove(0);
+                events.extend(send.map(|send| send.end(Outcome::Done)));
+            }
         }
+    }
+
+    /// Whether a send is complete, the event of which precedes those that are queued.
+    #[inline]
+    pub(crate) fn has_complete(&self) -> bool {
+        self.sends.has_complete()
+    }
+
+    /// The event of the oldest of these.
+    #[inline]
+    pub(crate) fn take_complete(&mut self) -> Option<Event<M>> {
+        Some(self.sends.take_complete()?.end(Outcome::Done))
     }
 
     /// Whether nothing of the first send, which was taken, is still to be written.
@@ -741,13 +765,13 @@ impl<M> SendHalf<M> {
     fn is_first_complete(&self) -> bool {
         let is_written_of = |send: &Send<M>| {
             let transfer = self.transfer.as_ref();
-            transfer.is_some_and(|transfer| transfer.parts.sends()[0] == send.id)
+            transfer.is_some_and(|transfer| transfer.parts.first().send == send.id)
         };
         let first = self.sends.front();
         first.is_some_and(|send| send.last_piece <= self.pieces_complete && !is_written_of(send))
     }
 
     fn index_of(&self, id: SendId) -> Option<usize> {
-        place_of(&self.sends, id.0, |send| send.id.0)
+        self.sends.place_of(id.0, |send| send.id.0)
     }
 }

@@ -1,5 +1,6 @@
 //! One end of a stream: both halves, the credits, and the end of it all.
 
+mod copies;
 mod lone;
 
 use std::collections::VecDeque;
@@ -8,10 +9,10 @@ use crate::config::{Config, Stats};
 use crate::credit::{Credits, Purpose, MIN_SLOTS};
 use crate::error::{CallError, Failure, PeerError, SetupError, ABORT_PROTOCOL};
 use crate::fault::{Fault, Faults};
-use crate::receiver::{RecvHalf, RingCopy};
+use crate::receiver::RecvHalf;
 use crate::sender::SendHalf;
 use crate::transfer::Piece;
-use crate::types::{Buffer, Choice, Clock, Event, Kind, Outcome, RecvId, RingNo, SendId};
+use crate::types::{Buffer, Choice, Clock, Event, Kind, Outcome, Part, RecvId, RingNo, SendId};
 use crate::wire::{Body, Control, ControlOctets, Hello, Immediate};
 
 /// A work request for the send queue of the connection.
@@ -326,23 +327,6 @@ impl<M> Stream<M> {
             .retire_all(Outcome::Failed(failure), &mut self.events);
     }
 
-    /// The next copy from the ring to the memory of a receive is made by `copy`; whether there is
-    /// one. The stream takes the octets of the ring as free then.
-    #[inline]
-    pub fn poll_copy(&mut self, copy: impl FnOnce(&RingCopy, &mut M)) -> bool {
-        if self.failure.is_some() || !self.receiver.has_copy() {
-            return false;
-        }
-        let is_made = self
-            .receiver
-            .next_copy(copy, &mut self.stats, &mut self.events);
-        if self.receiver.owes_message() && !self.faults.has(Fault::CopiesUnseen) {
-            self.due = Due::All;
-        }
-        self.check_closed();
-        is_made
-    }
-
     /// The length of a ring that the peer wishes. The driver answers by [`Stream::offer_ring`].
     #[inline]
     pub fn poll_ring(&self) -> Option<u64> {
@@ -471,13 +455,20 @@ impl<M> Stream<M> {
     /// The next event for the user.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event<M>> {
+        // Those of sends come first, so that one precedes that of the peer's answer.
+        if self.sender.has_complete() {
+            return self.sender.take_complete();
+        }
+        if self.receiver.has_complete() {
+            return self.receiver.take_complete();
+        }
         self.events.pop_front()
     }
 
     /// Whether there is an event for the user.
     #[inline]
     pub fn has_event(&self) -> bool {
-        !self.events.is_empty()
+        self.sender.has_complete() || self.receiver.has_complete() || !self.events.is_empty()
     }
 
     /// The failure of the stream, once. The driver disconnects and then calls
@@ -495,11 +486,11 @@ impl<M> Stream<M> {
         self.sender.memory().chain(self.receiver.memory())
     }
 
-    /// What a send was posted with, which is a part of the work request that
-    /// [`Stream::poll_transmit`] has told.
+    /// The parts of the work request that [`Stream::poll_transmit`] has just told, and what their
+    /// sends were posted with.
     #[inline]
-    pub fn memory_of(&self, id: SendId) -> Option<&M> {
-        self.sender.memory_of(id)
+    pub fn memory_of<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (Part, &'a M)> {
+        self.sender.memory_of(&piece.parts)
     }
 
     /// Whether the peer has announced the end of its octets. Each work request of this end is to be

@@ -78,11 +78,25 @@ pub(crate) enum Target {
     Ring { position: u64 },
 }
 
-/// Short sends that wait for others to be carried with them.
+/// What may join short sends that wait for others to be carried with them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Gathering {
-    pub(crate) count: usize,
-    pub(crate) octets: u64,
-    /// The most octets that the transfer can carry.
+    /// How many sends; 0: none wait, or they wait no more.
+    pub(crate) sends: usize,
+    /// The octets that the transfer has room for.
     pub(crate) room: u64,
+}
+
+impl Gathering {
+    pub(crate) const NONE: Self = Self { sends: 0, room: 0 };
+
+    /// A send of this length has joined them.
+    #[inline]
+    pub(crate) fn add(&mut self, len_octets: u64) {
+        self.room = self.room.saturating_sub(len_octets);
+        self.sends = match self.room {
+            0 => 0,
+            _ => self.sends - 1,
+        };
+    }
 }

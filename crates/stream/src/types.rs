@@ -1,7 +1,5 @@
 //! Identifiers and units of a stream.
 
-use std::collections::VecDeque;
-
 /// What tells the time. A stream asks only when something depends on it: a read of a clock takes
 /// about as long as a third of what it does for a short message.
 pub trait Clock {
@@ -85,30 +83,6 @@ impl Buffer {
     }
 }
 
-/// Where the operation with a number is in a queue in the order of numbers, which are consecutive
-/// but for operations that have ended before others.
-#[inline]
-pub(crate) fn place_of<T>(
-    queue: &VecDeque<T>,
-    number: u64,
-    number_of: impl Fn(&T) -> u64,
-) -> Option<usize> {
-    let first = number_of(queue.front()?);
-    let place = usize::try_from(number.checked_sub(first)?).ok()?;
-    match queue.get(place) {
-        Some(found) if number_of(found) == number => Some(place),
-        _ => queue.binary_search_by_key(&number, number_of).ok(),
-    }
-}
-
-/// Removes the operation at a place, which is the first in most cases.
-pub(crate) fn remove_at<T>(queue: &mut VecDeque<T>, place: usize) -> Option<T> {
-    match place {
-        0 => queue.pop_front(),
-        _ => queue.remove(place),
-    }
-}
-
 /// The most sends that one RDMA Write carries.
 pub const GATHER_MAX: usize = 16;
 
@@ -175,13 +149,6 @@ impl Parts {
     /// How many; at least one.
     pub(crate) fn count(&self) -> usize {
         usize::from(self.others) + 1
-    }
-
-    /// The first send and the last.
-    pub(crate) fn sends(&self) -> [SendId; 2] {
-        let last = self.others.checked_sub(1);
-        let last = last.map_or(0, |last| self.sends[usize::from(last)]);
-        [self.first, SendId(self.first.0 + u64::from(last))]
     }
 
     /// The parts, in their order. Sends that were canceled may be missing between two of them.

@@ -76,6 +76,12 @@ impl Batch {
         }
     }
 
+    /// The same for several.
+    #[inline]
+    pub(crate) fn carry_all(&mut self, locals: impl Iterator<Item = Local>) {
+        locals.for_each(|local| self.carry(local));
+    }
+
     /// Adds a work request; the batch is not full.
     pub(crate) fn push(&mut self, id: u64, operation: Operation, signaled: bool) {
         let elements = self.elements.len() - self.used;

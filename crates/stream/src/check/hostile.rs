@@ -74,7 +74,7 @@ fn indirect(stream: &mut Stream<()>, len: u32) -> Result<(), PeerError> {
 /// Everything that an end wants to do.
 fn drain(stream: &mut Stream<()>) -> (Vec<RingCopy>, Vec<Transmit>, Vec<Event<()>>) {
     let mut copies = Vec::new();
-    while stream.poll_copy(|copy, ()| copies.push(*copy)) {}
+    stream.poll_copies(|copy, ()| copies.push(*copy));
     let transmits = std::iter::from_fn(|| stream.poll_transmit(&mut 0)).collect();
     let events = std::iter::from_fn(|| stream.poll_event()).collect();
     (copies, transmits, events)

@@ -174,7 +174,7 @@ impl Timed {
     fn serve(&mut self, end: usize) {
         loop {
             self.post(end);
-            while self.ends[end].poll_copy(|_, ()| {}) {}
+            self.ends[end].poll_copies(|_, ()| {});
             self.offer_ring(end);
             while let Some(transmit) = self.ends[end].poll_transmit(&mut self.now_ns) {
                 self.carry(end, transmit);

@@ -292,6 +292,9 @@ impl End {
 
     /// One copy from the ring. True if there was one.
     pub(super) fn copy(&mut self) -> Result<bool, Finding> {
+        if self.compares && !self.stream.is_copied_alike() {
+            return Err("copies together differ from one after the other".into());
+        }
         let mut found = None;
         self.stream.poll_copy(|copy, ()| found = Some(*copy));
         let Some(copy) = found else {

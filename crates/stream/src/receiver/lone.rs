@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::config::Stats;
 use crate::fault::Fault;
-use crate::types::{Event, Outcome};
+use crate::types::Event;
 
 use super::{RecvHalf, Renewal, RingCopy};
 
@@ -36,18 +36,14 @@ impl<M> RecvHalf<M> {
         events: &mut VecDeque<Event<M>>,
     ) {
         let from = self.ring.pass(len_octets);
-        let mut recv = self.recvs.pop_front().expect("a receive is queued");
+        let recv = self.recvs.front_mut().expect("a receive is queued");
         copy(&recv.copy_of(&from, len_octets), &mut recv.memory);
+        recv.filled += len_octets;
         self.delivered = self.delivered.after(len_octets);
         if !self.faults.has(Fault::PrintedEstimate) {
             self.estimate = self.estimate.after(len_octets);
         }
         stats.copied_octets += len_octets;
-        events.push_back(Event::Received {
-            id: recv.id,
-            memory: recv.memory,
-            octets: recv.filled + len_octets,
-            outcome: Outcome::Done,
-        });
+        self.complete_first(events);
     }
 }
