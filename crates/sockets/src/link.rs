@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicI32;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 const NONE: c_int = -1;
 
@@ -17,6 +17,11 @@ impl Link {
 
     pub(crate) fn get(&self) -> Option<c_int> {
         Some(self.0.load(SeqCst)).filter(|fd| *fd != NONE)
+    }
+
+    /// There is none, which the next ordered write of the caller publishes.
+    pub(crate) fn clear(&self) {
+        self.0.store(NONE, Relaxed);
     }
 
     /// Changes it; returns the one before.

@@ -267,11 +267,14 @@ impl Cell {
     /// there were ([`lent::forks`]) before the call that has made it. A child that is forked since
     /// may have it too.
     pub(crate) fn begin(&self, fd: c_int, is_accepted: bool, forks: u64) {
-        self.restart();
-        self.forks.store(forks, SeqCst);
-        self.is_inherited.store(0, SeqCst);
-        self.is_accepted.store(u32::from(is_accepted), SeqCst);
-        self.set.replace(None);
+        // The word is written last, which orders these before it.
+        for calls in &self.calls {
+            calls.store(0, Relaxed);
+        }
+        self.forks.store(forks, Relaxed);
+        self.is_inherited.store(0, Relaxed);
+        self.is_accepted.store(u32::from(is_accepted), Relaxed);
+        self.set.clear();
         let highest = u32::try_from(fd).unwrap_or(0).saturating_add(1);
         if HIGHEST.load(SeqCst) < highest {
             HIGHEST.fetch_max(highest, SeqCst);

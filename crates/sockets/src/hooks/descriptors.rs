@@ -331,9 +331,11 @@ fn is_cork(level: c_int, name: c_int) -> bool {
     (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK)
 }
 
-/// Uses the connection of a socket with rings; false for others.
+/// Uses the connection of a socket with rings; false for others. On most no call begins: one that
+/// gets its rings now has had none when the program's call was made.
 fn with_rings(fd: c_int, use_it: impl FnOnce(&Connection)) -> bool {
-    let Some(cell) = table::hit(fd) else {
+    let cell = table::hit_as_seen(fd).filter(|(_, seen)| seen.state() == State::Rings);
+    let Some((cell, _)) = cell else {
         return false;
     };
     let masked = Masked::new();
