@@ -25,6 +25,8 @@ use crate::spec::{pair, Goal, Pair, Spec};
 
 /// How often the clients of each server run in a round.
 const RUNS: usize = 5;
+/// The same where the goal is a few hundredths, by which runs of the same differ.
+const RUNS_OF_TCP: usize = 16;
 /// Seconds of a run.
 const SECONDS: u32 = 1;
 /// The file for which wrk asks.
@@ -127,6 +129,13 @@ impl Point {
         load.count * each
     }
 
+    const fn runs(&self) -> usize {
+        match (self.ends, self.programs) {
+            (Ends::Server | Ends::Excluded, _) | (_, SHORT) => RUNS_OF_TCP,
+            _ => RUNS,
+        }
+    }
+
     const fn goal(&self) -> Goal {
         match (self.ends, self.others, self.programs) {
             (Ends::Server | Ends::Excluded, ..) => goals::NOT_OVER_RINGS,
@@ -178,7 +187,7 @@ impl Point {
         let (before, _) = status(&bed.host)?;
         {
             let _others = self.others.start(programs)?;
-            for run in 0..RUNS {
+            for run in 0..self.runs() {
                 for place in [run % 2, 1 - run % 2] {
                     loads[place].push(bed.load(over(1)[place], ports[place])?);
                 }
