@@ -13,7 +13,7 @@ const FIGURES: [(u32, f64); 2] = [(64, 1170.0), (65_536, 3650.0)];
 /// Octets of a send in a flow.
 const SEND_OCTETS: u32 = 64;
 /// Instructions of such a send at either end.
-const FLOW_FIGURES: [(End, f64); 2] = [(End::Sender, 475.0), (End::Receiver, 435.0)];
+const FLOW_FIGURES: [(End, f64); 2] = [(End::Sender, 375.0), (End::Receiver, 385.0)];
 /// Completions that are found by one poll cost less than by two.
 const TOLERANCE: f64 = 0.1;
 

@@ -51,15 +51,18 @@ impl Ahead {
     }
 
     /// Before a message is sent: a receive for the next one must be posted.
+    #[inline]
     pub(crate) fn before(&mut self, socket: &mut Socket) -> Result<(), Error> {
         self.post(1, socket)
     }
 
     /// After a message is sent.
+    #[inline]
     pub(crate) fn after(&mut self, socket: &mut Socket) -> Result<(), Error> {
         self.post(self.most, socket)
     }
 
+    #[inline]
     fn post(&mut self, most: usize, socket: &mut Socket) -> Result<(), Error> {
         while self.posted < most {
             let Some(buffer) = self.free.pop() else {

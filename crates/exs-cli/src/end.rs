@@ -169,6 +169,7 @@ pub(crate) fn why_not_done(
 }
 
 /// Why an operation is not posted: the failure of the stream, if it has failed.
+#[inline(never)]
 pub(crate) fn why_refused(socket: &mut Socket, refused: Refused) -> Error {
     let is_failed = matches!(refused.error, urdma_exs::Error::Refused(CallError::Failed));
     if is_failed {
@@ -182,6 +183,7 @@ pub(crate) fn why_refused(socket: &mut Socket, refused: Refused) -> Error {
 }
 
 /// Posts a send of the first octets of a buffer.
+#[inline]
 pub(crate) fn send(socket: &mut Socket, buffer: Buffer, octets: usize) -> Result<(), Error> {
     match socket.send(buffer, octets) {
         Ok(_) => Ok(()),
@@ -190,6 +192,7 @@ pub(crate) fn send(socket: &mut Socket, buffer: Buffer, octets: usize) -> Result
 }
 
 /// Posts a receive into the first octets of a buffer.
+#[inline]
 pub(crate) fn recv(
     socket: &mut Socket,
     buffer: Buffer,

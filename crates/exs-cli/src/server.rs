@@ -48,13 +48,19 @@ struct Receives {
 }
 
 impl Receives {
+    #[inline]
     fn post(&mut self, socket: &mut Socket, buffer: Buffer) -> Result<(), Error> {
-        if self.is_fixed {
-            return end::recv(socket, buffer, self.max_octets, true);
-        }
-        let waitall = self.lengths.below(4) == 0;
-        let octets = 1 + self.lengths.below(self.max_octets);
+        let (octets, waitall) = match self.is_fixed {
+            true => (self.max_octets, true),
+            false => self.draw(),
+        };
         end::recv(socket, buffer, octets, waitall)
+    }
+
+    #[inline(never)]
+    fn draw(&mut self) -> (usize, bool) {
+        let waitall = self.lengths.below(4) == 0;
+        (1 + self.lengths.below(self.max_octets), waitall)
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use urdma_stream::{Failure, Kind, Outcome};
 
-use crate::driver::Event;
 use crate::error::{failed, Error};
+use crate::event::Event;
 use crate::ffi::memory::Buffer;
 use crate::socket::Socket;
 

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
+use urdma_stream::Event as Told;
 use urdma_stream::{
-    CallError, Clock as _, Failure, Lone, Outcome, Piece, RecvId, RingNo, SendId, Stats, Stream,
+    CallError, Clock as _, Failure, Lone, Part, Piece, RecvId, RingNo, SendId, Stats, Stream,
     Transmit,
 };
 
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::event::Event;
 use crate::ffi;
 use crate::ffi::cm::Event as CmEvent;
 use crate::ffi::memory::{Buffer, Memory};
@@ -61,39 +63,6 @@ impl From<(CallError, Posted)> for Refused {
             buffer: posted.buffer,
         }
     }
-}
-
-/// What the user learns (exs_event_t).
-#[derive(Debug)]
-pub enum Event {
-    /// A send is complete.
-    Sent {
-        /// Which.
-        id: SendId,
-        /// Its buffer.
-        buffer: Buffer,
-        /// How many octets were transferred.
-        octets: u64,
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// A receive is complete.
-    Received {
-        /// Which.
-        id: RecvId,
-        /// Its buffer, which holds the octets at its beginning.
-        buffer: Buffer,
-        /// How many octets were received.
-        octets: u64,
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// Both halves are finished. What each end has sent is received, and no octets are left in the
-    /// ring of this one.
-    Closed,
-    /// The stream has failed. All operations have been completed by events before this one, and
-    /// the peer can write into none of their buffers.
-    Failed(Failure),
 }
 
 /// A failure of the stream before the connection is ended.
@@ -179,7 +148,21 @@ impl Driver {
         self.stream.as_told().stats()
     }
 
+    #[inline]
     pub(crate) fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
+        // In a flow of short sends most are only queued.
+        if self.stream.as_told().joins(len_octets as u64) && len_octets <= buffer.len() {
+            let link = self.link.as_ref();
+            if let Some(key) = link.and_then(|link| link.registrations.last_lkey(&buffer)) {
+                let posted = Posted { buffer, key };
+                return Ok(self.stream.join(len_octets as u64, posted));
+            }
+        }
+        self.send_next(buffer, len_octets)
+    }
+
+    #[inline(never)]
+    fn send_next(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         let posted = self.name(buffer, len_octets, Registrations::lkey)?;
         let len_octets = len_octets as u64;
         let lone = self.stream.as_told().lone(len_octets);
@@ -224,6 +207,7 @@ impl Driver {
         }
     }
 
+    #[inline]
     pub(crate) fn recv(
         &mut self,
         buffer: Buffer,
@@ -280,9 +264,9 @@ impl Driver {
     /// ended.
     #[inline]
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        match self.has_event() {
-            true => Ok(self.pop_event()),
-            false => self.wait_for_event(limit),
+        match self.stream.poll_complete() {
+            Some(told) => Ok(Some(told.into())),
+            None => self.wait_for_event(limit),
         }
     }
 
@@ -341,37 +325,23 @@ impl Driver {
     /// none.
     #[inline(never)]
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
-        use urdma_stream::Event as Told;
-        match self.stream.poll_event() {
-            Some(Told::Received {
-                id,
-                memory,
-                octets,
-                outcome,
-            }) => Some(Event::Received {
-                id,
-                buffer: memory.buffer,
-                octets,
-                outcome,
-            }),
-            Some(Told::Sent {
-                id,
-                memory,
-                octets,
-                outcome,
-            }) => Some(Event::Sent {
-                id,
-                buffer: memory.buffer,
-                octets,
-                outcome,
-            }),
-            Some(Told::Closed) => {
-                // They hold nothing.
-                self.rings = Rings::default();
-                Some(Event::Closed)
-            }
-            None => self.pop_late_event(),
+        match self.stream.poll_complete() {
+            Some(told) => Some(told.into()),
+            None => self.pop_other_event(),
         }
+    }
+
+    /// An event that is not of an operation that has ended in its turn.
+    #[inline(never)]
+    fn pop_other_event(&mut self) -> Option<Event> {
+        let Some(told) = self.stream.poll_event() else {
+            return self.pop_late_event();
+        };
+        if matches!(told, Told::Closed) {
+            // They hold nothing.
+            self.rings = Rings::default();
+        }
+        Some(told.into())
     }
 
     /// An event of what the stream has not been told of or what is not copied, or the last one.
@@ -682,9 +652,9 @@ impl Driver {
                 self.batch.push(id, Operation::Send, signaled);
             }
             Transmit::Write(piece) => {
-                let parts = self.stream.as_told().memory_of(piece);
-                self.batch
-                    .carry_all(parts.map(|(part, posted)| posted.octets(&part)));
+                let batch = &mut self.batch;
+                let carry = |part: Part, posted: &Posted| batch.carry(posted.octets(&part));
+                self.stream.as_told().each_part(piece, carry);
                 self.batch.push(id, write_of(piece), signaled);
             }
         }

@@ -35,11 +35,11 @@
 //! (`ffi/memory`: buffers, `ffi/cm`: identifiers and their events, `ffi/verbs`: domains, regions,
 //! completion queues, `ffi/queue_pair`: work requests); `clock`, the time of a stream;
 //! `registrations`, the memory regions of a connection; `rings`, those into which the peer writes;
-//! `control`, the slots of control messages; `link`, the verbs objects of a connection; `told`, the
-//! protocol and the completions that it has not been told of; `driver`, which executes what the
-//! protocol asks for; `socket`, the calls for a stream; `handshake`, how connections are made;
-//! `buffered`, a socket that is read and written; `byte_stream`, its blocking calls; `tokio`, the
-//! asynchronous ones.
+//! `event`, what the user learns; `control`, the slots of control messages; `link`, the verbs
+//! objects of a connection; `told`, the protocol and the completions that it has not been told of;
+//! `driver`, which executes what the protocol asks for; `socket`, the calls for a stream;
+//! `handshake`, how connections are made; `buffered`, a socket that is read and written;
+//! `byte_stream`, its blocking calls; `tokio`, the asynchronous ones.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 mod buffered;
@@ -48,6 +48,7 @@ mod clock;
 mod control;
 mod driver;
 mod error;
+mod event;
 mod ffi;
 mod handshake;
 mod link;
@@ -60,8 +61,9 @@ pub mod tokio;
 mod told;
 
 pub use byte_stream::ByteStream;
-pub use driver::{Event, Refused};
+pub use driver::Refused;
 pub use error::{outcome_errno, Error};
+pub use event::Event;
 pub use ffi::memory::{Buffer, Memory};
 pub use handshake::{Accepting, Connecting, Endpoint, Handshake, Listener};
 pub use socket::{Options, Socket, LINGER};

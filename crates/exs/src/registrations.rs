@@ -100,6 +100,12 @@ impl Registrations {
         }
     }
 
+    /// The same if the buffer is of the allocation of the last one.
+    #[inline]
+    pub(crate) fn last_lkey(&self, buffer: &Buffer) -> Option<u32> {
+        self.last_send.key_of(buffer)
+    }
+
     #[inline(never)]
     fn lkey_of_other(&mut self, buffer: &Buffer) -> Result<u32, Error> {
         let index = self.find(buffer);

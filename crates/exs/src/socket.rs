@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use urdma_stream::{CallError, Config, RecvId, SendId, Stats, Stream};
 
-use crate::driver::{Driver, Event, Refused};
+use crate::driver::{Driver, Refused};
 use crate::error::Error;
+use crate::event::Event;
 use crate::ffi::memory::{Buffer, Memory};
 use crate::link::Link;
 use crate::registrations::Posted;
@@ -76,6 +77,7 @@ impl Socket {
     ///
     /// # Errors
     /// If the stream refuses it, or the memory cannot be registered.
+    #[inline]
     pub fn send(&mut self, buffer: Buffer, len_octets: usize) -> Result<SendId, Refused> {
         self.driver.send(buffer, len_octets)
     }
@@ -86,6 +88,7 @@ impl Socket {
     ///
     /// # Errors
     /// If the stream refuses it, or the memory cannot be registered.
+    #[inline]
     pub fn recv(
         &mut self,
         buffer: Buffer,

@@ -76,6 +76,18 @@ impl ToldStream {
         self.stream.poll_event()
     }
 
+    /// [`Stream::poll_complete`].
+    #[inline]
+    pub(crate) fn poll_complete(&mut self) -> Option<Event<Posted>> {
+        self.stream.poll_complete()
+    }
+
+    /// [`Stream::join`].
+    #[inline]
+    pub(crate) fn join(&mut self, len_octets: u64, memory: Posted) -> SendId {
+        self.stream.join(len_octets, memory)
+    }
+
     /// [`Stream::recv`].
     #[inline]
     pub(crate) fn recv(

@@ -117,41 +117,59 @@ impl OwnRing {
     }
 
     /// What is next to be copied; nothing if the rings are empty.
+    #[inline]
     pub(crate) fn first(&self) -> Option<Place> {
         let held = self.held();
         if held == 0 {
             return None;
         }
-        let (number, len_octets, held) = match self.old {
-            Some(old) if !self.faults.has(Fault::CopyAcrossRings) => {
-                (old.number, old.len_octets, self.from - self.copied)
-            }
-            Some(old) => (old.number, old.len_octets, held),
-            None => (self.number, self.len_octets, held),
-        };
+        if let Some(old) = self.old {
+            return Some(self.first_of(old));
+        }
         Some(Place {
-            ring: number,
+            ring: self.number,
             offset: self.at,
-            len_octets: held.min(len_octets - self.at),
+            len_octets: held.min(self.len_octets - self.at),
         })
     }
 
+    /// The same while the older ring holds octets.
+    #[cold]
+    fn first_of(&self, old: Old) -> Place {
+        let held = match self.faults.has(Fault::CopyAcrossRings) {
+            true => self.held(),
+            false => self.from - self.copied,
+        };
+        Place {
+            ring: old.number,
+            offset: self.at,
+            len_octets: held.min(old.len_octets - self.at),
+        }
+    }
+
     /// Octets are copied.
+    #[inline]
     pub(crate) fn copy(&mut self, octets: u64) {
         self.copied += octets;
         self.at += octets;
         let len_octets = match self.old {
             None => self.len_octets,
-            Some(old) if self.copied < self.from => old.len_octets,
-            Some(_) => {
-                self.old = None;
-                self.at = self.copied - self.from;
-                self.len_octets
-            }
+            Some(old) => self.copied_of(old),
         };
         if self.at >= len_octets {
             self.at -= len_octets;
         }
+    }
+
+    /// Octets of the older ring are copied; the length of the ring that is next.
+    #[cold]
+    fn copied_of(&mut self, old: Old) -> u64 {
+        if self.copied < self.from {
+            return old.len_octets;
+        }
+        self.old = None;
+        self.at = self.copied - self.from;
+        self.len_octets
     }
 
     /// The octets that the rings hold are dropped.

@@ -241,11 +241,6 @@ impl<M> RecvHalf<M> {
             || (is_flow && self.mean_octets < min_octets.saturating_mul(2))
     }
 
-    /// Whether a copy or an advert can follow from the receives that are posted.
-    pub(crate) fn is_due(&self) -> bool {
-        !self.is_drained() || self.may_advertise()
-    }
-
     /// Whether octets of the ring can be copied to a receive.
     #[inline]
     pub(crate) fn has_copy(&self) -> bool {

@@ -143,7 +143,15 @@ impl<M> SendHalf<M> {
         }
     }
 
+    /// Whether a send of this length joins others that wait, and they wait on. It may be posted
+    /// then.
+    #[inline]
+    pub(crate) fn joins(&self, len_octets: u64) -> bool {
+        self.gathering.sends > 1 && (1..self.gathering.room).contains(&len_octets)
+    }
+
     /// Queues a send that may be posted.
+    #[inline]
     pub(crate) fn post(&mut self, len_octets: u64, memory: M) -> SendId {
         let id = SendId(self.next_send);
         self.next_send += 1;
@@ -168,14 +176,19 @@ impl<M> SendHalf<M> {
 
     /// The parts of a work request that is not complete, with what their sends were posted with.
     #[inline]
-    pub(crate) fn memory_of<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = (Part, &'a M)> {
-        // Sends that were canceled before left no gaps in the queue, and none can be since.
-        let place = self.index_of(parts.first().send);
-        let sends = self.sends.rest(place.unwrap_or(self.sends.len()));
-        parts.iter().zip(sends).map(|(part, send)| {
-            debug_assert_eq!(part.send, send.id);
-            (part, &send.memory)
-        })
+    pub(crate) fn each_part(&self, parts: &Parts, mut take: impl FnMut(Part, &M)) {
+        let first = parts.first();
+        let place = self.index_of(first.send);
+        let place = place.expect("a part is of a send in progress");
+        take(first, &self.sends[place].memory);
+        // Most have no others.
+        if parts.count() > 1 {
+            // Sends that were canceled before left no gaps in the queue, and none can be since.
+            for (send, part) in self.sends.rest(place + 1).zip(parts.others()) {
+                debug_assert_eq!(part.send, send.id);
+                take(part, &send.memory);
+            }
+        }
     }
 
     /// Ends a send after the transfer in progress, if it is a part of it.
@@ -228,6 +241,7 @@ impl<M> SendHalf<M> {
     /// Completes every send: the connection is gone.
     pub(crate) fn fail(&mut self, outcome: Outcome, events: &mut VecDeque<Event<M>>) {
         self.transfer = None;
+        self.gathering = Gathering::NONE;
         self.finish = Finish::Said;
         self.cursor = 0;
         events.extend(self.sends.drain().map(|send| send.end(outcome)));

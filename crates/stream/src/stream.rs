@@ -442,7 +442,8 @@ impl<M> Stream<M> {
     /// drained; if not, it need not be drained after them.
     #[inline]
     pub fn is_receive_due(&self) -> bool {
-        self.receiver.is_due()
+        // An advert that is due has made it so.
+        self.due == Due::All || !self.receiver.is_drained()
     }
 
     /// Short sends that wait for others are transmitted by the next [`Stream::poll_transmit`].
@@ -455,6 +456,12 @@ impl<M> Stream<M> {
     /// The next event for the user.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event<M>> {
+        self.poll_complete().or_else(|| self.events.pop_front())
+    }
+
+    /// The same if it is of a send or receive that has ended in its turn, as most are.
+    #[inline]
+    pub fn poll_complete(&mut self) -> Option<Event<M>> {
         // Those of sends come first, so that one precedes that of the peer's answer.
         if self.sender.has_complete() {
             return self.sender.take_complete();
@@ -462,7 +469,7 @@ impl<M> Stream<M> {
         if self.receiver.has_complete() {
             return self.receiver.take_complete();
         }
-        self.events.pop_front()
+        None
     }
 
     /// Whether there is an event for the user.
@@ -486,11 +493,11 @@ impl<M> Stream<M> {
         self.sender.memory().chain(self.receiver.memory())
     }
 
-    /// The parts of the work request that [`Stream::poll_transmit`] has just told, and what their
-    /// sends were posted with.
+    /// Calls `take` for each part of the work request that [`Stream::poll_transmit`] has just told,
+    /// with what its send was posted with.
     #[inline]
-    pub fn memory_of<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (Part, &'a M)> {
-        self.sender.memory_of(&piece.parts)
+    pub fn each_part(&self, piece: &Piece, take: impl FnMut(Part, &M)) {
+        self.sender.each_part(&piece.parts, take);
     }
 
     /// Whether the peer has announced the end of its octets. Each work request of this end is to be
@@ -688,6 +695,7 @@ impl<M> Stream<M> {
 
     fn fail(&mut self, failure: Failure) {
         self.due = Due::All;
+        self.sender.stop_gathering();
         self.failure = Some(failure);
         self.failure_due = true;
     }

@@ -70,16 +70,11 @@ impl fmt::Debug for Batch {
 
 impl Batch {
     /// The next work request is also for these octets.
+    #[inline]
     pub(crate) fn carry(&mut self, local: Local) {
         if local.len_octets > 0 {
             self.elements.push(local.element());
         }
-    }
-
-    /// The same for several.
-    #[inline]
-    pub(crate) fn carry_all(&mut self, locals: impl Iterator<Item = Local>) {
-        locals.for_each(|local| self.carry(local));
     }
 
     /// Adds a work request; the batch is not full.

@@ -196,6 +196,12 @@ impl End {
     }
 
     pub(super) fn send(&mut self, len_octets: u64) {
+        assert!(
+            !self.compares
+                || !self.stream.joins(len_octets)
+                || self.stream.is_joined_alike(len_octets, ()),
+            "a send that joins others is none"
+        );
         if let Ok(id) = self.stream.send(len_octets, ()) {
             self.sends.push(Sent {
                 id,

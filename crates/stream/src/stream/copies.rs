@@ -26,11 +26,13 @@ impl<M> Stream<M> {
     /// [`Stream::poll_copy`] until there is none.
     #[inline]
     pub fn poll_copies(&mut self, mut copy: impl FnMut(&RingCopy, &mut M)) {
-        if self.failure.is_some() || !self.next_copy(&mut copy) {
-            return;
+        let mut is_any = false;
+        while self.failure.is_none() && self.next_copy(&mut copy) {
+            is_any = true;
         }
-        while self.next_copy(&mut copy) {}
-        self.copied();
+        if is_any {
+            self.copied();
+        }
     }
 
     #[inline]

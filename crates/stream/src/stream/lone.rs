@@ -1,4 +1,5 @@
-//! A send and its work request by one call; a transfer and its copy by one call.
+//! A send and its work request by one call; a send that joins others; a transfer and its copy by
+//! one call.
 
 use crate::credit::Purpose;
 use crate::fault::Fault;
@@ -37,6 +38,30 @@ impl<M> Stream<M> {
             .send_lone(len_octets, memory, clock, &mut self.stats);
         self.posts(short(len_octets), true, clock);
         id
+    }
+
+    /// Whether a send of this length joins others that wait, and they wait on.
+    #[inline]
+    pub fn joins(&self, len_octets: u64) -> bool {
+        self.sender.joins(len_octets)
+    }
+
+    /// [`Stream::send`] of a length of which [`Stream::joins`] is true.
+    #[inline]
+    pub fn join(&mut self, len_octets: u64, memory: M) -> SendId {
+        self.sender.post(len_octets, memory)
+    }
+
+    /// Whether [`Stream::join`] does what [`Stream::send`] does, after which sends still wait.
+    #[cfg(test)]
+    pub(crate) fn is_joined_alike(&self, len_octets: u64, memory: M) -> bool
+    where
+        M: Clone + PartialEq,
+    {
+        let [mut joined, mut sent] = [(); 2].map(|()| self.clone());
+        let id = joined.join(len_octets, memory.clone());
+        let is_sent = sent.send(len_octets, memory).is_ok_and(|sent| sent == id);
+        is_sent && joined.is_gathering() && joined == sent
     }
 
     /// What [`Stream::handle_immediate`] and [`Stream::poll_copy`] do, if the transfer is through
