@@ -13,41 +13,74 @@ use urdma_socket_switch::{recv_at_once, send_at_once, Block, End, Owner, Rings, 
 use crate::connection::Connection;
 use crate::host;
 use crate::memory::Memory;
-use crate::signals::Masked;
+use crate::signals::Held;
 use crate::table::{self, State};
 use crate::{clock, process, real};
 
-/// A send of one part whose flags the switch knows, on a descriptor that has rings; `None` if
-/// nothing was done.
+/// What does a call that was not done here, as a function of its arguments.
+pub(crate) type Otherwise =
+    unsafe fn(c_int, *mut c_void, usize, c_int, &'static table::Cell) -> ssize_t;
+
+/// What no call returns.
+pub(crate) const NOT_DONE: ssize_t = ssize_t::MIN;
+
+/// Leaves a call that was not done to the caller.
 ///
 /// # Safety
-/// The octets are the caller's.
+/// None.
+pub(crate) unsafe fn not_done(
+    _: c_int,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+    _: &'static table::Cell,
+) -> ssize_t {
+    NOT_DONE
+}
+
+/// A send of one part whose flags the switch knows, on a descriptor that has rings, or `otherwise`.
+/// There is one function, into which the compiler joins all that it does.
+///
+/// # Safety
+/// The octets are the caller's, and those of `otherwise` are its arguments.
 #[inline(never)]
 pub(crate) unsafe fn send(
-    cell: &'static table::Cell,
+    fd: c_int,
     octets: *mut c_void,
     len: usize,
-) -> Option<ssize_t> {
+    flags: c_int,
+    cell: &'static table::Cell,
+    otherwise: Otherwise,
+) -> ssize_t {
     let is_sent = within(cell, |connection| {
         let call = Call::new(connection, octets);
-        send_at_once(&call, len as u64).then_some(())
+        (len > 0 && send_at_once(&call, len as u64)).then_some(())
     });
-    is_sent.map(|()| moved(len as u64))
+    if is_sent.is_none() {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { otherwise(fd, octets, len, flags, cell) };
+    }
+    moved(len as u64)
 }
 
 /// A receive in the same way, which neither looks nor waits for all octets.
 ///
 /// # Safety
-/// The octets are the caller's.
+/// As [`send`].
 #[inline(never)]
 pub(crate) unsafe fn recv(
-    cell: &'static table::Cell,
+    fd: c_int,
     octets: *mut c_void,
     len: usize,
     flags: c_int,
-) -> Option<ssize_t> {
+    cell: &'static table::Cell,
+    otherwise: Otherwise,
+) -> ssize_t {
     let taken = within(cell, |connection| {
         let call = Call::new(connection, octets);
+        if len == 0 {
+            return None;
+        }
         if !call.block().has_octets(call.end.peer()) {
             return nothing(connection, flags);
         }
@@ -56,7 +89,11 @@ pub(crate) unsafe fn recv(
         connection.note_receive(true);
         Some(Taken::Octets(taken))
     });
-    taken.map(Taken::result)
+    match taken {
+        Some(taken) => taken.result(),
+        // SAFETY: guaranteed by the caller.
+        None => unsafe { otherwise(fd, octets, len, flags, cell) },
+    }
 }
 
 /// What a receive has taken.
@@ -100,7 +137,7 @@ fn within<T>(
     attempt: impl FnOnce(&Connection) -> Option<T>,
 ) -> Option<T> {
     // A handler that was put off runs when the call has left: it need not return.
-    let masked = Masked::at_once()?;
+    let held = Held::at_once()?;
     let result = if cell.enter().state() == State::Rings {
         // SAFETY: the state was `Rings` when this call had entered, so the connection stays until
         // it leaves.
@@ -109,7 +146,7 @@ fn within<T>(
         None
     };
     cell.leave();
-    drop(masked);
+    drop(held);
     result
 }
 

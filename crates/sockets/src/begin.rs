@@ -43,14 +43,15 @@ pub(crate) fn begin(cell: &'static Cell) -> Begun {
 /// calls of short connections are such.
 #[inline]
 pub(crate) fn begin_without_rings(cell: &'static Cell, seen: Seen) -> Option<Seen> {
-    let has_none =
-        |seen: Seen| matches!(seen.state(), State::Alone | State::Offered | State::Waits);
-    if !has_none(seen) {
-        return None;
-    }
+    seen.has_no_rings().then(|| begin_unless_rings(cell))?
+}
+
+/// The same, if the socket has just had none.
+#[inline]
+pub(crate) fn begin_unless_rings(cell: &'static Cell) -> Option<Seen> {
     // Rings are used first while no call is in progress.
     let entered = cell.enter();
-    if has_none(entered) {
+    if entered.has_no_rings() {
         return Some(entered);
     }
     cell.leave_since(entered);

@@ -6,7 +6,7 @@ use std::ptr::null;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use libc::{pollfd, ssize_t};
+use libc::{iovec, pollfd, ssize_t};
 use urdma_socket_switch::{peek, recv, send, Event, Sent, Taken, Waits};
 
 use crate::begin::{begin, begin_without_rings, Begun};
@@ -160,7 +160,17 @@ impl Way {
         }
     }
 
-    fn is_known(self) -> bool {
+    /// Whether its flags are those of [`at_once`].
+    #[inline(always)]
+    pub(crate) const fn may_be_at_once(self) -> bool {
+        match self {
+            Self::Send(flags) | Self::SendSome(flags) => flags & !SEND_FLAGS == 0,
+            Self::Recv(flags) => flags & !(RECV_FLAGS & !libc::MSG_WAITALL) == 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_known(self) -> bool {
         match self {
             Self::Send(flags) | Self::SendSome(flags) => flags & !SEND_FLAGS == 0,
             // A look that waits for all octets is the kernel's.
@@ -191,7 +201,7 @@ pub(crate) unsafe fn transfer(
             return transfer_by_kernel(fd, (cell, entered), way, kernel);
         }
         // SAFETY: as for the caller.
-        if let Some(result) = unsafe { transfer_at_once(cell, seen, octets, way) } {
+        if let Some(result) = unsafe { transfer_at_once(fd, (cell, seen), octets, way) } {
             return result;
         }
     }
@@ -200,32 +210,31 @@ pub(crate) unsafe fn transfer(
 }
 
 /// The transfer of a connection that has rings, if it needs nothing else; `None` if nothing was
-/// done. `seen` is the word of the descriptor.
+/// done.
 ///
 /// # Safety
 /// As [`transfer`].
 #[inline]
 unsafe fn transfer_at_once(
-    cell: &'static Cell,
-    seen: Seen,
+    fd: c_int,
+    (cell, seen): (&'static Cell, Seen),
     octets: Octets,
     way: Way,
 ) -> Option<ssize_t> {
-    if seen.state() != State::Rings {
+    if seen.state() != State::Rings || !way.may_be_at_once() {
         return None;
     }
-    let part = octets.only_part()?;
-    match way {
-        Way::Send(_) | Way::SendSome(_) => {
-            // SAFETY: as for the caller.
-            unsafe { at_once::send(cell, part.iov_base, part.iov_len) }
-        }
-        Way::Recv(flags) if flags & (libc::MSG_PEEK | libc::MSG_WAITALL) == 0 => {
-            // SAFETY: as for the caller.
-            unsafe { at_once::recv(cell, part.iov_base, part.iov_len, flags) }
-        }
-        Way::Recv(_) => None,
-    }
+    let iovec { iov_base, iov_len } = octets.only_part()?;
+    let otherwise: at_once::Otherwise = at_once::not_done;
+    let result = match way {
+        // SAFETY: as for the caller.
+        Way::Send(flags) | Way::SendSome(flags) => unsafe {
+            at_once::send(fd, iov_base, iov_len, flags, cell, otherwise)
+        },
+        // SAFETY: as for the caller.
+        Way::Recv(flags) => unsafe { at_once::recv(fd, iov_base, iov_len, flags, cell, otherwise) },
+    };
+    (result != at_once::NOT_DONE).then_some(result)
 }
 
 /// The same on a descriptor that has a cell, as a part of a call that has begun.
@@ -245,7 +254,7 @@ pub(crate) unsafe fn transfer_in_call(
 
 /// The transfer of a call that has entered and has no rings.
 #[inline]
-fn transfer_by_kernel(
+pub(crate) fn transfer_by_kernel(
     fd: c_int,
     (cell, entered): (&'static Cell, Seen),
     way: Way,
@@ -264,7 +273,7 @@ fn transfer_by_kernel(
 ///
 /// # Safety
 /// As [`transfer`].
-unsafe fn transfer_by(
+pub(crate) unsafe fn transfer_by(
     fd: c_int,
     cell: &'static Cell,
     octets: Option<Octets>,

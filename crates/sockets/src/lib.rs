@@ -15,9 +15,10 @@
 //! sets, `link` which one a socket is in; `sleepers` threads that wait; `limits` how long; `leave`
 //! the ends of rings; `reasons` counts why; `lent` what forked children have, `shares` which of
 //! both has closed a socket; `spawned` what vforked children hand on; `agent` the thread that meets
-//! urdmad and acts for the process; `calls` sending and receiving, `at_once` while nothing but the
-//! rings is needed; `files` sendfile; `life` loading, forks and exit; `diagnosis` system calls
-//! without the C library, `diagnosed` whether they are; `hooks` the interposed functions.
+//! urdmad and acts for the process; `calls` sending and receiving, `buffers` by calls on one
+//! buffer, `at_once` while nothing but the rings is needed; `files` sendfile; `life` loading, forks
+//! and exit; `diagnosis` system calls without the C library, `diagnosed` whether they are; `hooks`
+//! the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -41,6 +42,7 @@ mod agent;
 mod at_once;
 mod begin;
 mod bell;
+mod buffers;
 mod calls;
 mod clock;
 mod connection;

@@ -109,22 +109,20 @@ impl Here {
     }
 }
 
+/// Handlers are put off in this thread while it lives.
+pub(crate) struct Held(Here);
+
 /// No handler runs in this thread while it lives.
 pub(crate) struct Masked {
-    here: Here,
     /// The signals that were blocked before, if this has blocked all.
     before: Option<Set>,
+    /// Dropped last.
+    held: Held,
 }
 
 impl Masked {
     pub(crate) fn new() -> Self {
         Self::begin(HANDLERS.has_direct())
-    }
-
-    /// `None` if that needs a system call.
-    #[inline]
-    pub(crate) fn at_once() -> Option<Self> {
-        (!HANDLERS.has_direct()).then(|| Self::begin(false))
     }
 
     /// Nor does a signal interrupt a sleep.
@@ -134,16 +132,14 @@ impl Masked {
 
     /// Whether a handler runs when this is dropped that was put off.
     pub(crate) fn has_put_off(&self) -> bool {
-        self.here.place().put_off.has_any()
+        self.held.0.place().put_off.has_any()
     }
 
     #[inline]
     fn begin(does_block: bool) -> Self {
-        let here = Here::new();
-        let place = here.place();
-        place.set_depth(place.depth.load(Ordering::Relaxed) + 1);
+        let held = Held::begin();
         let before = does_block.then(|| change_mask(libc::SIG_BLOCK, ALL));
-        Self { here, before }
+        Self { before, held }
     }
 }
 
@@ -153,7 +149,29 @@ impl Drop for Masked {
         if let Some(before) = self.before {
             change_mask(libc::SIG_SETMASK, before);
         }
-        let place = self.here.place();
+    }
+}
+
+impl Held {
+    /// [`Masked`], or `None` if that needs a system call.
+    #[inline]
+    pub(crate) fn at_once() -> Option<Self> {
+        (!HANDLERS.has_direct()).then(Self::begin)
+    }
+
+    #[inline]
+    fn begin() -> Self {
+        let here = Here::new();
+        let place = here.place();
+        place.set_depth(place.depth.load(Ordering::Relaxed) + 1);
+        Self(here)
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        let place = self.0.place();
         let depth = place.depth.load(Ordering::Relaxed) - 1;
         place.set_depth(depth);
         if depth == 0 && place.put_off.has_any() {

@@ -69,6 +69,12 @@ impl Seen {
         }
     }
 
+    /// Whether it is a socket that gets no rings while a call is in progress.
+    #[inline]
+    pub(crate) fn has_no_rings(self) -> bool {
+        matches!(self.state(), State::Alone | State::Offered | State::Waits)
+    }
+
     pub(crate) fn users(self) -> u64 {
         self.0 & USERS
     }

@@ -1,27 +1,107 @@
 //! Functions that move octets of one descriptor.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 use libc::{iovec, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
+use crate::buffers::{self, Function};
 use crate::calls::{transfer, Way};
 use crate::files::{send_file, File};
 use crate::octets::Octets;
 use crate::reasons::Reason;
 use crate::{leave, real, table};
 
-fn part(buf: *const c_void, len: size_t) -> iovec {
-    iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len,
+struct Send;
+
+impl Function for Send {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Send(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::send(fd, buf, len, flags) }
     }
 }
 
-/// One buffer.
-fn octets(part: &iovec) -> Option<Octets> {
-    // SAFETY: an array of one part, which lives as long as the call.
-    unsafe { Octets::new(part, 1) }
+/// sendto without an address.
+struct SendTo;
+
+impl Function for SendTo {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Send(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::sendto(fd, buf, len, flags, null(), 0) }
+    }
+}
+
+struct Write;
+
+impl Function for Write {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Send(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, _: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::write(fd, buf, len) }
+    }
+}
+
+struct Recv;
+
+impl Function for Recv {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Recv(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::recv(fd, buf, len, flags) }
+    }
+}
+
+/// recvfrom without a place for an address.
+struct RecvFrom;
+
+impl Function for RecvFrom {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Recv(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::recvfrom(fd, buf, len, flags, null_mut(), null_mut()) }
+    }
+}
+
+struct Read;
+
+impl Function for Read {
+    #[inline(always)]
+    fn way(flags: c_int) -> Way {
+        Way::Recv(flags)
+    }
+
+    #[inline(always)]
+    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, _: c_int) -> ssize_t {
+        // SAFETY: guaranteed by the caller.
+        unsafe { real::read(fd, buf, len) }
+    }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -31,11 +111,8 @@ unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    let part = part(buf, len);
     // SAFETY: the arguments of the caller.
-    let kernel = || unsafe { real::send(fd, buf, len, flags) };
-    // SAFETY: the arguments of the caller.
-    unsafe { transfer(fd, octets(&part), Way::Send(flags), kernel) }
+    unsafe { buffers::transfer::<Send>(fd, buf.cast_mut(), len, flags) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -47,21 +124,20 @@ unsafe extern "C-unwind" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    let part = part(buf, len);
-    let octets = octets(&part).filter(|_| to.is_null());
+    if to.is_null() {
+        // SAFETY: the arguments of the caller.
+        return unsafe { buffers::transfer::<SendTo>(fd, buf.cast_mut(), len, flags) };
+    }
     // SAFETY: the arguments of the caller.
     let kernel = || unsafe { real::sendto(fd, buf, len, flags, to, to_len) };
     // SAFETY: the arguments of the caller.
-    unsafe { transfer(fd, octets, Way::Send(flags), kernel) }
+    unsafe { transfer(fd, None, Way::Send(flags), kernel) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    let part = part(buf, len);
     // SAFETY: the arguments of the caller.
-    let kernel = || unsafe { real::write(fd, buf, len) };
-    // SAFETY: the arguments of the caller.
-    unsafe { transfer(fd, octets(&part), Way::Send(0), kernel) }
+    unsafe { buffers::transfer::<Write>(fd, buf.cast_mut(), len, 0) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -175,11 +251,8 @@ unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    let part = part(buf, len);
     // SAFETY: the arguments of the caller.
-    let kernel = || unsafe { real::recv(fd, buf, len, flags) };
-    // SAFETY: the arguments of the caller.
-    unsafe { transfer(fd, octets(&part), Way::Recv(flags), kernel) }
+    unsafe { buffers::transfer::<Recv>(fd, buf, len, flags) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -191,12 +264,21 @@ unsafe extern "C-unwind" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let part = part(buf, len);
+    if from.is_null() {
+        // SAFETY: the arguments of the caller.
+        return unsafe { buffers::transfer::<RecvFrom>(fd, buf, len, flags) };
+    }
+    let part = iovec {
+        iov_base: buf,
+        iov_len: len,
+    };
     // SAFETY: the arguments of the caller.
     let kernel = || unsafe { real::recvfrom(fd, buf, len, flags, from, from_len) };
+    // SAFETY: an array of one part.
+    let octets = unsafe { Octets::new(&raw const part, 1) };
     // SAFETY: the arguments of the caller.
-    let taken = unsafe { transfer(fd, octets(&part), Way::Recv(flags), kernel) };
-    if taken >= 0 && !from.is_null() && table::hit(fd).is_some() {
+    let taken = unsafe { transfer(fd, octets, Way::Recv(flags), kernel) };
+    if taken >= 0 && table::hit(fd).is_some() {
         // TCP names no address.
         // SAFETY: null or the caller's word.
         if let Some(from_len) = unsafe { from_len.as_mut() } {
@@ -208,11 +290,8 @@ unsafe extern "C-unwind" fn recvfrom(
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    let part = part(buf, len);
     // SAFETY: the arguments of the caller.
-    let kernel = || unsafe { real::read(fd, buf, len) };
-    // SAFETY: the arguments of the caller.
-    unsafe { transfer(fd, octets(&part), Way::Recv(0), kernel) }
+    unsafe { buffers::transfer::<Read>(fd, buf, len, 0) }
 }
 
 /// read where the compiler knows the size of the buffer.
@@ -281,7 +360,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) 
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: null or the message of the caller.
     let parts = unsafe { message.as_ref() }.map(|message| (message.msg_iov, message.msg_iovlen));
-    let (parts, count) = parts.unwrap_or((null::<iovec>().cast_mut(), 0));
+    let (parts, count) = parts.unwrap_or((null_mut(), 0));
     // SAFETY: the caller's array.
     let octets = unsafe { Octets::new(parts, count) };
     // SAFETY: the arguments of the caller.
