@@ -109,8 +109,10 @@ impl Seen {
     }
 }
 
-/// What is known of one descriptor.
+/// What is known of one descriptor. It has a cache line of its own: threads of a server or a client
+/// use neighbouring descriptors.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Cell {
     word: AtomicU64,
     connection: AtomicPtr<Connection>,
