@@ -7,18 +7,18 @@
 //! good, and is then done by the kernel.
 //!
 //! Files: `real` the functions behind the hooks; `own` the descriptors of this library; `bell` that
-//! of the agent; `clock` the time of the host; `futex` sleeping on a shared word; `memory` block
-//! and rings, `connection` a connection, `peer` what those to one process share; `octets` the
-//! buffers of a call; `process` the process and the owners of locks; `host` the accesses of a call;
-//! `signals` handlers; `table` what is known of each descriptor; `early` offers at connect and
-//! accept; `begin` the begin of a call; `readiness` what a connection is ready for; `sets` epoll
-//! sets, `link` which one a socket is in; `sleepers` threads that wait; `limits` how long; `leave`
-//! the ends of rings; `reasons` counts why; `lent` what forked children have, `shares` which of
-//! both has closed a socket; `spawned` what vforked children hand on; `agent` the thread that meets
-//! urdmad and acts for the process; `calls` sending and receiving, `buffers` by calls on one
-//! buffer, `at_once` while nothing but the rings is needed; `files` sendfile; `life` loading, forks
-//! and exit; `diagnosis` system calls without the C library, `diagnosed` whether they are; `hooks`
-//! the interposed functions.
+//! of the agent; `clock` the time of the host; `local` what each thread has; `futex` sleeping on a
+//! shared word; `memory` block and rings, `connection` a connection, `peer` what those to one
+//! process share; `octets` the buffers of a call; `process` the process and the owners of locks;
+//! `host` the accesses of a call; `signals` handlers; `table` what is known of each descriptor;
+//! `early` offers at connect and accept; `begin` the begin of a call; `readiness` what a connection
+//! is ready for; `sets` epoll sets, `link` which one a socket is in; `sleepers` threads that wait;
+//! `limits` how long; `leave` the ends of rings; `reasons` counts why; `lent` what forked children
+//! have, `shares` which of both has closed a socket; `spawned` what vforked children hand on;
+//! `agent` the thread that meets urdmad and acts for the process; `calls` sending and receiving,
+//! `buffers` by calls on one buffer, `at_once` while nothing but the rings is needed; `files`
+//! sendfile; `life` loading, forks and exit; `diagnosis` system calls without the C library,
+//! `diagnosed` whether they are; `hooks` the interposed functions.
 //!
 //! Rules, since this code runs inside calls of arbitrary programs:
 //! - Inert unless `URDMA_RUN_DIR` is set.
@@ -63,6 +63,7 @@ mod lent;
 mod life;
 mod limits;
 mod link;
+mod local;
 mod memory;
 mod octets;
 mod own;

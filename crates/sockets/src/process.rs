@@ -1,6 +1,5 @@
 //! This process: whether rings are possible in it, and its threads as owners of locks.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int, CStr, OsStr};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +10,8 @@ use std::sync::OnceLock;
 
 use urdma_ipc::SocketRules;
 use urdma_socket_switch::Owner;
+
+use crate::local::Here;
 
 /// Bits of an owner's name that are the thread's.
 const THREAD_BITS: u32 = 24;
@@ -25,12 +26,6 @@ static EXCLUDED: OnceLock<SocketRules> = OnceLock::new();
 /// See [`offered_from`]. The meeting costs as much as some tens of round trips, and short
 /// connections are spared.
 static OFFERED_FROM: AtomicU32 = AtomicU32::new(8);
-
-thread_local! {
-    static THREAD: Cell<u64> = const { Cell::new(0) };
-    /// The thread has called vfork(2) or the like: it may be the child's.
-    static MAY_BE_CHILDS: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Notes the process and its environment, when the library is loaded.
 #[cfg_attr(test, allow(dead_code))]
@@ -81,26 +76,27 @@ pub(crate) fn turn_off() {
 
 /// Whether this process uses the table: false in a vforked child.
 pub(crate) fn is_home() -> bool {
-    !MAY_BE_CHILDS.get() || HOME_PID.load(SeqCst) == pid()
+    !Here::new().local().may_be_childs.get() || HOME_PID.load(SeqCst) == pid()
 }
 
 /// This thread is about to make a child that has its memory, or that no handler of forks is told
 /// of.
 pub(crate) fn note_child() {
-    MAY_BE_CHILDS.set(true);
+    Here::new().local().may_be_childs.set(true);
 }
 
 /// A number for the calling thread, which has none.
 #[cold]
 fn number_thread() -> u64 {
-    THREAD.set(THREADS.fetch_add(1, SeqCst).wrapping_add(1));
-    THREAD.get()
+    let thread = THREADS.fetch_add(1, SeqCst).wrapping_add(1);
+    Here::new().local().thread.set(thread);
+    thread
 }
 
 /// The name of the calling thread as the owner of locks, in a process with a number from urdmad.
 #[inline]
 pub(crate) fn owner(process: u64) -> Owner {
-    let thread = match THREAD.get() {
+    let thread = match Here::new().local().thread.get() {
         0 => number_thread(),
         thread => thread,
     };

@@ -6,14 +6,14 @@
 //! that an attempt needs no system call; at other times it calls the handler.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
 use std::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 
 use libc::{sigaction, siginfo_t};
 use urdma_abi::cancel::Disabled;
-use urdma_abi::handlers::{Handlers, PutOff};
+use urdma_abi::handlers::Handlers;
 use urdma_abi::signals::{change_mask, Set, ALL};
 
+use crate::local::{Here, Local};
 use crate::{diagnosed, real};
 
 /// The program's handlers.
@@ -32,15 +32,6 @@ unsafe fn install(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
     };
     // SAFETY: null or an action of ours, and the caller's place for the old one.
     unsafe { real::sigaction(signal, new, old) }
-}
-
-/// Only the thread itself uses it, and its handlers.
-struct Place {
-    /// How many [`Masked`] the thread holds.
-    depth: AtomicU32,
-    put_off: PutOff,
-    /// The calls that handlers have ended with EINTR which have run since [`begin_call`].
-    ended: AtomicU32,
 }
 
 /// What may have left calls without their end: handlers that have not returned, and threads that
@@ -63,50 +54,20 @@ const NONE: u32 = 0;
 const LIMITED: u32 = 1;
 const EACH: u32 = 2;
 
-thread_local! {
-    static PLACE: Place = const {
-        Place {
-            depth: AtomicU32::new(0),
-            put_off: PutOff::new(),
-            ended: AtomicU32::new(NONE),
-        }
-    };
+/// Nothing moves over this change, which the thread's handlers see.
+#[inline]
+fn set_depth(local: &Local, depth: u32) {
+    compiler_fence(Ordering::SeqCst);
+    local.depth.store(depth, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
 }
 
-impl Place {
-    /// Nothing moves over this change, which the thread's handlers see.
-    #[inline]
-    fn set_depth(&self, depth: u32) {
-        compiler_fence(Ordering::SeqCst);
-        self.depth.store(depth, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Runs the handlers of signals that were put off. They may reach cancellation points, with the
-    /// frames of the call below them.
-    #[cold]
-    fn deliver(&self) {
-        let _uncancelled = Disabled::new();
-        self.put_off.deliver();
-    }
-}
-
-/// The place of the calling thread. It stays in the thread.
-#[derive(Clone, Copy)]
-struct Here(NonNull<Place>);
-
-impl Here {
-    #[inline]
-    fn new() -> Self {
-        PLACE.with(|place| Self(NonNull::from(place)))
-    }
-
-    #[inline]
-    fn place(&self) -> &Place {
-        // SAFETY: the place has no destructor and lives as long as its thread, which is this one,
-        // since `Here` is not `Send`.
-        unsafe { self.0.as_ref() }
-    }
+/// Runs the handlers of signals that were put off. They may reach cancellation points, with the
+/// frames of the call below them.
+#[cold]
+fn deliver(local: &Local) {
+    let _uncancelled = Disabled::new();
+    local.put_off.deliver();
 }
 
 /// Handlers are put off in this thread while it lives.
@@ -132,7 +93,7 @@ impl Masked {
 
     /// Whether a handler runs when this is dropped that was put off.
     pub(crate) fn has_put_off(&self) -> bool {
-        self.held.0.place().put_off.has_any()
+        self.held.0.local().put_off.has_any()
     }
 
     #[inline]
@@ -162,8 +123,8 @@ impl Held {
     #[inline]
     fn begin() -> Self {
         let here = Here::new();
-        let place = here.place();
-        place.set_depth(place.depth.load(Ordering::Relaxed) + 1);
+        let local = here.local();
+        set_depth(local, local.depth.load(Ordering::Relaxed) + 1);
         Self(here)
     }
 }
@@ -171,48 +132,48 @@ impl Held {
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        let place = self.0.place();
-        let depth = place.depth.load(Ordering::Relaxed) - 1;
-        place.set_depth(depth);
-        if depth == 0 && place.put_off.has_any() {
-            place.deliver();
+        let local = self.0.local();
+        let depth = local.depth.load(Ordering::Relaxed) - 1;
+        set_depth(local, depth);
+        if depth == 0 && local.put_off.has_any() {
+            deliver(local);
         }
     }
 }
 
 /// What the kernel calls for every handler that the program has installed.
 unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    PLACE.with(|place| {
-        let is_masked = place.depth.load(Ordering::Relaxed) > 0;
-        // SAFETY: the arguments of the handler.
-        if is_masked && unsafe { place.put_off.put_off(signal, info, context) } {
-            return;
-        }
-        let ended = if HANDLERS.does_restart(signal) {
-            LIMITED
-        } else {
-            EACH
-        };
-        place.ended.fetch_max(ended, Ordering::Relaxed);
-        CALL_LEAVERS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the arguments of the handler.
-        unsafe { HANDLERS.call(signal, info, context) };
-        CALL_LEAVERS.fetch_sub(1, Ordering::SeqCst);
-        // A call of the handler has begun anew.
-        place.ended.fetch_max(ended, Ordering::Relaxed);
-    });
+    let here = Here::new();
+    let local = here.local();
+    let is_masked = local.depth.load(Ordering::Relaxed) > 0;
+    // SAFETY: the arguments of the handler.
+    if is_masked && unsafe { local.put_off.put_off(signal, info, context) } {
+        return;
+    }
+    let ended = if HANDLERS.does_restart(signal) {
+        LIMITED
+    } else {
+        EACH
+    };
+    local.ended.fetch_max(ended, Ordering::Relaxed);
+    CALL_LEAVERS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the arguments of the handler.
+    unsafe { HANDLERS.call(signal, info, context) };
+    CALL_LEAVERS.fetch_sub(1, Ordering::SeqCst);
+    // A call of the handler has begun anew.
+    local.ended.fetch_max(ended, Ordering::Relaxed);
 }
 
 /// A call begins that may sleep.
 pub(crate) fn begin_call() {
-    PLACE.with(|place| place.ended.store(NONE, Ordering::Relaxed));
+    Here::new().local().ended.store(NONE, Ordering::Relaxed);
 }
 
 /// Whether a handler has run since [`begin_call`] that ends the call, so that it does not begin to
 /// sleep: any, if its time `is_limited`, or else one that was installed without `SA_RESTART`.
 pub(crate) fn has_ended_call(is_limited: bool) -> bool {
     let least = if is_limited { LIMITED } else { EACH };
-    PLACE.with(|place| place.ended.load(Ordering::Relaxed) >= least)
+    Here::new().local().ended.load(Ordering::Relaxed) >= least
 }
 
 /// Whether the sleep of a call, which returned `result`, was ended by such a handler. One that the
