@@ -2,7 +2,8 @@
 //!
 //! librdmacm opens the device of a listener with the first request, which then waits for the
 //! attach: most of the time of that connection. It lists the devices before the program listens,
-//! and the process attaches then. On the stand-in it has attached when it listens.
+//! and the process attaches then, and makes its region of the first channel, for which both ends of
+//! the first connection would wait. On the stand-in it has attached when it listens.
 
 #![allow(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub(super) fn attach(command_file: &CStr) {
     // pair would start the thread.
     if let Ok(engine) = Engine::attach(&RunDir::at(opened.uverbs.run_dir())) {
         let _ = engine.start_background();
+        engine.prepare_channel();
     }
 }
 

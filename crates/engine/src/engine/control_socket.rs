@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Once;
 
-use urdma_abi::spared::Mark;
+use urdma_abi::spared::{identity, Mark};
 use urdma_ipc::ControlClient;
 
 use crate::types::LANES_MAX;
@@ -77,16 +77,6 @@ impl SocketEntry {
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
-}
-
-/// What the kernel has behind a descriptor. May be called in a forked child.
-fn identity(fd: RawFd) -> Option<(u64, u64)> {
-    // SAFETY: all zeroes is a valid `struct stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // The stand-in has functions of its own for the C library's.
-    // SAFETY: `stat` is writable.
-    let failed = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
-    (failed == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
 extern "C" fn in_forked_child() {

@@ -52,11 +52,25 @@ impl Engine {
                         }
                         return Ok(());
                     }
+                    created = shard.channels.take_spare();
                     drop(shard);
-                    // Without the lock, since it takes some system calls.
-                    created = Some(self.create_region()?);
+                    if created.is_none() {
+                        // Without the lock, since it takes some system calls.
+                        created = Some(self.create_region()?.into());
+                    }
                 }
             }
+        }
+    }
+
+    /// Makes the region of the first channel before a peer waits for it. If that fails, it is made
+    /// with the channel.
+    pub fn prepare_channel(&self) {
+        if self.shard.lock().channels.has_spare() {
+            return;
+        }
+        if let Ok(created) = self.create_region() {
+            self.shard.lock().channels.keep_spare(created);
         }
     }
 
@@ -264,6 +278,18 @@ mod tests {
         // The process that was meant has ended.
         one.channel_wanted(slot, generation.wrapping_sub(1));
         assert!(has(&one, slot));
+    }
+
+    #[test]
+    fn prepared_region_is_that_of_the_first_channel() {
+        let instance = instance();
+        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
+        let [one, other] = [1, 2].map(start);
+        one.prepare_channel();
+        let slot = other.info.slot;
+        one.channel_wanted(slot, one.directory.generation(slot.number()));
+        let channels = &mut one.shard.lock().channels;
+        assert!(channels.has(slot) && !channels.has_spare());
     }
 
     // Regression: the REJ of a process that rejected a request and ended was lost.

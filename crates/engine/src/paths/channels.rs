@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use urdma_abi::spared::{raised, raised_copy, Mark, Spared};
+use urdma_abi::spared::{raised, raised_copy, Kept, Mark, Spared};
 use urdma_channel::{
     Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
@@ -179,6 +179,33 @@ impl Offer {
     }
 }
 
+/// This process' end of a channel that is not open yet.
+#[derive(Debug)]
+pub(crate) struct NewEnd {
+    region: OwnRegion,
+    fd: OwnedFd,
+    /// For the peer, if it was made in advance.
+    waker: Option<OwnedFd>,
+}
+
+impl From<(OwnRegion, OwnedFd)> for NewEnd {
+    fn from((region, fd): (OwnRegion, OwnedFd)) -> Self {
+        Self {
+            region,
+            fd,
+            waker: None,
+        }
+    }
+}
+
+/// The same, made in advance.
+#[derive(Debug)]
+struct Spare {
+    region: OwnRegion,
+    fd: Kept,
+    waker: Option<Kept>,
+}
+
 /// The memory of a peer, from the descriptors of its offer.
 ///
 /// # Errors
@@ -237,6 +264,8 @@ pub(crate) struct Channels {
     page_fd: Spared,
     directory: Arc<Directory>,
     by_slot: Box<[Option<Box<PeerChannel>>]>,
+    /// For the next channel.
+    spare: Option<Spare>,
     /// The slots that there is a channel to.
     pub(crate) open: Rota<SlotId>,
     /// The generation of each slot whose process wrote what no process writes, or whose offer could
@@ -258,6 +287,7 @@ impl Channels {
             page_fd: shared.fd,
             directory,
             by_slot: (0..SLOTS).map(|_| None).collect(),
+            spare: None,
             open: Rota::default(),
             refused: HashMap::new(),
             doorbells: Vec::with_capacity(SLOTS),
@@ -373,7 +403,40 @@ impl Channels {
         }
         let created = OwnRegion::create(&ChannelConfig::default(), self.own.number())?;
         let generation = self.directory.generation(slot.number());
-        self.insert(slot, generation, created)
+        self.insert(slot, generation, created.into())
+    }
+
+    /// Keeps a region, and a socket for its peer, for the next channel.
+    pub(crate) fn keep_spare(&mut self, (region, fd): (OwnRegion, OwnedFd)) {
+        let waker = self.waker_for_peer();
+        self.spare = waker.ok().map(|waker| Spare {
+            fd: fd.into(),
+            waker: waker.map(Kept::from),
+            region,
+        });
+    }
+
+    /// Whether a region is kept.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    /// What is kept, unless the program has closed a descriptor of it.
+    pub(crate) fn take_spare(&mut self) -> Option<NewEnd> {
+        let Spare { region, fd, waker } = self.spare.take()?;
+        let (fd, waker) = (fd.take(), waker.map(Kept::take));
+        Some(NewEnd {
+            region,
+            fd: fd?,
+            // Another one is made.
+            waker: waker.flatten(),
+        })
+    }
+
+    /// A socket by which a peer wakes this process, if it has one.
+    fn waker_for_peer(&self) -> Result<Option<OwnedFd>, MemoryError> {
+        let made = self.page.socket().map(WakeSocket::for_peer).transpose();
+        made.map_err(|error| MemoryError::System("connect", error))
     }
 
     /// As [`Channels::create`], of a region that was created, to the process that has or had the
@@ -385,32 +448,28 @@ impl Channels {
         &mut self,
         slot: SlotId,
         generation: u32,
-        (region, fd): (OwnRegion, OwnedFd),
+        end: NewEnd,
     ) -> Result<Option<Offer>, MemoryError> {
         if self.has(slot) {
             return Ok(None);
         }
         let offer = Offer {
-            region: fd,
+            region: end.fd,
             generation,
             page: raised_copy(self.page_fd.as_fd())
                 .map_err(|error| MemoryError::System("dup", error))?,
             // C6.1-1
             //# A process MUST NOT store SELECTING unless it has offered a socket with every page
             //# that it has given away.
-            waker: match self.page.socket() {
-                Some(socket) => Some(
-                    socket
-                        .for_peer()
-                        .map_err(|error| MemoryError::System("connect", error))?,
-                ),
-                None => None,
+            waker: match end.waker {
+                None => self.waker_for_peer()?,
+                made => made,
             },
         };
         let peer = PeerChannel {
             spared: None,
             stranger: None,
-            channel: Channel::new(region),
+            channel: Channel::new(end.region),
             generation,
             patience: Patience::FIRST,
             waiting: VecDeque::new(),
