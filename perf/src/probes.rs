@@ -67,7 +67,13 @@ probes! {
     WRITE_1M_ONE_HOST = "ib_write_bw 1 MB, one host", GigabytesPerSecond;
     /// The same between measurements of byte streams.
     WRITE_1M_STREAMS = "1 MB write, one host, beside streams", GigabytesPerSecond;
-    /// The same over 8 queue pairs in turn, each with 1 MB of its own and one write in progress.
+    /// Sends over verbs alone of the lengths of streams.
+    SEND_64_STREAMS = "64 B send, one host, beside streams", GigabytesPerSecond;
+    /// The same.
+    SEND_1K_STREAMS = "1 KB send, one host, beside streams", GigabytesPerSecond;
+    /// Latency of such sends, both applications asleep in their completion channels.
+    EVENTS_64K_STREAMS = "64 KB send, one host, asleep, beside streams", Microseconds;
+    /// Writes of 1 MB over 8 queue pairs in turn, each with 1 MB of its own and one in progress.
     WRITE_1M_STREAMS_8 = "1 MB write, 8 QPs in turn, beside streams", GigabytesPerSecond;
     /// Writes with Immediate of 1 MB over one queue pair, out of 8 MB into 16 MB in turn.
     WRITES_IN_TURN = "1 MB write, 8 MB into 16 MB in turn", GigabytesPerSecond;

@@ -31,7 +31,7 @@ fn iterations(workload: &Workload) -> u32 {
         (Unit::Microseconds, false) => LATENCIES,
         (Unit::Microseconds, true) => LATENCIES_FORWARDED,
         (Unit::MillionsPerSecond, _) => STREAM_MESSAGES,
-        (_, false) => messages_of(STREAM_OCTETS),
+        (_, false) => messages_of(STREAM_OCTETS).min(STREAM_MESSAGES),
         (_, true) => messages_of(OCTETS_FORWARDED),
     };
     total / flag(workload, "-q").unwrap_or(1)

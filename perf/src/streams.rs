@@ -15,7 +15,10 @@ use crate::goals;
 use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::links::Link;
 use crate::peers;
-use crate::probes::{RAW_STREAM_IN_TURN, WRITES_IN_TURN, WRITE_1M_STREAMS, WRITE_1M_STREAMS_8};
+use crate::probes::{
+    EVENTS_64K_STREAMS, RAW_STREAM_IN_TURN, SEND_1K_STREAMS, SEND_64_STREAMS, WRITES_IN_TURN,
+    WRITE_1M_STREAMS, WRITE_1M_STREAMS_8,
+};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::spec::Compare::{Alone, With};
 use crate::spec::{pair, Goal, Pair, Spec};
@@ -277,6 +280,28 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
                 ),
             ]
         });
+    // Without any stream.
+    let verbs = SIZES.iter().filter_map(|size| match size.octets {
+        64 => Some(Spec::new(
+            "stream rate, 64 B / ib_send_bw",
+            size.rate[0].ours,
+            With(SEND_64_STREAMS),
+            Goal::None,
+        )),
+        1024 => Some(Spec::new(
+            "stream rate, 1 KB / ib_send_bw",
+            size.rate[0].ours,
+            With(SEND_1K_STREAMS),
+            Goal::None,
+        )),
+        65_536 => Some(Spec::new(
+            "stream latency, asleep, 64 KB / ib_send_lat -e",
+            size.asleep[1].ours,
+            With(EVENTS_64K_STREAMS),
+            Goal::None,
+        )),
+        _ => None,
+    });
     let far = [
         Spec::new(
             DISTANCE.probe.name,
@@ -291,7 +316,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             Goal::None,
         ),
     ];
-    SIZES.iter().flat_map(of_size).chain(raw).chain(far)
+    let sizes = SIZES.iter().flat_map(of_size);
+    sizes.chain(raw).chain(verbs).chain(far)
 }
 
 /// Rate and latency over the length of a message.

@@ -59,6 +59,7 @@ const fn with(mut workload: Workload, flags: &'static [&'static str]) -> Workloa
 
 /// Octets of a short message.
 pub(crate) const SMALL: u32 = 64;
+const KB_1: u32 = 1024;
 const KB_64: u32 = 65_536;
 const MB_1: u32 = 1 << 20;
 
@@ -77,6 +78,12 @@ pub const WORKLOADS: &[Workload] = {
         work(Rate, OneHost, WRITE_RATE_ONE_HOST, "ib_write_bw", SMALL),
         work(Bandwidth, OneHost, WRITE_ONE_HOST, "ib_write_bw", KB_64),
         work(Bandwidth, OneHost, WRITE_1M_ONE_HOST, "ib_write_bw", MB_1),
+        work(Streams, OneHost, SEND_64_STREAMS, "ib_send_bw", SMALL),
+        work(Streams, OneHost, SEND_1K_STREAMS, "ib_send_bw", KB_1),
+        with(
+            work(Streams, OneHost, EVENTS_64K_STREAMS, "ib_send_lat", KB_64),
+            &["-e"],
+        ),
         work(Streams, OneHost, WRITE_1M_STREAMS, "ib_write_bw", MB_1),
         with(
             work(Streams, OneHost, WRITE_1M_STREAMS_8, "ib_write_bw", MB_1),
