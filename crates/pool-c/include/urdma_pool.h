@@ -53,7 +53,7 @@ struct urdma_pool_stats {
 	uint64_t posted; /* requests and messages of the pool */
 	uint64_t failed; /* shared queue pairs that have failed */
 	uint64_t repeated; /* virtual queue pairs whose requests were posted again for that */
-	uint64_t switched_to_connections; /* virtual queue pairs, from DC to a connection */
+	uint64_t switched_to_connections; /* virtual queue pairs, also those opened on one */
 	uint64_t switched_back;
 	uint64_t switches_failed; /* such connections that were not made, or have failed */
 };

@@ -108,6 +108,8 @@ impl Pool {
         }
         if let Some(switch) = &mut self.switch {
             switch.add_member(physical, VirtualId(id), &self.virtuals);
+            let is_connection = self.physicals[usize::from(physical)].node.is_some();
+            self.stats.switched_to_connections += u64::from(is_connection);
         }
         Ok(VirtualId(id))
     }

@@ -49,7 +49,8 @@ pub struct Stats {
     pub dropped: u64,
     /// Sends that were dropped, since they had been delivered before.
     pub duplicates: u64,
-    /// Virtual queue pairs that have switched from an initiator to a connection.
+    /// Virtual queue pairs that have switched from an initiator to a connection, or were opened on
+    /// one.
     pub switched_to_connections: u64,
     /// Those that have switched back.
     pub switched_back: u64,

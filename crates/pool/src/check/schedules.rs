@@ -117,6 +117,8 @@ fn random_schedules_reach_what_they_are_for() {
         let world = run(seed, None).unwrap();
         assert_eq!(world.completions(), 0);
         let stats = world.pool.stats();
+        let (to, back) = (stats.switched_to_connections, stats.switched_back);
+        assert!(back <= to, "more have left connections than were on one");
         all.failed += stats.failed;
         all.repeated += stats.repeated;
         all.closed += stats.closed;
