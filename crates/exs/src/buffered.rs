@@ -219,7 +219,7 @@ impl Buffered {
         Ok(has_one)
     }
 
-    /// Takes what has happened; executes nothing.
+    /// Takes what has happened, as [`Socket::pop_event`] does.
     pub(crate) fn take_events(&mut self) {
         while let Some(event) = self.socket.pop_event() {
             self.handle(event);

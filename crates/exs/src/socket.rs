@@ -155,7 +155,8 @@ impl Socket {
         self.driver.wait(limit)
     }
 
-    /// An event that has happened; executes nothing.
+    /// An event that has happened. Takes no completions; short receives that were posted while
+    /// events were left get their octets from the ring after the last of these.
     pub fn pop_event(&mut self) -> Option<Event> {
         self.driver.pop_event()
     }
