@@ -143,7 +143,8 @@ impl Kept {
     }
 }
 
-/// What the kernel has behind a descriptor. May be called in a forked child.
+/// Device and inode number of what the kernel has behind a descriptor. May be called in a forked
+/// child.
 pub fn identity(fd: RawFd) -> Option<(u64, u64)> {
     // SAFETY: all zeroes is a valid `struct stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -15,6 +15,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use urdma_abi::spared::identity;
+
 use crate::device::Device;
 use crate::owner;
 
@@ -359,15 +361,6 @@ fn replace(fd: c_int, value: u32) -> bool {
 
 fn release(value: u32) -> bool {
     entry_of(value).is_some_and(|entry| entry.users.fetch_sub(1, Ordering::AcqRel) == 1)
-}
-
-/// Device and inode number of a descriptor. Bypasses the hook of fstat.
-fn identity(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: all zeros is a valid `struct stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is writable.
-    let failed = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
-    (failed == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
 #[cfg(test)]
