@@ -12,96 +12,39 @@ use crate::octets::Octets;
 use crate::reasons::Reason;
 use crate::{leave, real, table};
 
-struct Send;
+/// Types for functions of one buffer: the way of each, and the kernel's call.
+macro_rules! functions {
+    ($(
+        $name:ident, $way:ident:
+        |$fd:ident, $buf:ident, $len:ident, $flags:pat_param| $call:expr;
+    )*) => {$(
+        struct $name;
 
-impl Function for Send {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Send(flags)
-    }
+        impl Function for $name {
+            #[inline(always)]
+            fn way(flags: c_int) -> Way {
+                Way::$way(flags)
+            }
 
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::send(fd, buf, len, flags) }
-    }
+            #[inline(always)]
+            unsafe fn kernel($fd: c_int, $buf: *mut c_void, $len: usize, $flags: c_int) -> ssize_t {
+                // SAFETY: guaranteed by the caller.
+                unsafe { $call }
+            }
+        }
+    )*};
 }
 
-/// sendto without an address.
-struct SendTo;
-
-impl Function for SendTo {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Send(flags)
-    }
-
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::sendto(fd, buf, len, flags, null(), 0) }
-    }
-}
-
-struct Write;
-
-impl Function for Write {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Send(flags)
-    }
-
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, _: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::write(fd, buf, len) }
-    }
-}
-
-struct Recv;
-
-impl Function for Recv {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Recv(flags)
-    }
-
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::recv(fd, buf, len, flags) }
-    }
-}
-
-/// recvfrom without a place for an address.
-struct RecvFrom;
-
-impl Function for RecvFrom {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Recv(flags)
-    }
-
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::recvfrom(fd, buf, len, flags, null_mut(), null_mut()) }
-    }
-}
-
-struct Read;
-
-impl Function for Read {
-    #[inline(always)]
-    fn way(flags: c_int) -> Way {
-        Way::Recv(flags)
-    }
-
-    #[inline(always)]
-    unsafe fn kernel(fd: c_int, buf: *mut c_void, len: usize, _: c_int) -> ssize_t {
-        // SAFETY: guaranteed by the caller.
-        unsafe { real::read(fd, buf, len) }
-    }
+// sendto and recvfrom are those without an address.
+functions! {
+    Send, Send: |fd, buf, len, flags| real::send(fd, buf, len, flags);
+    SendTo, Send: |fd, buf, len, flags| real::sendto(fd, buf, len, flags, null(), 0);
+    Write, Send: |fd, buf, len, _| real::write(fd, buf, len);
+    Recv, Recv: |fd, buf, len, flags| real::recv(fd, buf, len, flags);
+    RecvFrom, Recv: |fd, buf, len, flags| {
+        real::recvfrom(fd, buf, len, flags, null_mut(), null_mut())
+    };
+    Read, Recv: |fd, buf, len, _| real::read(fd, buf, len);
 }
 
 #[cfg_attr(not(test), no_mangle)]
