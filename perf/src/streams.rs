@@ -281,27 +281,25 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
             ]
         });
     // Without any stream.
-    let verbs = SIZES.iter().filter_map(|size| match size.octets {
-        64 => Some(Spec::new(
+    let [of_64, of_1k, _, of_64k, ..] = &SIZES;
+    let verbs = [
+        (
             "stream rate, 64 B / ib_send_bw",
-            size.rate[0].ours,
-            With(SEND_64_STREAMS),
-            Goal::None,
-        )),
-        1024 => Some(Spec::new(
+            of_64.rate[0].ours,
+            SEND_64_STREAMS,
+        ),
+        (
             "stream rate, 1 KB / ib_send_bw",
-            size.rate[0].ours,
-            With(SEND_1K_STREAMS),
-            Goal::None,
-        )),
-        65_536 => Some(Spec::new(
+            of_1k.rate[0].ours,
+            SEND_1K_STREAMS,
+        ),
+        (
             "stream latency, asleep, 64 KB / ib_send_lat -e",
-            size.asleep[1].ours,
-            With(EVENTS_64K_STREAMS),
-            Goal::None,
-        )),
-        _ => None,
-    });
+            of_64k.asleep[1].ours,
+            EVENTS_64K_STREAMS,
+        ),
+    ]
+    .map(|(name, ours, verbs)| Spec::new(name, ours, With(verbs), Goal::None));
     let far = [
         Spec::new(
             DISTANCE.probe.name,
