@@ -19,8 +19,11 @@ const BRIEF_NS: u64 = 50_000;
 const LOOK_NS: u64 = 5_000;
 /// A yield that takes so long shows that the processor is in demand.
 const LATE_NS: u64 = 200_000;
-/// Most waits without a spin after spins that were in vain.
-const REST_MAX: u32 = 64;
+/// Most waits without a spin after patient spins that were in vain, and after brief ones. Those are
+/// in vain where the peer is on the same processor; a wait there is so short that one spin in 64
+/// waits takes 5 % of the processor.
+const PATIENT_REST_MAX: u32 = 64;
+const BRIEF_REST_MAX: u32 = 512;
 /// Least and most time of brief spins after a late yield, which costs a time slice of another
 /// program, a few milliseconds.
 const BUSY_NS: (u64, u64) = (100_000_000, 1_600_000_000);
@@ -60,10 +63,11 @@ impl Rests {
         self.left.fetch_update(order, order, less).is_err()
     }
 
-    fn learn(&self, was_in_vain: bool) {
+    /// A spin has ended; at most `max` waits without one follow.
+    fn learn(&self, was_in_vain: bool, max: u32) {
         let order = Ordering::Relaxed;
         let rest = match was_in_vain {
-            true => (self.last.load(order) * 2 + 1).min(REST_MAX),
+            true => (self.last.load(order) * 2 + 1).min(max),
             false => 0,
         };
         self.last.store(rest, order);
@@ -124,10 +128,10 @@ impl Spins {
     /// Judges by the end of a spin how the next waits spin.
     pub fn learn(&self, spin: Spin, spun: Spun, now: impl FnOnce() -> u64) {
         if spin == Spin::Brief {
-            self.brief.learn(spun != Spun::Found);
+            self.brief.learn(spun != Spun::Found, BRIEF_REST_MAX);
             return;
         }
-        self.patient.learn(spun == Spun::Nothing);
+        self.patient.learn(spun == Spun::Nothing, PATIENT_REST_MAX);
         let order = Ordering::Relaxed;
         let busy = match spun {
             Spun::Busy => (self.last_busy.load(order) * 2).clamp(BUSY_NS.0, BUSY_NS.1),
@@ -199,17 +203,21 @@ mod tests {
 
     #[test]
     fn spins_in_vain_become_rare_until_one_pays() {
-        for (spin, now_ns) in [(Spin::Patient, 0), (Spin::Brief, 1)] {
+        for (spin, now_ns, most) in [
+            (Spin::Patient, 0, [63, 64, 64, 64, 64]),
+            (Spin::Brief, 1, [63, 127, 255, 511, 512]),
+        ] {
             let spins = Spins::new();
             if spin == Spin::Brief {
                 spins.learn(Spin::Patient, Spun::Busy, || now_ns);
             }
             let mut rests = Vec::new();
-            for _ in 0..9 {
+            for _ in 0..11 {
                 rests.push(waits_before_a_spin(&spins, now_ns));
                 spins.learn(spin, Spun::Nothing, || now_ns);
             }
-            assert_eq!(rests, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
+            assert_eq!(rests[..6], [0, 1, 3, 7, 15, 31]);
+            assert_eq!(rests[6..], most);
             spins.learn(spin, Spun::Found, || now_ns);
             assert_eq!(waits_before_a_spin(&spins, now_ns), 0);
         }
