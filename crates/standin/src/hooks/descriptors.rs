@@ -24,7 +24,21 @@ unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) ->
 /// The C library's function is variadic; no request uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if request == uverbs::METHOD_REQUEST && fds::is_hit(fd) {
+    if fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { request_ours(fd, request, argument) };
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::ioctl(fd, request, argument) }
+}
+
+/// A request to a stand-in file.
+///
+/// # Safety
+/// As ioctl(2).
+#[cold]
+unsafe fn request_ours(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if request == uverbs::METHOD_REQUEST {
         if let Some((Device::Uverbs, found)) = device_behind(fd) {
             let _uncancelled = Disabled::new();
             let before = real::errno();
@@ -41,20 +55,30 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             };
         }
     }
-    if request == libc::FIONBIO && fds::is_hit(fd) {
-        // SAFETY: the arguments of the caller.
-        let result = unsafe { real::ioctl(fd, request, argument) };
-        fds::forget_mode(fd);
-        return result;
-    }
     // SAFETY: the arguments of the caller.
-    unsafe { real::ioctl(fd, request, argument) }
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if request == libc::FIONBIO {
+        fds::forget_mode(fd);
+    }
+    result
 }
 
 /// A command must be written in one piece, so vectored writes are refused.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
-    if fds::is_hit(fd) && device_behind(fd).is_some() {
+    if fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { writev_ours(fd, parts, count) };
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::writev(fd, parts, count) }
+}
+
+/// # Safety
+/// As writev(2).
+#[cold]
+unsafe fn writev_ours(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
+    if device_behind(fd).is_some() {
         set_errno(libc::EOPNOTSUPP);
         return -1;
     }
@@ -183,23 +207,42 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_in
 /// The C library's function is variadic; no command uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    if fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { fcntl_ours(fd, command, argument, real::fcntl) };
+    }
     // SAFETY: the arguments of the caller.
-    let result = unsafe { real::fcntl(fd, command, argument) };
-    after_fcntl(fd, command, result)
+    unsafe { real::fcntl(fd, command, argument) }
 }
 
+/// The C library's function is variadic; no command uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    if fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { fcntl_ours(fd, command, argument, real::fcntl64) };
+    }
     // SAFETY: the arguments of the caller.
-    let result = unsafe { real::fcntl64(fd, command, argument) };
-    after_fcntl(fd, command, result)
+    unsafe { real::fcntl64(fd, command, argument) }
 }
 
-/// Tracks the copies that fcntl makes, and changes of the mode.
-fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+/// Makes the call on a stand-in file, and tracks the copies that it makes and changes of the mode.
+///
+/// # Safety
+/// As fcntl(2), which `next` is.
+#[cold]
+#[inline(never)] // a hook with this in it saves registers for every call
+unsafe fn fcntl_ours(
+    fd: c_int,
+    command: c_int,
+    argument: *mut c_void,
+    next: unsafe fn(c_int, c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    let result = unsafe { next(fd, command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => after_copy(fd, result),
-        libc::F_SETFL if fds::is_hit(fd) => {
+        libc::F_SETFL => {
             fds::forget_mode(fd);
             result
         }

@@ -33,13 +33,27 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    if fds::is_hit(fd) {
+        // SAFETY: the arguments of the caller.
+        return unsafe { change_ours(set, op, fd, event) };
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::epoll_ctl(set, op, fd, event) }
+}
+
+/// Changes what a set has of a stand-in file.
+///
+/// # Safety
+/// As epoll_ctl(2).
+#[cold]
+unsafe fn change_ours(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the arguments of the caller.
     let mut failed = unsafe { real::epoll_ctl(set, op, fd, event) };
-    if failed != 0 && op == libc::EPOLL_CTL_ADD && fds::is_hit(fd) {
+    if failed != 0 && op == libc::EPOLL_CTL_ADD {
         // SAFETY: the arguments of the caller.
         failed = unsafe { add_exclusive(set, fd, event) };
     }
-    if failed == 0 && fds::is_hit(fd) {
+    if failed == 0 {
         // SAFETY: null only where there is no event.
         let event = unsafe { event.as_ref() }.copied();
         has_changed(set, fd, event.filter(|_| op != libc::EPOLL_CTL_DEL));

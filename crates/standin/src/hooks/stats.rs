@@ -42,9 +42,19 @@ macro_rules! by_fd {
             unsafe extern "C-unwind" fn $name(
                 $($before: $bty,)* fd: c_int, buf: *mut Stat
             ) -> c_int {
-                if let Some(device) = device_of(fd) {
-                    // SAFETY: the caller passes room for the answer.
-                    return unsafe { fill(device, buf) };
+                #[cold]
+                #[inline(never)]
+                unsafe fn look_closer($($before: $bty,)* fd: c_int, buf: *mut Stat) -> c_int {
+                    if let Some(device) = device_of(fd) {
+                        // SAFETY: the caller passes room for the answer.
+                        return unsafe { fill(device, buf) };
+                    }
+                    // SAFETY: the arguments of the caller.
+                    unsafe { real::$name($($before,)* fd, buf) }
+                }
+                if fds::is_hit(fd) {
+                    // SAFETY: the arguments of the caller.
+                    return unsafe { look_closer($($before,)* fd, buf) };
                 }
                 // SAFETY: the arguments of the caller.
                 unsafe { real::$name($($before,)* fd, buf) }
