@@ -1,5 +1,6 @@
 //! The number of instructions that `liburdma_sockets.so` executes for connections that stay with
-//! TCP, and for one that has rings, counted by valgrind.
+//! TCP, and for one that has rings, and that the stand-in executes for connections of a program
+//! without that library, counted by valgrind.
 //!
 //! The program has both ends of its connections. Those that stay with TCP end before they are
 //! offered, or are excluded. What the kernel and the C library execute does not count.
@@ -16,7 +17,8 @@ use crate::compile::compile;
 use crate::instructions::own_instructions;
 use crate::samples::{text, Sample};
 
-const LIBRARY: &str = "liburdma_sockets.so";
+const RINGS: &str = "liburdma_sockets.so";
+const STANDIN: &str = "liburdma_standin.so";
 /// Its arguments: how many connections there are one after the other, or `rings` or `exchange` for
 /// one that has rings; and round trips of each. A round trip is four transfers, a receive in vain,
 /// and two waits on an epoll set; an exchange is four transfers.
@@ -45,6 +47,8 @@ pub struct Counted {
     pub ring_round_trip: f64,
     /// For two sends over rings and the receives of their octets.
     pub ring_exchange: f64,
+    /// Of the stand-in, for a connection without round trips: both of its ends.
+    pub standin_connection: f64,
 }
 
 /// Counts them.
@@ -53,36 +57,44 @@ pub struct Counted {
 /// valgrind or a C compiler is not installed, or a run failed.
 pub fn counted(host: &Instance) -> Result<Counted, String> {
     let scratch = Scratch::new("socket-instructions").map_err(text)?;
-    let counter = Counter {
+    let mut counter = Counter {
+        library: RINGS,
         program: compile(scratch.path(), "socket_calls", PROGRAM).map_err(text)?,
         out: scratch.path().join("callgrind.out"),
     };
     let over = Over::Rings(host);
-    let [few, many] = CONNECTIONS;
-    let each = |round_trips| -> Sample {
-        let [less, more] = CONNECTIONS
-            .map(|connections| counter.count(over, &connections.to_string(), round_trips));
-        Ok((more? - less?) / f64::from(many - few))
-    };
-    let connection = each(0)?;
-    let round_trip = (each(FEW)? - connection) / f64::from(FEW);
+    let few = CONNECTIONS[0];
+    let connection = counter.connection(over, 0)?;
+    let round_trip = (counter.connection(over, FEW)? - connection) / f64::from(FEW);
     let excluded = counter.round_trip(Over::Excluded(host), &few.to_string(), MANY)?;
+    let ring_round_trip = counter.round_trip(over, "rings", BY_RINGS)?;
+    let ring_exchange = counter.round_trip(over, "exchange", BY_RINGS)?;
+    counter.library = STANDIN;
     Ok(Counted {
         connection,
         round_trip,
         excluded_round_trip: excluded / f64::from(few),
-        ring_round_trip: counter.round_trip(over, "rings", BY_RINGS)?,
-        ring_exchange: counter.round_trip(over, "exchange", BY_RINGS)?,
+        ring_round_trip,
+        ring_exchange,
+        standin_connection: counter.connection(Over::Urdma(host), 0)?,
     })
 }
 
-/// The program, and where valgrind writes what it has counted.
+/// The program, the library whose instructions count, and where valgrind writes the numbers.
 struct Counter {
+    library: &'static str,
     program: PathBuf,
     out: PathBuf,
 }
 
 impl Counter {
+    /// What one connection with these round trips takes.
+    fn connection(&self, over: Over<'_>, round_trips: u32) -> Sample {
+        let [less, more] =
+            CONNECTIONS.map(|connections| self.count(over, &connections.to_string(), round_trips));
+        Ok((more? - less?) / f64::from(CONNECTIONS[1] - CONNECTIONS[0]))
+    }
+
     /// What one round trip of the `connections` takes, by runs with less and with more.
     fn round_trip(&self, over: Over<'_>, connections: &str, round_trips: [u32; 2]) -> Sample {
         let [less, more] = round_trips.map(|number| self.count(over, connections, number));
@@ -105,8 +117,9 @@ impl Counter {
         let out = &self.out;
         let file =
             fs::read_to_string(out).map_err(|error| format!("{}: {error}", out.display()))?;
-        match own_instructions(&file, LIBRARY, |_| false)? {
-            0 => Err(format!("{LIBRARY} has executed nothing")),
+        let library = self.library;
+        match own_instructions(&file, library, |_| false)? {
+            0 => Err(format!("{library} has executed nothing")),
             counted => Ok(counted as f64),
         }
     }
