@@ -230,6 +230,12 @@ impl Session {
             .map_err(|error| format!("an offer cannot be sent: {error}"))
     }
 
+    /// Deposits an end of a channel with any descriptors.
+    pub(crate) fn deposit(&self, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        once_taken(|| self.client.deposit_channel(fds))
+            .map_err(|error| format!("a deposit cannot be sent: {error}"))
+    }
+
     pub(crate) fn page_fd(&self) -> &OwnedFd {
         &self.page_fd
     }

@@ -131,7 +131,7 @@ pub(crate) fn crowd(context: &Context) -> Result<Tally, String> {
     Ok(tally)
 }
 
-/// The same channel again, and a channel to oneself.
+/// The same channel again, a channel to oneself, and a second deposit.
 pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
     let region = Region::create(&ChannelConfig::default());
     let mut tally = Tally::default();
@@ -147,6 +147,12 @@ pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
         let mut session = context.attach()?;
         offer_region(&session, session.slot, &region)?;
         tally.refused("an offer to itself", session.listen(CLOSING))?;
+        let mut session = context.attach()?;
+        let fds = [&region.fd, session.page_fd()].map(AsFd::as_fd);
+        for _ in 0..2 {
+            session.deposit(&fds)?;
+        }
+        tally.refused("a second deposit", session.listen(CLOSING))?;
     }
     Ok(tally)
 }
@@ -165,6 +171,9 @@ pub(crate) fn descriptors(context: &Context) -> Result<Tally, String> {
                 let mut session = context.attach()?;
                 session.offer(slot, &fds.map(AsFd::as_fd))?;
                 tally.refused("a descriptor that is no region", session.listen(CLOSING))?;
+                let mut session = context.attach()?;
+                session.deposit(&fds.map(AsFd::as_fd))?;
+                tally.refused("a deposit that is no region", session.listen(CLOSING))?;
             }
         }
         for count in [0, 1, 3, 200] {

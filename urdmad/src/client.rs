@@ -47,10 +47,7 @@ pub(crate) struct Client {
     pub(crate) delayed: Option<AttachRequest>,
     /// The traffic of its process.
     pub(crate) tally: Option<Tally>,
-    /// The slots whose processes it has offered a channel to.
-    pub(crate) offered: SlotSet,
-    /// Those that it was told to offer one to.
-    pub(crate) introduced: SlotSet,
+    pub(crate) channels: Introductions,
     /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
     /// What its socket has no room for, or the kernel refuses to take for the time being.
@@ -76,6 +73,29 @@ pub(crate) struct AttachRequest {
     pub(crate) want_lease: bool,
     /// It has waited for slots that were about to be free.
     pub(crate) has_waited: bool,
+}
+
+/// The channels of a process to others.
+#[derive(Debug, Default)]
+pub(crate) struct Introductions {
+    /// The slots whose processes it has offered one to.
+    pub(crate) offered: SlotSet,
+    /// Those that it was told to offer one to.
+    pub(crate) wanted: SlotSet,
+    /// Its end of one, for the process that it is connected with first.
+    pub(crate) deposit: Option<Vec<OwnedFd>>,
+    /// The slots whose processes have got such an end. One of them may get an offer as well, which
+    /// this process has made before it heard of that.
+    pub(crate) given: SlotSet,
+}
+
+impl Introductions {
+    /// The process of a slot has ended.
+    pub(crate) fn forget(&mut self, slot: SlotId) {
+        for slots in [&mut self.offered, &mut self.wanted, &mut self.given] {
+            slots.remove(slot.number());
+        }
+    }
 }
 
 /// A slot in use.
@@ -104,8 +124,7 @@ impl Client {
             report: None,
             delayed: None,
             tally: None,
-            offered: SlotSet::default(),
-            introduced: SlotSet::default(),
+            channels: Introductions::default(),
             is_capturing: false,
             waiting: VecDeque::new(),
             retry_at: None,
@@ -155,8 +174,8 @@ impl Client {
 
     /// Sends a message, or has it wait until the client reads; one that asks much and reads nothing
     /// is broken. False for an event whose descriptors cannot be sent, because too many are open or
-    /// on their way: this client gets nothing then, and is not at fault. An answer, which it needs,
-    /// waits until fewer are on their way.
+    /// on their way: this client gets nothing then, and is not at fault. What it needs waits until
+    /// fewer are on their way.
     pub(crate) fn send(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) -> bool {
         let outcome = if self.waiting.is_empty() {
             self.socket.try_send(message, fds)
@@ -169,7 +188,7 @@ impl Client {
                 Ok(())
             }
             Err(Errno::EAGAIN) => self.put_off(message, fds),
-            Err(Errno::ETOOMANYREFS) if is_answer(message) => {
+            Err(Errno::ETOOMANYREFS) if is_needed(message) => {
                 self.retry_at = Some(Instant::now() + RETRY);
                 self.put_off(message, fds)
             }
@@ -177,7 +196,7 @@ impl Client {
         };
         match outcome {
             Ok(()) => true,
-            Err(Errno::ETOOMANYREFS | Errno::EMFILE) if !is_answer(message) => false,
+            Err(Errno::ETOOMANYREFS | Errno::EMFILE) if !is_needed(message) => false,
             Err(errno) => {
                 self.is_broken_by(errno);
                 false
@@ -307,6 +326,19 @@ fn is_answer(message: &FromDaemon) -> bool {
     matches!(message, FromDaemon::Answer { .. })
 }
 
+/// Whether a message must reach its client: an answer, or an offer after which the client uses what
+/// it has deposited.
+fn is_needed(message: &FromDaemon) -> bool {
+    let gives_deposit = matches!(
+        message,
+        FromDaemon::Event(Event::ChannelOffered {
+            deposit_is_given: true,
+            ..
+        })
+    );
+    gives_deposit || is_answer(message)
+}
+
 /// Whether a message makes one before it superfluous: the end of a process its offer and the ends
 /// of those before it in the slot, and a request for a report another one.
 fn replaces(message: &FromDaemon, earlier: &FromDaemon) -> bool {
@@ -365,6 +397,7 @@ mod tests {
                 slot: 1,
                 generation,
                 stranger: None,
+                deposit_is_given: false,
             });
             assert!(client.send(&offer, &[fd.as_fd()]));
             client.tell(Event::SlotGone {

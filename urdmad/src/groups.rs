@@ -31,9 +31,12 @@ impl SlotSet {
         before != *word
     }
 
-    /// Removes a slot.
-    pub fn remove(&mut self, slot: u8) {
-        self.0[usize::from(slot / 64)] &= !(1 << (slot % 64));
+    /// Removes a slot; false if it was not in the set.
+    pub fn remove(&mut self, slot: u8) -> bool {
+        let word = &mut self.0[usize::from(slot / 64)];
+        let before = *word;
+        *word &= !(1 << (slot % 64));
+        before != *word
     }
 
     /// Whether a slot is in the set.

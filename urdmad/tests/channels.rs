@@ -253,6 +253,26 @@ fn second_offer_to_one_process_is_not_passed_on() {
 }
 
 #[test]
+fn second_deposit_and_one_that_is_no_channel_are_refused() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let deposit = |process: &Process, region: &OwnedFd| {
+        let page = memfd(4096, SEALS);
+        let fds = [region.as_fd(), page.as_fd()];
+        process.client.deposit_channel(&fds).unwrap();
+    };
+    let region = memfd(8192, SEALS);
+    let a = daemon.attach();
+    deposit(&a, &region);
+    assert!(a.client.recordings().is_ok());
+    deposit(&a, &region);
+    assert!(is_disconnected(&a));
+    let b = daemon.attach();
+    deposit(&b, &memfd(8192, SealFlag::F_SEAL_SHRINK));
+    assert!(is_disconnected(&b));
+}
+
+#[test]
 fn offer_to_itself_is_not_passed_on() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");

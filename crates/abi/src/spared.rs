@@ -114,35 +114,6 @@ impl AsRawFd for Spared {
     }
 }
 
-/// A descriptor that is kept for a later use. Without the stand-in, the program may close it
-/// meanwhile, and open a file of its own with its number.
-#[derive(Debug)]
-pub struct Kept {
-    fd: Spared,
-    file: Option<(u64, u64)>,
-}
-
-impl From<OwnedFd> for Kept {
-    fn from(fd: OwnedFd) -> Self {
-        let fd = Spared::from(fd);
-        let file = identity(fd.as_raw_fd());
-        Self { fd, file }
-    }
-}
-
-impl Kept {
-    /// The descriptor; `None` if the program has closed it. A file that has its number then is the
-    /// program's, and stays open.
-    pub fn take(self) -> Option<OwnedFd> {
-        let Spared { fd, .. } = self.fd;
-        if self.file.is_some() && identity(fd.as_raw_fd()) == self.file {
-            return Some(fd);
-        }
-        std::mem::forget(fd);
-        None
-    }
-}
-
 /// Device and inode number of what the kernel has behind a descriptor. May be called in a forked
 /// child.
 pub fn identity(fd: RawFd) -> Option<(u64, u64)> {
@@ -157,7 +128,6 @@ pub fn identity(fd: RawFd) -> Option<(u64, u64)> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::fs::File;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -170,19 +140,5 @@ mod tests {
         let raised = std::fs::File::from(raised(file.into()));
         assert!(raised.as_raw_fd() >= FIRST);
         assert_eq!(raised.metadata().unwrap().ino(), inode);
-    }
-
-    #[test]
-    fn kept_descriptor_is_not_taken_for_a_file_that_has_its_number() {
-        let open = |path| OwnedFd::from(File::open(path).unwrap());
-        assert!(Kept::from(open("/proc/self/exe")).take().is_some());
-        let kept = Kept::from(open("/proc/self/exe"));
-        let (number, other) = (kept.fd.as_raw_fd(), open("/dev/null"));
-        // SAFETY: the number is that of an open descriptor, which is replaced.
-        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
-        assert!(kept.take().is_none());
-        assert_eq!(identity(number), identity(other.as_raw_fd()));
-        // SAFETY: the copy is this test's.
-        unsafe { libc::close(number) };
     }
 }

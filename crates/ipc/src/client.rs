@@ -512,6 +512,19 @@ impl ControlClient {
         Ok(self.socket.send(&message, fds)?)
     }
 
+    /// Gives urdmad this process' end of a channel in advance: the descriptors of an offer. Does
+    /// not wait.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn deposit_channel(&self, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::DepositChannel,
+        };
+        Ok(self.socket.send(&message, fds)?)
+    }
+
     /// Offers a TCP connection for rings: its socket, and the bells of the connection and of the
     /// agent. Returns the number of the offer. Does not wait; the outcome is an event.
     ///

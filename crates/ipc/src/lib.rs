@@ -58,4 +58,4 @@ pub use status::{ProcessReport, SocketStatus, Status};
 
 /// Version of the control protocol and of the memory that processes and urdmad share, which must be
 /// the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 18;
+pub const PROTOCOL_VERSION: u32 = 19;

@@ -116,6 +116,11 @@ pub enum Request {
         #[serde(default)]
         generation: Option<u32>,
     },
+    /// Gives urdmad this process' end of a channel in advance, with the descriptors of an offer to
+    /// another process. urdmad gives it to a process that the kernel's rdma_cm connects this one
+    /// with, if it has one of that as well; before that a second one is refused. Answer: none;
+    /// [`Event::ChannelOffered`] names the process.
+    DepositChannel,
     /// Gives urdmad the flight recording of this process, with one descriptor, sealed as those of
     /// channels are; once, after [`Answer::Attached`]. Answer: none.
     OfferRecording,
@@ -233,6 +238,10 @@ pub enum Event {
         generation: u32,
         /// The user of the process, from the kernel; none for root and the receiver's own user.
         stranger: Option<u32>,
+        /// What the receiver has deposited ([`Request::DepositChannel`]) is offered to that process
+        /// as well.
+        #[serde(default)]
+        deposit_is_given: bool,
     },
     /// The process in a slot and this one are about to be connected by the kernel's rdma_cm: offer
     /// it a channel, unless there is one.

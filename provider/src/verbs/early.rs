@@ -39,7 +39,7 @@ pub(super) fn attach(command_file: &CStr) {
     // pair would start the thread.
     if let Ok(engine) = Engine::attach(&RunDir::at(opened.uverbs.run_dir())) {
         let _ = engine.start_background();
-        engine.prepare_channel();
+        engine.deposit_channel();
     }
 }
 

@@ -12,8 +12,9 @@ use crate::fair;
 const FOR_OWNER: usize = 8;
 /// Further connections that only root can have.
 const FOR_ROOT: usize = 16;
-/// A connection and its pidfd, or descriptors of a client that are being closed.
-const FDS_EACH: usize = 4;
+/// A connection, its pidfd, the socket that wakes its process, and the end of a channel that it has
+/// deposited; or descriptors of a client that are being closed.
+const FDS_EACH: usize = 6;
 /// Descriptors that urdmad needs for other purposes, beside those that are open at the start.
 const FDS_FOR_OTHERS: usize = 16;
 
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn limit_of_open_files_reduces_places_of_all_users() {
-        let places = places(120);
+        let places = places(30 * FDS_EACH);
         let mut users = vec![7; room(&places, 7, &[])];
         assert_eq!(users.len(), 8);
         users.extend(vec![OWNER; room(&places, OWNER, &users)]);

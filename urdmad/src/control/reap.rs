@@ -8,7 +8,7 @@ use urdma_types::SlotId;
 
 use super::reaping::Detaching;
 use super::state::Control;
-use crate::groups::SlotSet;
+use crate::client::Introductions;
 use crate::slots::Token;
 
 impl Control {
@@ -23,8 +23,7 @@ impl Control {
         };
         let pid = client.peer.pid();
         client.report = None;
-        client.offered = SlotSet::default();
-        client.introduced = SlotSet::default();
+        client.channels = Introductions::default();
         // First, so that no process sends to the slot any more.
         let generation = self.directory.0.generation(slot.number());
         self.directory.0.release(slot.number());

@@ -28,6 +28,9 @@ impl Control {
         if let Request::OfferChannel { slot, generation } = message.request {
             return self.offer_channel(token, (slot, generation), fds);
         }
+        if matches!(message.request, Request::DepositChannel) {
+            return self.take_deposit(token, fds);
+        }
         if matches!(message.request, Request::OfferRecording) {
             return self.take_recording(token, fds);
         }
@@ -86,6 +89,7 @@ impl Control {
                 .map(|()| self.groups_changed()),
             // Handled above.
             Request::OfferChannel { .. }
+            | Request::DepositChannel
             | Request::OfferRecording
             | Request::SocketOffer
             | Request::SocketReasons => return,

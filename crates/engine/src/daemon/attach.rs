@@ -399,9 +399,7 @@ impl Ground {
         let directory = Arc::new(Directory::open(shown.directory).map_err(memory)?);
         let of_daemon = open_peer(vec![shown.region, shown.page]).map_err(memory)?;
         let mut channels = Channels::new(slot, directory, page);
-        let offer = channels
-            .insert(SlotId::DAEMON, 0, region.into())
-            .map_err(memory)?;
+        let offer = channels.insert(SlotId::DAEMON, 0, region).map_err(memory)?;
         channels.attach(SlotId::DAEMON, 0, None, of_daemon);
         let (next_hop, offers) = played.unzip();
         if let Some(offer) = offer {

@@ -61,11 +61,16 @@ impl Engine {
                     slot,
                     generation,
                     stranger,
+                    deposit_is_given,
                 },
                 fds,
             ))) => {
-                if let Some(slot) = SlotId::new(slot) {
-                    self.channel_offered(slot, generation, stranger, fds);
+                match SlotId::new(slot) {
+                    Some(slot) if deposit_is_given => {
+                        self.deposit_given(slot, generation, stranger, fds);
+                    }
+                    Some(slot) => self.channel_offered(slot, generation, stranger, fds),
+                    None => {}
                 }
                 true
             }

@@ -22,14 +22,20 @@ impl Engine {
     /// [`EngineError::NoMemory`]: its memory cannot be created; [`EngineError::HostUnreachable`]:
     /// the process has written what no process writes.
     pub(crate) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
-        self.open_channel_to(slot, None)
+        self.open_channel_to(slot, None, None)
     }
 
-    /// The same to the process that has or had the slot in a generation, or has it now.
+    /// The same to the process that has or had the slot in a generation, or has it now; by this
+    /// region, if the process has got its descriptor.
     ///
     /// Several threads may do this at once, with the processes of different generations: whether
     /// a channel is made, and to which process, is decided under the lock that keeps it.
-    fn open_channel_to(&self, slot: SlotId, generation: Option<u32>) -> Result<(), EngineError> {
+    fn open_channel_to(
+        &self,
+        slot: SlotId,
+        generation: Option<u32>,
+        mut given: Option<OwnRegion>,
+    ) -> Result<(), EngineError> {
         let mut created = None;
         loop {
             let mut shard = self.shard.lock();
@@ -44,6 +50,10 @@ impl Engine {
                     self.peer_slot_gone(slot, generation.wrapping_sub(1));
                 }
                 Standing::Missing => {
+                    if let Some(given) = given.take() {
+                        shard.channels.open_by(slot, generation, given);
+                        return Ok(());
+                    }
                     if let Some(created) = created.take() {
                         let offer = shard.channels.insert(slot, generation, created);
                         drop(shard);
@@ -52,25 +62,32 @@ impl Engine {
                         }
                         return Ok(());
                     }
-                    created = shard.channels.take_spare();
                     drop(shard);
-                    if created.is_none() {
-                        // Without the lock, since it takes some system calls.
-                        created = Some(self.create_region()?.into());
-                    }
+                    // Without the lock, since it takes some system calls.
+                    created = Some(self.create_region()?);
                 }
             }
         }
     }
 
-    /// Makes the region of the first channel before a peer waits for it. If that fails, it is made
-    /// with the channel.
-    pub fn prepare_channel(&self) {
-        if self.shard.lock().channels.has_spare() {
+    /// Gives urdmad this process' end of a channel before a peer waits for it. If that fails, it is
+    /// made with the channel.
+    pub fn deposit_channel(&self) {
+        let Some(control) = self.daemon() else {
+            return;
+        };
+        if self.shard.lock().channels.has_deposit() {
             return;
         }
-        if let Ok(created) = self.create_region() {
-            self.shard.lock().channels.keep_spare(created);
+        let Ok(created) = self.create_region() else {
+            return;
+        };
+        let offer = self.shard.lock().channels.deposit(created);
+        if let Ok(Some(offer)) = offer {
+            let fds = offer.into_fds();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            // If it cannot be sent, urdmad is gone.
+            let _ = control.deposit_channel(&fds);
         }
     }
 
@@ -96,9 +113,12 @@ impl Engine {
         let generation = offer.generation;
         if slot == self.info.slot {
             // Both ends are this process.
-            match self.out_of_regions(|| open_peer(offer.into_fds())) {
-                Ok(peer) => self.attach_channel(slot, generation, None, peer),
-                Err(_) => self.refuse_channel(slot, generation),
+            let opened = self.out_of_regions(|| open_peer(offer.into_fds()));
+            let opened = opened.map_err(no_memory);
+            let attached =
+                opened.and_then(|peer| self.attach_channel(slot, generation, None, peer));
+            if attached.is_err() {
+                self.refuse_channel(slot, generation);
             }
             return;
         }
@@ -127,7 +147,7 @@ impl Engine {
     pub(crate) fn channel_wanted(&self, slot: SlotId, generation: u32) {
         if !self.shard.lock().channels.is_with_later(slot, generation) {
             // If there can be none, the connection fails when its queue pair is set.
-            let _ = self.open_channel_to(slot, Some(generation));
+            let _ = self.open_channel_to(slot, Some(generation), None);
         }
     }
 
@@ -144,6 +164,28 @@ impl Engine {
         stranger: Option<u32>,
         fds: Vec<OwnedFd>,
     ) {
+        self.take_offered((slot, generation), stranger, fds, None);
+    }
+
+    /// The same, and urdmad has offered that process what this one has deposited.
+    pub(crate) fn deposit_given(
+        &self,
+        slot: SlotId,
+        generation: u32,
+        stranger: Option<u32>,
+        fds: Vec<OwnedFd>,
+    ) {
+        let deposit = self.shard.lock().channels.take_deposit();
+        self.take_offered((slot, generation), stranger, fds, deposit);
+    }
+
+    fn take_offered(
+        &self,
+        (slot, generation): (SlotId, u32),
+        stranger: Option<u32>,
+        fds: Vec<OwnedFd>,
+        given: Option<OwnRegion>,
+    ) {
         if self.shard.lock().channels.is_with_later(slot, generation) {
             return;
         }
@@ -153,9 +195,8 @@ impl Engine {
             if keeps && !self.shard.lock().channels.may_add_waker(stranger) {
                 return Err(EngineError::NoMemory);
             }
-            self.open_channel_to(slot, Some(generation))?;
-            self.attach_channel(slot, generation, stranger, peer);
-            Ok(())
+            self.open_channel_to(slot, Some(generation), given)?;
+            self.attach_channel(slot, generation, stranger, peer)
         });
         if attached.is_err() {
             self.refuse_channel(slot, generation);
@@ -176,14 +217,17 @@ impl Engine {
         generation: u32,
         stranger: Option<u32>,
         peer: (PeerRegion, PeerPage),
-    ) {
+    ) -> Result<(), EngineError> {
         let mut shard = self.shard.lock();
-        shard.channels.attach(slot, generation, stranger, peer);
+        if !shard.channels.attach(slot, generation, stranger, peer) {
+            return Err(EngineError::HostUnreachable);
+        }
         shard.channels.note_doorbell(slot);
         shard.progress(&self.info);
         drop(shard);
         // Messages may have waited in the region, and the thread does not listen to its bell yet.
         self.sleep_control.kick();
+        Ok(())
     }
 
     /// There is no channel to the process that has or had the slot in a generation; one to the next
@@ -280,16 +324,69 @@ mod tests {
         assert!(has(&one, slot));
     }
 
+    /// Sends a message of connection management from one engine to another; how many that has.
+    fn messages_from(one: &Engine, other: &Engine) -> usize {
+        let _ = other.cm.set(Arc::new(Unmanaged));
+        let (ip, to) = (Ipv4Addr::LOCALHOST.into(), other.info.slot);
+        let mut datagram = [0; 32];
+        datagram[0] = 0x17;
+        let mut shard = one.shard.lock();
+        assert!(shard.send_cm(&one.info, ip, to, &datagram));
+        drop(shard);
+        one.deliver_notes();
+        let mut shard = other.shard.lock();
+        shard.drain(&other.info);
+        let notes = std::mem::take(&mut shard.process.notes);
+        let messages = notes.iter().filter(|note| matches!(note, Note::Cm(..)));
+        messages.count()
+    }
+
+    /// What an engine gives urdmad in advance.
+    fn deposit(engine: &Engine) -> Vec<OwnedFd> {
+        let created = engine.create_region().unwrap();
+        let offer = engine.shard.lock().channels.deposit(created);
+        offer.unwrap().unwrap().into_fds()
+    }
+
+    /// urdmad gives the engine what the other one has deposited, and that one its own.
+    fn is_given(engine: &Engine, other: &Engine, fds: Vec<OwnedFd>) {
+        let slot = other.info.slot;
+        let generation = engine.directory.generation(slot.number());
+        engine.deposit_given(slot, generation, None, fds);
+    }
+
     #[test]
-    fn prepared_region_is_that_of_the_first_channel() {
+    fn deposits_that_are_given_are_a_channel() {
         let instance = instance();
         let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
         let [one, other] = [1, 2].map(start);
-        one.prepare_channel();
-        let slot = other.info.slot;
-        one.channel_wanted(slot, one.directory.generation(slot.number()));
-        let channels = &mut one.shard.lock().channels;
-        assert!(channels.has(slot) && !channels.has_spare());
+        let [of_one, of_other] = [&one, &other].map(|engine| deposit(engine));
+        is_given(&one, &other, of_other);
+        is_given(&other, &one, of_one);
+        for engine in [&one, &other] {
+            assert!(!engine.shard.lock().channels.has_deposit());
+        }
+        assert_eq!(messages_from(&one, &other), 1);
+        assert_eq!(messages_from(&other, &one), 1);
+    }
+
+    #[test]
+    fn offer_that_was_made_before_the_deposit_was_given_takes_its_place() {
+        let instance = instance();
+        let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
+        let [one, other] = [1, 2].map(start);
+        let [of_one, of_other] = [&one, &other].map(|engine| deposit(engine));
+        is_given(&other, &one, of_one);
+        // Its offer is on its way when it hears of the deposits.
+        one.open_channel(other.info.slot).unwrap();
+        is_given(&one, &other, of_other);
+        assert!(!one.shard.lock().channels.has_deposit());
+        assert_eq!(messages_from(&one, &other), 1);
+        assert_eq!(messages_from(&other, &one), 1);
+        // An honest process makes no other one.
+        let generation = other.directory.generation(one.info.slot.number());
+        other.channel_offered(one.info.slot, generation, None, deposit(&one));
+        assert!(!other.shard.lock().channels.has(one.info.slot));
     }
 
     // Regression: the REJ of a process that rejected a request and ended was lost.

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use urdma_abi::spared::{raised, raised_copy, Kept, Mark, Spared};
+use urdma_abi::spared::{raised, raised_copy, Mark, Spared};
 use urdma_channel::{
     Channel, ChannelConfig, Directory, Incoming, OwnRegion, PeerRegion, Rota, SLOTS,
 };
@@ -179,33 +179,6 @@ impl Offer {
     }
 }
 
-/// This process' end of a channel that is not open yet.
-#[derive(Debug)]
-pub(crate) struct NewEnd {
-    region: OwnRegion,
-    fd: OwnedFd,
-    /// For the peer, if it was made in advance.
-    waker: Option<OwnedFd>,
-}
-
-impl From<(OwnRegion, OwnedFd)> for NewEnd {
-    fn from((region, fd): (OwnRegion, OwnedFd)) -> Self {
-        Self {
-            region,
-            fd,
-            waker: None,
-        }
-    }
-}
-
-/// The same, made in advance.
-#[derive(Debug)]
-struct Spare {
-    region: OwnRegion,
-    fd: Kept,
-    waker: Option<Kept>,
-}
-
 /// The memory of a peer, from the descriptors of its offer.
 ///
 /// # Errors
@@ -264,8 +237,8 @@ pub(crate) struct Channels {
     page_fd: Spared,
     directory: Arc<Directory>,
     by_slot: Box<[Option<Box<PeerChannel>>]>,
-    /// For the next channel.
-    spare: Option<Spare>,
+    /// Its descriptors are with urdmad, which says to whom it has given them.
+    deposited: Option<OwnRegion>,
     /// The slots that there is a channel to.
     pub(crate) open: Rota<SlotId>,
     /// The generation of each slot whose process wrote what no process writes, or whose offer could
@@ -287,7 +260,7 @@ impl Channels {
             page_fd: shared.fd,
             directory,
             by_slot: (0..SLOTS).map(|_| None).collect(),
-            spare: None,
+            deposited: None,
             open: Rota::default(),
             refused: HashMap::new(),
             doorbells: Vec::with_capacity(SLOTS),
@@ -403,34 +376,38 @@ impl Channels {
         }
         let created = OwnRegion::create(&ChannelConfig::default(), self.own.number())?;
         let generation = self.directory.generation(slot.number());
-        self.insert(slot, generation, created.into())
+        self.insert(slot, generation, created)
     }
 
-    /// Keeps a region, and a socket for its peer, for the next channel.
-    pub(crate) fn keep_spare(&mut self, (region, fd): (OwnRegion, OwnedFd)) {
-        let waker = self.waker_for_peer();
-        self.spare = waker.ok().map(|waker| Spare {
-            fd: fd.into(),
-            waker: waker.map(Kept::from),
-            region,
-        });
+    /// Keeps a region whose descriptor is given to urdmad in advance; gives what urdmad gets, or
+    /// none if there is a deposit already.
+    ///
+    /// # Errors
+    /// The page cannot be given away.
+    pub(crate) fn deposit(
+        &mut self,
+        (region, fd): (OwnRegion, OwnedFd),
+    ) -> Result<Option<Offer>, MemoryError> {
+        if self.deposited.is_some() {
+            return Ok(None);
+        }
+        // The process that gets it, and its generation, are not known yet.
+        let offer = self.offer_of(fd, 0)?;
+        self.deposited = Some(region);
+        Ok(Some(offer))
     }
 
-    /// Whether a region is kept.
-    pub(crate) fn has_spare(&self) -> bool {
-        self.spare.is_some()
+    /// Whether a region is deposited.
+    pub(crate) fn has_deposit(&self) -> bool {
+        self.deposited.is_some()
     }
 
-    /// What is kept, unless the program has closed a descriptor of it.
-    pub(crate) fn take_spare(&mut self) -> Option<NewEnd> {
-        let Spare { region, fd, waker } = self.spare.take()?;
-        let (fd, waker) = (fd.take(), waker.map(Kept::take));
-        Some(NewEnd {
-            region,
-            fd: fd?,
-            // Another one is made.
-            waker: waker.flatten(),
-        })
+    /// The region that was deposited, which urdmad has given to a process.
+    pub(crate) fn take_deposit(&mut self) -> Option<OwnRegion> {
+        // C9-3
+        //# A process MUST NOT write to a region that it has deposited before urdmad has said that
+        //# it is given.
+        self.deposited.take()
     }
 
     /// A socket by which a peer wakes this process, if it has one.
@@ -448,28 +425,37 @@ impl Channels {
         &mut self,
         slot: SlotId,
         generation: u32,
-        end: NewEnd,
+        (region, fd): (OwnRegion, OwnedFd),
     ) -> Result<Option<Offer>, MemoryError> {
         if self.has(slot) {
             return Ok(None);
         }
-        let offer = Offer {
-            region: end.fd,
+        let offer = self.offer_of(fd, generation)?;
+        self.open_by(slot, generation, region);
+        Ok(Some(offer))
+    }
+
+    /// What is given away with the descriptor of a region.
+    fn offer_of(&self, region: OwnedFd, generation: u32) -> Result<Offer, MemoryError> {
+        Ok(Offer {
+            region,
             generation,
             page: raised_copy(self.page_fd.as_fd())
                 .map_err(|error| MemoryError::System("dup", error))?,
             // C6.1-1
             //# A process MUST NOT store SELECTING unless it has offered a socket with every page
             //# that it has given away.
-            waker: match end.waker {
-                None => self.waker_for_peer()?,
-                made => made,
-            },
-        };
+            waker: self.waker_for_peer()?,
+        })
+    }
+
+    /// Has a channel to a process that gets, or has got, the descriptor of this region, in place of
+    /// one that there is.
+    pub(crate) fn open_by(&mut self, slot: SlotId, generation: u32, region: OwnRegion) {
         let peer = PeerChannel {
             spared: None,
             stranger: None,
-            channel: Channel::new(end.region),
+            channel: Channel::new(region),
             generation,
             patience: Patience::FIRST,
             waiting: VecDeque::new(),
@@ -478,7 +464,6 @@ impl Channels {
         };
         self.by_slot[usize::from(slot.number())] = Some(Box::new(peer));
         self.open.insert(slot);
-        Ok(Some(offer))
     }
 
     /// Whether the processes of a user, if a bound applies to them, may make this process keep
@@ -494,20 +479,31 @@ impl Channels {
     /// Receives from the process that has a slot in a generation, which has made this offer. Does
     /// nothing if there is no channel to that process. For `stranger`, see
     /// [`Channels::may_add_waker`].
+    ///
+    /// An offer may take the place of a deposit that its process did not use, since it had made the
+    /// offer before it heard of the deposit. False if it has used it.
     pub(crate) fn attach(
         &mut self,
         slot: SlotId,
         generation: u32,
         stranger: Option<u32>,
         peer: (PeerRegion, PeerPage),
-    ) {
+    ) -> bool {
         let entry = self.entry_mut(slot);
         // The region of another process was offered to that one.
         if let Some(entry) = entry.filter(|entry| entry.generation == generation) {
+            if entry
+                .channel
+                .incoming()
+                .is_some_and(|from| from.taken() > 0)
+            {
+                return false;
+            }
             entry.stranger = stranger;
             entry.spared = peer.1.waker().map(|waker| Mark::new(waker.descriptor()));
             entry.channel.attach(Incoming::new(peer.0), peer.1);
         }
+        true
     }
 
     /// Whether there is a channel to the process that has or had a slot in a generation.

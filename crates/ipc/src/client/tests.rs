@@ -75,6 +75,7 @@ fn descriptors_that_cannot_be_opened_concern_their_message_only() {
         slot,
         generation,
         stranger,
+        deposit_is_given: false,
     };
     let gone = Event::SlotGone { slot, generation };
     let many = [daemon.as_fd(); 9];

@@ -4,15 +4,18 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use urdma_types::Ip16;
 
 use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::{PacketListener, PacketSocket};
 use urdma_ipc::RunDir;
 use urdma_kernel::abi::cm_kind;
 use urdma_kernel::Agent;
+use urdma_types::Ip16;
+use urdma_waiting::OwnPage;
 
 use super::*;
 use crate::config::{Access, Config};
@@ -37,9 +40,14 @@ struct Process {
 
 impl Process {
     fn hears(&self) -> Option<Event> {
+        self.hears_with_descriptors().map(|(event, _)| event)
+    }
+
+    /// The same, with the number of descriptors that came with it.
+    fn hears_with_descriptors(&self) -> Option<(Event, usize)> {
         let packet = self.socket.try_recv(8192).ok()??;
         match packet.parse().unwrap() {
-            FromDaemon::Event(event) => Some(event),
+            FromDaemon::Event(event) => Some((event, packet.fds.len())),
             FromDaemon::Answer { .. } | FromDaemon::Refused(_) => {
                 panic!("it has asked for nothing")
             }
@@ -219,6 +227,91 @@ fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
     for (process, qpn) in [(active, ACTIVE_QPN), (passive, PASSIVE_QPN)] {
         assert_eq!(process.hears(), Some(Event::EndQp { qpn }));
     }
+}
+
+/// Descriptors of an end of a channel: a region and a page.
+fn end_of_channel() -> Vec<OwnedFd> {
+    let (_, region) = OwnRegion::create(&ChannelConfig::default(), 1).unwrap();
+    let (_, page) = OwnPage::create().unwrap();
+    vec![region, page]
+}
+
+#[test]
+fn ends_that_were_deposited_are_given_to_the_processes_that_are_connected_first() {
+    let mut rig = Rig::new("deposits");
+    let (active, other, listening) = (rig.attach(1), rig.attach(2), rig.attach(3));
+    for process in [&active, &other, &listening] {
+        rig.control.take_deposit(process.token, end_of_channel());
+    }
+    rig.listen();
+    rig.connect();
+    for (process, slot) in [(&active, 3), (&listening, 1)] {
+        let offered = Event::ChannelOffered {
+            slot,
+            generation: rig.control.directory.0.generation(slot),
+            stranger: None,
+            deposit_is_given: true,
+        };
+        assert_eq!(process.hears_with_descriptors(), Some((offered, 2)));
+    }
+    assert_eq!(other.hears(), None);
+    // Once.
+    rig.control.introduce_askers(LISTENING_PID);
+    assert_eq!((active.hears(), listening.hears()), (None, None));
+    // It made an offer before it heard of that, and must not make another one.
+    for is_repetition in [false, true] {
+        rig.control
+            .offer_channel(active.token, (3, None), end_of_channel());
+        let client = &rig.control.clients[&active.token];
+        assert_eq!(client.is_broken, is_repetition);
+        let is_passed = matches!(
+            listening.hears(),
+            Some(Event::ChannelOffered {
+                deposit_is_given: false,
+                ..
+            })
+        );
+        assert_ne!(is_passed, is_repetition);
+    }
+}
+
+#[test]
+fn processes_of_which_one_has_deposited_nothing_are_asked_for_channels() {
+    let mut rig = Rig::new("one-deposit");
+    let (active, listening) = (rig.attach(1), rig.attach(3));
+    rig.control.take_deposit(active.token, end_of_channel());
+    rig.listen();
+    rig.connect();
+    for process in [&active, &listening] {
+        assert!(matches!(process.hears(), Some(Event::ChannelWanted { .. })));
+    }
+}
+
+#[test]
+fn end_that_was_offered_otherwise_before_is_not_given() {
+    let mut rig = Rig::new("offered");
+    let (active, listening) = (rig.attach(1), rig.attach(3));
+    for process in [&active, &listening] {
+        rig.control.take_deposit(process.token, end_of_channel());
+    }
+    rig.control
+        .offer_channel(listening.token, (1, Some(0)), end_of_channel());
+    rig.listen();
+    rig.connect();
+    let heard: Vec<_> = std::iter::from_fn(|| active.hears()).collect();
+    assert!(
+        matches!(
+            heard[..],
+            [
+                Event::ChannelOffered {
+                    deposit_is_given: false,
+                    ..
+                },
+                Event::ChannelWanted { .. }
+            ]
+        ),
+        "{heard:?}"
+    );
 }
 
 /// What both ends hear when a request and the listener's process have come, in this order or the
