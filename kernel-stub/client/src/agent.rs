@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -98,16 +98,23 @@ impl Agent {
     /// # Errors
     /// Errors of the kernel; `InvalidData` for a truncated message.
     pub fn receive(&self) -> io::Result<Vec<CmMessage>> {
-        let mut messages = vec![CmMessage::default(); MESSAGES_AT_ONCE];
-        let octets = match (&self.file).read(messages.as_mut_slice().as_mut_bytes()) {
+        let mut messages: Vec<CmMessage> = Vec::with_capacity(MESSAGES_AT_ONCE);
+        let room = MESSAGES_AT_ONCE * size_of::<CmMessage>();
+        let into = messages.as_mut_ptr().cast();
+        // SAFETY: the vector has room for as many octets.
+        let read = unsafe { libc::read(self.file.as_raw_fd(), into, room) };
+        let octets = match usize::try_from(read) {
             Ok(octets) => octets,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => 0,
+                error => return Err(error),
+            },
         };
         if octets % size_of::<CmMessage>() != 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        messages.truncate(octets / size_of::<CmMessage>());
+        // SAFETY: the kernel has written so many, and any octets are a message.
+        unsafe { messages.set_len(octets / size_of::<CmMessage>()) };
         Ok(messages)
     }
 

@@ -92,6 +92,11 @@ impl Control {
     fn tell_batch(&mut self, now: Time, told: Told) {
         self.tell_kernel(now, &told.kernel);
         self.set_qps(now, told.to_set);
+        if !told.askers.is_empty() {
+            // The kernel takes the request to the program first. The channel is not needed before
+            // the program has accepted.
+            std::thread::yield_now();
+        }
         for (pid, asker) in told.askers {
             self.introduce_to(pid, &[asker]);
         }
