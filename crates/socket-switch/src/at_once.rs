@@ -36,8 +36,8 @@ fn put_all<H: Rings>(h: &H, len_octets: u64) -> bool {
     let head = h.load(Word::Head(me));
     let ring_len = ring_len_octets(h, me);
     let held = head.wrapping_sub(h.load(Word::SeenTail(me)));
-    let has_room = held <= ring_len && len_octets <= ring_len - held;
-    if !has_room || len_octets > piece_len_octets(ring_len) {
+    // A piece is not longer than the ring; what is held may be any number.
+    if len_octets > piece_len_octets(ring_len) || held > ring_len - len_octets {
         return false;
     }
     publish(h, head, len_octets);

@@ -28,17 +28,16 @@ pub fn octet_at(sender: End, long_from: u64, at: u64) -> (usize, usize) {
         let place = usize::try_from(at & (len as u64 - 1)).unwrap_or(0);
         (place, len - place)
     };
-    if long_from != 0 && at >= long_from {
+    // The last position of the short ring; without a long one, that of all positions.
+    let last = long_from.wrapping_sub(1);
+    if at > last {
         let (place, to_end) = within(at, LONG_RING_OCTETS);
         return (LONG_AT + sender.index() * LONG_RING_OCTETS + place, to_end);
     }
     let (place, to_end) = within(at, RING_OCTETS);
-    let to_long = match long_from {
-        0 => usize::MAX,
-        from => usize::try_from(from - at).unwrap_or(usize::MAX),
-    };
+    let further = usize::try_from(last - at).unwrap_or(usize::MAX);
     let ring_at = PAGE_OCTETS + sender.index() * RING_OCTETS;
-    (ring_at + place, to_end.min(to_long))
+    (ring_at + place, (to_end - 1).min(further) + 1)
 }
 
 /// What the memory begins with, all else being zero: the refusals of [`Block::new`].

@@ -120,7 +120,8 @@ impl Taken {
 }
 
 fn moved(octets: u64) -> ssize_t {
-    ssize_t::try_from(octets).unwrap_or(ssize_t::MAX)
+    // Not more than the ring has.
+    ssize_t::try_from(octets.cast_signed()).unwrap_or(ssize_t::MAX)
 }
 
 /// A receive has found no octets in the ring.

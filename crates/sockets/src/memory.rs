@@ -123,24 +123,25 @@ impl Memory {
     ) {
         // SAFETY: as for the caller.
         let (place, room) = unsafe { self.place(sender, at) };
-        let step = room.min(len);
-        copy(place, 0, step);
-        if step < len {
+        if len <= room {
+            copy(place, 0, len);
+        } else {
             // SAFETY: as for the caller.
-            unsafe { self.each_further_piece(sender, (at, step), len, copy) };
+            unsafe { self.each_of_several_pieces(sender, at, len, copy) };
         }
     }
 
-    /// The same without the octets that are `done`.
+    /// The same by a loop.
     #[cold]
     #[inline(never)]
-    unsafe fn each_further_piece(
+    unsafe fn each_of_several_pieces(
         self,
         sender: End,
-        (at, mut done): (u64, usize),
+        at: u64,
         len: usize,
         copy: impl Fn(*mut u8, usize, usize),
     ) {
+        let mut done = 0;
         while done < len {
             // SAFETY: as for the caller.
             let (place, room) = unsafe { self.place(sender, at.wrapping_add(done as u64)) };
