@@ -324,9 +324,8 @@ mod tests {
         assert!(has(&one, slot));
     }
 
-    /// Sends a message of connection management from one engine to another; how many that has.
-    fn messages_from(one: &Engine, other: &Engine) -> usize {
-        let _ = other.cm.set(Arc::new(Unmanaged));
+    /// Sends a message of connection management from one engine to another.
+    fn send(one: &Engine, other: &Engine) {
         let (ip, to) = (Ipv4Addr::LOCALHOST.into(), other.info.slot);
         let mut datagram = [0; 32];
         datagram[0] = 0x17;
@@ -334,6 +333,12 @@ mod tests {
         assert!(shard.send_cm(&one.info, ip, to, &datagram));
         drop(shard);
         one.deliver_notes();
+    }
+
+    /// Sends such a message; how many the other one has then.
+    fn messages_from(one: &Engine, other: &Engine) -> usize {
+        let _ = other.cm.set(Arc::new(Unmanaged));
+        send(one, other);
         let mut shard = other.shard.lock();
         shard.drain(&other.info);
         let notes = std::mem::take(&mut shard.process.notes);
@@ -396,18 +401,9 @@ mod tests {
         let start = |slot| Engine::start_without_thread(parts(&instance, slot)).unwrap();
         let [ended, other] = [1, 2].map(start);
         assert!(other.cm.set(Arc::new(Unmanaged)).is_ok());
-        let send = || {
-            let (ip, to) = (Ipv4Addr::LOCALHOST.into(), other.info.slot);
-            let mut datagram = [0; 32];
-            datagram[0] = 0x17;
-            let mut shard = ended.shard.lock();
-            assert!(shard.send_cm(&ended.info, ip, to, &datagram));
-            drop(shard);
-            ended.deliver_notes();
-        };
-        send();
+        send(&ended, &other);
         other.deliver_notes();
-        send();
+        send(&ended, &other);
         let slot = ended.info.slot;
         other.offer_refused(slot, other.directory.generation(slot.number()));
         let shard = other.shard.lock();
